@@ -1,0 +1,1 @@
+"""One run: network, rollout workers, their fleet, the learner, the training loop. Knows nothing of studies over runs."""

@@ -1,0 +1,64 @@
+"""Generalized advantage estimation, and the two ways to scale advantages. Pure functions; no network, no environment."""
+
+from __future__ import annotations
+
+import numpy as np
+
+__all__ = ["generalized_advantages", "normalize", "running_square"]
+
+
+def generalized_advantages(
+    *,
+    reward: np.ndarray,
+    value: np.ndarray,
+    bootstrap_value: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    discount: float,
+    gae_lambda: float,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Advantages and value targets of T steps in N environments (Schulman et al. 2016, equation 16).
+
+    δ_t = r_t + γ V(s_{t+1}) (1 - terminated_t) - V(s_t);  A_t = δ_t + γ λ (1 - ended_t) A_{t+1}
+
+    A terminated step has no future. A truncated one has: its next observation is the true last one (environments reset
+    on the step after), so V(s_{t+1}) stands in for it, and only the sum over later steps stops. The last step of the
+    fragment is continued by `bootstrap_value`. The step that follows a true end is a reset without experience: its own
+    advantage is meaningless and must be masked, but no other step's advantage depends on it.
+
+    Args:
+        reward: (T, N), as learned from (clipped where the task clips).
+        value: (T, N), V(s_t) by the behaviour policy's network.
+        bootstrap_value: (N,), V(s_T).
+        terminated: (T, N) bool.
+        truncated: (T, N) bool.
+        discount: γ.
+        gae_lambda: λ.
+
+    Returns:
+        (advantage, value_target), both (T, N) float32; value_target = advantage + value.
+    """
+    steps, envs = reward.shape
+    if not value.shape == terminated.shape == truncated.shape == reward.shape or bootstrap_value.shape != (envs,):
+        raise ValueError("reward, value, terminated and truncated must be (T, N), bootstrap_value (N,)")
+    next_value = np.concatenate([value[1:], bootstrap_value[None]])
+    delta = reward + discount * next_value * ~terminated - value
+    carry = discount * gae_lambda * ~(terminated | truncated)
+    advantage = np.empty((steps, envs), dtype=np.float64)
+    following = np.zeros(envs)
+    for t in range(steps - 1, -1, -1):
+        following = delta[t] + carry[t] * following
+        advantage[t] = following
+    return advantage.astype(np.float32), (advantage + value).astype(np.float32)
+
+
+def normalize(advantage: np.ndarray, valid: np.ndarray) -> np.ndarray:
+    """Zero mean and unit deviation over all valid observations of the iteration batch; both arrays of any one shape."""
+    used = advantage[valid].astype(np.float64)
+    return ((advantage - used.mean()) / (used.std() + 1e-8)).astype(np.float32)
+
+
+def running_square(previous: float | None, advantage: np.ndarray, valid: np.ndarray, decay: float = 0.99) -> float:
+    """Running mean square of the advantages, for a scale that does not change the algorithm with the batch size."""
+    square = float(np.square(advantage[valid], dtype=np.float64).mean())
+    return square if previous is None else decay * previous + (1 - decay) * square

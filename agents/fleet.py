@@ -1,0 +1,126 @@
+"""The fleet of rollout workers: in this process, or as Ray actors. Same interface, same seed, same fragments.
+
+What a worker does is in `agents.worker`; how a Ray cluster is reached is in `agents.cluster`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from agents.fragments import Fragment
+from agents.worker import RolloutWorker, WorkerSettings
+
+__all__ = ["Fleet", "LocalFleet", "RayFleet"]
+
+
+class Fleet(Protocol):
+    """Workers that sample together, one fragment each per iteration, in the order of their index."""
+
+    def sample(self, weights: np.ndarray, policy_version: int) -> list[Fragment]:
+        """Every worker's next fragment, made with these parameters, (P,) float32."""
+        ...
+
+    def get_state(self) -> list[dict[str, Any]] | None:
+        """State of every worker, or None when it cannot be saved."""
+        ...
+
+    def set_state(self, state: list[dict[str, Any]]) -> None:
+        """Go on exactly from where `get_state` was called."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class LocalFleet:
+    """Workers in this process, one after another: for debugging, tests and many small runs side by side."""
+
+    def __init__(self, settings: WorkerSettings, workers: int = 1) -> None:
+        self._workers = [RolloutWorker(settings, actor) for actor in range(workers)]
+
+    def sample(self, weights: np.ndarray, policy_version: int) -> list[Fragment]:
+        fragments = []
+        for worker in self._workers:
+            worker.set_weights(weights)
+            fragments.append(worker.sample(policy_version))
+        return fragments
+
+    def get_state(self) -> list[dict[str, Any]] | None:
+        states = [worker.get_state() for worker in self._workers]
+        return None if any(state is None for state in states) else [state for state in states if state is not None]
+
+    def set_state(self, state: list[dict[str, Any]]) -> None:
+        for worker, worker_state in zip(self._workers, state, strict=True):
+            worker.set_state(worker_state)
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.close()
+
+
+class RayFleet:
+    """Workers as Ray actors, sampling side by side. Ray must be connected (`agents.cluster.connect`).
+
+    Weights go out through the object store once per iteration and fragments come back through it; frames are read where
+    they lie, without a copy.
+
+    Args:
+        settings: `threads` is also the number of CPUs that Ray reserves for an actor.
+        actors: how many.
+    """
+
+    def __init__(self, settings: WorkerSettings, actors: int) -> None:
+        import ray
+
+        self._ray = ray
+        settings = _portable(settings)
+        actor_class = ray.remote(RolloutActor).options(num_cpus=settings.threads)
+        reference = ray.put(settings)
+        self._actors = [actor_class.remote(reference, actor) for actor in range(actors)]
+        ray.get([actor.ready.remote() for actor in self._actors])
+
+    def sample(self, weights: np.ndarray, policy_version: int) -> list[Fragment]:
+        reference = self._ray.put(weights)
+        result: list[Fragment] = self._ray.get([a.sample.remote(reference, policy_version) for a in self._actors])
+        return result
+
+    def get_state(self) -> list[dict[str, Any]] | None:
+        return None
+
+    def set_state(self, state: list[dict[str, Any]]) -> None:
+        raise NotImplementedError("Ray actors are not saved")
+
+    def close(self) -> None:
+        for actor in self._actors:
+            self._ray.kill(actor)
+
+
+class RolloutActor:
+    """What a Ray actor runs: a `RolloutWorker` that takes its weights with each request."""
+
+    def __init__(self, settings: WorkerSettings, actor: int) -> None:
+        self._worker = RolloutWorker(settings, actor)
+
+    def ready(self) -> bool:
+        """Returns once the environments stand."""
+        return True
+
+    def sample(self, weights: np.ndarray, policy_version: int) -> Fragment:
+        self._worker.set_weights(weights)
+        return self._worker.sample(policy_version)
+
+
+def _portable(settings: WorkerSettings) -> WorkerSettings:
+    """The same settings, with a user's own environment pickled by value so that no node needs its module."""
+    make = settings.task.make
+    if make is not None:
+        import sys
+
+        from ray import cloudpickle
+
+        module = sys.modules.get(getattr(make, "__module__", ""))
+        if module is not None and getattr(module, "__file__", None):
+            cloudpickle.register_pickle_by_value(module)
+    return replace(settings, threads=max(settings.threads, 1))

@@ -1,0 +1,78 @@
+"""The PPO loss, per observation and per head. A2C is the same loss without the clip. Pure functions of tensors."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+__all__ = ["HEADS", "Losses", "ppo_losses"]
+
+HEADS = ("policy", "value", "entropy")
+
+
+class Losses(NamedTuple):
+    """Mean losses over the valid observations of a block (scalars that carry a gradient), and diagnostics (that do not).
+
+    `joint` = policy + value_coef · value - entropy_coef · entropy is what the optimizer minimizes; `entropy` is the bonus
+    itself, so its gradient points uphill.
+    """
+
+    policy: torch.Tensor
+    value: torch.Tensor
+    entropy: torch.Tensor
+    joint: torch.Tensor
+    approx_kl: torch.Tensor
+    clip_fraction: torch.Tensor
+
+
+def ppo_losses(
+    *,
+    logits: torch.Tensor,
+    value: torch.Tensor,
+    action: torch.Tensor,
+    behaviour_log_prob: torch.Tensor,
+    advantage: torch.Tensor,
+    value_target: torch.Tensor,
+    valid: torch.Tensor,
+    clip: float | None,
+    value_coef: float,
+    entropy_coef: float,
+) -> Losses:
+    """Clipped surrogate (Schulman et al. 2017, equation 7), squared value error and entropy bonus.
+
+    With ρ = π(a|s) / π_behaviour(a|s): policy = -min(ρ A, clip(ρ, 1-ε, 1+ε) A), or -ρ A where `clip` is None, whose
+    gradient at ρ = 1 is that of A2C's -A log π. value = ½ (V - target)². Invalid observations weigh nothing.
+
+    Args:
+        logits: (n, actions) float32.
+        value, behaviour_log_prob, advantage, value_target: (n,) float32.
+        action: (n,) int64.
+        valid: (n,) bool.
+        clip: ε, or None for no clip.
+        value_coef: weight of the value loss in the joint loss.
+        entropy_coef: weight of the entropy bonus.
+
+    Returns:
+        `Losses`. Means are over the valid observations; of none, zero.
+    """
+    n = len(action)
+    assert logits.ndim == 2 and len(logits) == n, (logits.shape, n)
+    for array in (value, behaviour_log_prob, advantage, value_target, valid):
+        assert array.shape == (n,), (array.shape, n)
+    weight = valid.float() / valid.sum().clamp(min=1)
+    log_probs = torch.log_softmax(logits, dim=-1)
+    log_ratio = log_probs.gather(1, action[:, None]).squeeze(1) - behaviour_log_prob
+    ratio = log_ratio.exp()
+    gain = ratio * advantage
+    if clip is not None:
+        gain = torch.minimum(gain, ratio.clamp(1 - clip, 1 + clip) * advantage)
+    policy = -(gain * weight).sum()
+    value_loss = 0.5 * ((value - value_target).square() * weight).sum()
+    entropy = -((log_probs.exp() * log_probs).sum(-1) * weight).sum()
+    joint = policy + value_coef * value_loss - entropy_coef * entropy
+    with torch.no_grad():
+        approx_kl = ((ratio - 1 - log_ratio) * weight).sum()
+        outside = (ratio - 1).abs() > clip if clip is not None else torch.zeros_like(valid)
+        clip_fraction = (outside.float() * weight).sum()
+    return Losses(policy, value_loss, entropy, joint, approx_kl, clip_fraction)

@@ -1,0 +1,101 @@
+"""What a run was made with: versions, commit and machine, for its manifest; and which device and precision to use."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from rlscale.errors import UsageError
+
+__all__ = ["computes_bfloat16", "describe_machine", "find_commit", "find_versions", "resolve_device", "resolve_precision"]
+
+_PACKAGES = ("rlscale", "torch", "ray", "gymnasium", "ale-py", "numpy")
+
+
+def resolve_device(device: str) -> torch.device:
+    """The learner's device; `auto` is CUDA when there is one.
+
+    Raises:
+        UsageError: no such device here.
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        resolved = torch.device(device)
+    except RuntimeError:
+        raise UsageError("--device", f"{device!r} is no device", "Use auto, cpu or cuda") from None
+    if resolved.type not in ("cpu", "cuda"):
+        raise UsageError("--device", f"{resolved.type} is not supported", "Use auto, cpu or cuda")
+    if resolved.type == "cuda" and (resolved.index or 0) >= torch.cuda.device_count():
+        raise UsageError("--device", f"{device} is not on this machine", "Use --device cpu")
+    return resolved
+
+
+def computes_bfloat16(device: torch.device) -> bool:
+    """Whether the hardware itself multiplies bfloat16; emulation would be slower than float32."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    flags = _cpu_field("flags")
+    return " avx512_bf16" in flags or " amx_bf16" in flags
+
+
+def resolve_precision(precision: str, network: str, device: torch.device) -> Literal["float32", "bfloat16"]:
+    """`auto` takes bfloat16 for convolutional networks on hardware that computes in it."""
+    if precision == "auto":
+        return "bfloat16" if network != "mlp" and computes_bfloat16(device) else "float32"
+    return "bfloat16" if precision == "bfloat16" else "float32"
+
+
+def find_versions() -> dict[str, str | None]:
+    """Versions of Python and of the packages a result depends on."""
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = None
+    return versions
+
+
+def find_commit() -> str | None:
+    """Commit of the checkout this code runs from, with `+changes` when it was edited since; None outside a checkout."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return None
+    try:
+        head = _git(root, "rev-parse", "HEAD")
+        return f"{head}+changes" if _git(root, "status", "--porcelain", "--untracked-files=no") else head
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _git(root: Path, *words: str) -> str:
+    return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def describe_machine(device: torch.device) -> dict[str, Any]:
+    """Processor, cores, memory and accelerator; nothing that names the machine or its owner."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _cpu_field("model name") or platform.processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(memory / 2**30, 1),
+        "accelerator": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+    }
+
+
+def _cpu_field(name: str) -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(name):
+                return line.partition(":")[2].strip() if name != "flags" else line.partition(":")[2]
+    except OSError:
+        pass
+    return ""

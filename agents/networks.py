@@ -1,0 +1,129 @@
+"""Policy-and-value networks: the Nature CNN, a small CNN, an MLP. Losses live in `agents.losses`."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from envs.tasks import Network, Task
+from rlscale.errors import UsageError
+
+__all__ = ["PolicyOutput", "PolicyValueNet", "flatten_parameters", "make_network"]
+
+_CONVOLUTIONS: dict[str, list[tuple[int, int, int]]] = {
+    "nature_cnn": [(32, 8, 4), (64, 4, 2), (64, 3, 1)],  # Mnih et al. 2015: channels, kernel, stride
+    "small_cnn": [(16, 8, 4), (32, 4, 2)],  # Mnih et al. 2013
+}
+Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
+_HIDDEN = {"nature_cnn": 512, "small_cnn": 256, "mlp": 64}
+
+
+class PolicyOutput(NamedTuple):
+    """Both heads in float32: `logits` (n, actions) and `value` (n,)."""
+
+    logits: torch.Tensor
+    value: torch.Tensor
+
+
+class PolicyValueNet(nn.Module):
+    """One trunk with a policy head and a value head.
+
+    The MLP has two trunks of tanh units, one a head; the convolutional networks share theirs.
+
+    Args:
+        network: which of the three.
+        observation_shape: (stack, height, width) for a convolutional network, (features,) for the MLP.
+        actions: number of discrete actions.
+    """
+
+    def __init__(self, network: Network, observation_shape: tuple[int, ...], actions: int) -> None:
+        super().__init__()
+        hidden = _HIDDEN[network]
+        self.value_trunk: nn.Module | None = None
+        if network == "mlp":
+            features = math.prod(observation_shape)
+            self.trunk: nn.Module = _dense(features, hidden)
+            self.value_trunk = _dense(features, hidden)
+        else:
+            if len(observation_shape) != 3:
+                raise UsageError("--network", f"{network} needs image observations, this task has {observation_shape}",
+                                 "Use --network mlp")  # fmt: skip
+            channels, height, width = observation_shape
+            layers: list[nn.Module] = []
+            for out, kernel, stride in _CONVOLUTIONS[network]:
+                layers += [_orthogonal(nn.Conv2d(channels, out, kernel, stride), math.sqrt(2)), nn.ReLU()]
+                channels, height, width = out, (height - kernel) // stride + 1, (width - kernel) // stride + 1
+            layers += [nn.Flatten(), _orthogonal(nn.Linear(channels * height * width, hidden), math.sqrt(2)), nn.ReLU()]
+            self.trunk = nn.Sequential(*layers)
+        self.policy_head = _orthogonal(nn.Linear(hidden, actions), 0.01)
+        self.value_head = _orthogonal(nn.Linear(hidden, 1), 1.0)
+
+    def forward(self, observation: torch.Tensor) -> PolicyOutput:
+        """Both heads for observations as the environment gave them, uint8 images included."""
+        if self.value_trunk is not None:
+            observation = observation.flatten(1).float()
+            policy_features, value_features = self.trunk(observation), self.value_trunk(observation)
+        else:
+            policy_features = value_features = self._see(observation)
+        logits, value = self.policy_head(policy_features), self.value_head(value_features)
+        return PolicyOutput(logits.float(), value.float().squeeze(-1))
+
+    def _see(self, observation: torch.Tensor) -> torch.Tensor:
+        """The convolutional trunk. Pixels enter as the integers 0 … 255, exact even in bfloat16; 1/255 goes to the weights."""
+        assert isinstance(self.trunk, nn.Sequential)
+        first = self.trunk[0]
+        assert isinstance(first, nn.Conv2d)
+        low_precision = torch.is_autocast_enabled(observation.device.type)
+        dtype = torch.get_autocast_dtype(observation.device.type) if low_precision else torch.float32
+        pixels = observation.to(dtype, memory_format=torch.channels_last)
+        features = functional.conv2d(pixels, first.weight / 255.0, first.bias, first.stride)
+        return self.trunk[1:](features)  # type: ignore[no-any-return]
+
+
+def make_network(task: Task, network: Network, seed: int) -> PolicyValueNet:
+    """The task's network with orthogonal weights drawn from `seed`; the global torch generator is left alone.
+
+    Raises:
+        UsageError: the network cannot see this task's observations.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            return PolicyValueNet(network, task.observation_shape, task.actions)
+        except (ValueError, RuntimeError) as error:
+            if isinstance(error, UsageError):
+                raise
+            raise UsageError("--network", f"{network} cannot see {task.observation_shape}: {error}",
+                             "Choose a larger frame or another network") from error  # fmt: skip
+
+
+def flatten_parameters(network: nn.Module) -> torch.Tensor:
+    """Move all parameters into one flat float32 vector (P,), which they share from now on; returns it.
+
+    An optimizer that steps the vector steps the network, and one copy of the vector is all that travels to the actors.
+    Order: `network.parameters()`.
+    """
+    parameters = list(network.parameters())
+    flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+    offset = 0
+    for parameter in parameters:
+        parameter.data = flat[offset : offset + parameter.numel()].view_as(parameter)
+        offset += parameter.numel()
+    return flat
+
+
+def _dense(features: int, hidden: int) -> nn.Sequential:
+    gain = math.sqrt(2)
+    return nn.Sequential(_orthogonal(nn.Linear(features, hidden), gain), nn.Tanh(),
+                         _orthogonal(nn.Linear(hidden, hidden), gain), nn.Tanh())  # fmt: skip
+
+
+def _orthogonal(layer: Layer, gain: float) -> Layer:
+    nn.init.orthogonal_(layer.weight, gain)
+    assert layer.bias is not None
+    nn.init.zeros_(layer.bias)
+    return layer

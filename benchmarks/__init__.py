@@ -1,0 +1,1 @@
+"""What a person runs: the `rlscale` command and the measurements of this project's own speed."""

@@ -1,0 +1,104 @@
+"""The `rlscale` command: reads what was typed, calls the floors below, turns bad input into one line and exit code 2."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from benchmarks.options import parse, parse_train
+from rlscale import __version__
+from rlscale.errors import UsageError
+
+__all__ = ["main"]
+
+_HELP = f"""rlscale {__version__}: how far can this reinforcement-learning task be parallelized?
+
+usage: rlscale train TASK [options]     train, and measure the gradient noise of every update
+       rlscale report RUN... [--out F]  write a page that shows one or more runs
+       rlscale tasks [WORD]             list the tasks (those whose name holds WORD)
+
+'rlscale train TASK --help' lists every option with that task's own defaults.
+Atari games run in ale-py, which is licensed under the GPL-2.0."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; the process exit code: 0 done or stopped, 1 failed, 2 bad input."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    commands = {"train": _train, "report": _report, "tasks": _tasks}
+    try:
+        if not arguments or arguments[0] in ("-h", "--help", "help"):
+            print(_HELP)
+            return 0 if arguments else 2
+        if arguments[0] == "--version":
+            print(__version__)
+            return 0
+        if arguments[0] not in commands:
+            raise UsageError("COMMAND", f"there is no command {arguments[0]!r}", "Use train, report or tasks; 'rlscale --help' says more")
+        return commands[arguments[0]](arguments[1:])
+    except UsageError as error:
+        print(f"rlscale: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        return 0
+
+
+def _train(arguments: list[str]) -> int:
+    from agents.train import train
+    from benchmarks.display import TrainingDisplay
+
+    config = parse_train(arguments)
+    name = config.task.replace("/", "-").replace(":", "-").replace("@", "-")
+    folder = Path(config.resume or config.recording.run or f"runs/{name}-{datetime.now():%Y%m%d-%H%M%S}")
+    console = Console()
+    console.print(f"{config.task}: {config.rollout.environments} environments x {config.rollout.rollout_length} steps on "
+                  f"{config.rollout.actors or 'no'} Ray actors; record in {folder}", highlight=False, soft_wrap=True)  # fmt: skip
+    with TrainingDisplay(config.task, config.budget, console) as display:
+        outcome = train(config, folder, command=["rlscale", "train", *arguments], on_iteration=display.update)
+    console.print(f"{outcome.state} after {outcome.observations:,} observations and {outcome.optimizer_steps:,} optimizer steps",
+                  highlight=False)  # fmt: skip
+    if outcome.state == "stopped":
+        console.print(f"go on with:  rlscale train {shlex.quote(config.task)} --resume {shlex.quote(str(folder))}", highlight=False, soft_wrap=True)
+    console.print(f"see it with: rlscale report {shlex.quote(str(folder))}", highlight=False, soft_wrap=True)
+    return 0
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Write one self-contained page that shows one or more runs, from their records alone."""
+
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Folders of runs."""
+    out: str | None = None
+    """The page to write; default report.html in the first run's folder."""
+
+
+def _report(arguments: list[str]) -> int:
+    from rlscale.report import write_report
+    from rlscale.runs import read_run
+
+    options = parse(ReportOptions, "report", arguments)
+    if not options.runs:
+        raise UsageError("RUN", "no run was named", "Name the folder of a run, for example: rlscale report runs/my-run")
+    page = Path(options.out) if options.out else Path(options.runs[0]) / "report.html"
+    write_report([read_run(Path(run)) for run in options.runs], page)
+    print(f"wrote {page}")
+    return 0
+
+
+def _tasks(arguments: list[str]) -> int:
+    from envs import list_tasks
+
+    word = arguments[0] if arguments else ""
+    listed = [listing for listing in list_tasks() if word in listing.id]
+    if not listed:
+        raise UsageError("WORD", f"no task's name holds {word!r}", "'rlscale tasks' lists all")
+    for listing in listed:
+        print(f"{listing.id:32s} {listing.note}")
+    return 0

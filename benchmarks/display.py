@@ -1,0 +1,142 @@
+"""What a person sees while a run goes on: a live panel in a terminal, plain lines when piped. Records are not made here."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any, Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+from agents.config import Budget
+from agents.learner import NoiseRecord
+from rlscale.estimate import format_quantity
+from rlscale.noise import BlockStatistics, pool
+
+__all__ = ["TrainingDisplay"]
+
+WINDOW = 20  # updates that the shown noise scales are pooled over, as in the report
+PLAIN_SECONDS = 10.0
+
+
+class _Row(Protocol):
+    def __getitem__(self, key: str) -> Any: ...
+
+
+class TrainingDisplay:
+    """Follows a run row by row; use as a context manager.
+
+    Args:
+        title: what runs, for the head of the panel.
+        budget: when it ends, for the bar and the time left.
+        console: where to print; a live panel if it is a terminal.
+    """
+
+    def __init__(self, title: str, budget: Budget, console: Console) -> None:
+        self._title, self._budget, self._console = title, budget, console
+        self._returns: deque[tuple[float, int]] = deque(maxlen=100)
+        self._noise: dict[tuple[str, str], deque[BlockStatistics]] = {}
+        self._started = self._printed = time.monotonic()
+        self._first: tuple[int, int] | None = None
+        self._row: dict[str, Any] | None = None
+        self._bar = Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%  {task.fields[left]}"))
+        self._task = self._bar.add_task(title, total=1.0, left="")
+        self._live = Live(console=console, get_renderable=self._panel, refresh_per_second=2) if console.is_terminal else None
+
+    def __enter__(self) -> TrainingDisplay:
+        if self._live:
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._live:
+            self._live.__exit__(*error)
+        elif self._row is not None:
+            self._console.print(self._line(), soft_wrap=True, highlight=False)
+
+    def update(self, row: dict[str, Any], noise: list[NoiseRecord]) -> None:
+        """Take in the row of one iteration and the noise measured in it."""
+        if self._first is None:
+            self._first = (row["observations"] - row["batch_observations"], row["optimizer_steps"])
+        self._row = row
+        if row["episodes"]:
+            self._returns.append((row["return_mean"], row["episodes"]))
+        for record in noise:
+            self._noise.setdefault((record.head, record.kind), deque(maxlen=WINDOW)).append(record.statistics)
+        share, left = self._share_and_left()
+        self._bar.update(self._task, completed=share, left=left)
+        now = time.monotonic()
+        if not self._live and (now - self._printed >= PLAIN_SECONDS or row["iteration"] == 0):
+            self._printed = now
+            self._console.print(self._line(), soft_wrap=True, highlight=False)
+
+    def _share_and_left(self) -> tuple[float, str]:
+        assert self._row is not None and self._first is not None
+        elapsed = time.monotonic() - self._started
+        b, row = self._budget, self._row
+        shares, left = [0.0], [float("inf")]
+        for total, now, first in ((b.observations, row["observations"], self._first[0]), (b.optimizer_steps, row["optimizer_steps"], self._first[1])):
+            if total is not None and now > first:
+                shares.append(now / total)
+                left.append(elapsed * max(total - now, 0) / (now - first))
+        if b.seconds is not None:
+            shares.append(elapsed / b.seconds)
+            left.append(max(b.seconds - elapsed, 0.0))
+        seconds = min(left)
+        return min(max(shares), 1.0), "" if seconds == float("inf") else f"{_clock(seconds)} left"
+
+    def _mean_return(self) -> tuple[str, int]:
+        episodes = sum(n for _, n in self._returns)
+        return (f"{sum(r * n for r, n in self._returns) / episodes:.1f}" if episodes else "no episode yet"), episodes
+
+    def _rate(self) -> float:
+        assert self._row is not None
+        r = self._row
+        seconds = r["sampling_seconds"] + r["transfer_seconds"] + r["learning_seconds"]
+        return float(r["batch_observations"]) / seconds
+
+    def _scale(self, head: str) -> str | None:
+        kinds = [kind for (name, kind) in self._noise if name == head]
+        if not kinds:
+            return None
+        kind = "rollout" if "rollout" in kinds else kinds[0]
+        label = "" if kind == "rollout" else " (mini-batch noise)"
+        return f"{pool(list(self._noise[head, kind])).noise_scale}{label}"
+
+    def _line(self) -> str:
+        assert self._row is not None
+        row = self._row
+        mean, episodes = self._mean_return()
+        parts = [f"{row['observations']:>9,} observations", f"{row['optimizer_steps']:,} steps", f"{self._rate():,.0f}/s",
+                 f"return {mean}" + (f" ({episodes})" if episodes else "")]  # fmt: skip
+        policy = self._scale("policy")
+        if policy:
+            parts.append(f"policy noise scale {policy}")
+        parts.append(self._share_and_left()[1])
+        return "  ".join(part for part in parts if part)
+
+    def _panel(self) -> Group:
+        table = Table.grid(padding=(0, 2))
+        if self._row is None:
+            table.add_row("starting", "making environments and the first rollout")
+            return Group(self._bar, table)
+        row = self._row
+        mean, episodes = self._mean_return()
+        table.add_row("observations", f"{row['observations']:,} in {row['optimizer_steps']:,} optimizer steps")
+        table.add_row("rate", f"{self._rate():,.0f} observations/s (sampling {row['batch_observations'] / max(row['sampling_seconds'], 1e-9):,.0f}/s)")
+        table.add_row("return", f"{mean}" + (f", mean of the last {episodes} episodes" if episodes else ""))
+        for head in ("policy", "value", "joint", "policy_last_layer"):
+            scale = self._scale(head)
+            if scale:
+                table.add_row(f"noise scale, {head.replace('_', ' ')}", scale)
+        table.add_row("entropy, KL", f"{format_quantity(row['entropy'])}, {format_quantity(row['approx_kl'])}")
+        return Group(self._bar, table)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

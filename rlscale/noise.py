@@ -1,0 +1,336 @@
+"""The gradient noise scale, estimated from the gradients of blocks of one batch.
+
+What lives here: block statistics, the simple noise scale with its interval, pooling over updates, the mean over a run.
+What does not: how a gradient is made (`agents.learner`) and how statistics are stored (`rlscale.runs`).
+
+Notation, with g_k the mean gradient of block k over its n_k observations, N = Σ n_k and ĝ = Σ n_k g_k / N:
+
+    tr Σ = (Σ n_k |g_k|² - N |ĝ|²) / (K - 1)                  covariance trace of one observation's gradient
+    |G|² = (N² |ĝ|² - Σ n_k² |g_k|²) / (N² - Σ n_k²)          squared norm of the true gradient, unbiased
+    B_simple = tr Σ / |G|²                                    the simple noise scale, in observations
+
+Source: McCandlish, Kaplan, Amodei et al., "An Empirical Model of Large-Batch Training", arXiv:1812.06162, equation 2.9 and
+appendices A.1 and D; the jackknife and Fieller intervals are described in docs/noise.md. All blocks must have been taken
+at the same parameters, before clipping.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import stdtrit
+
+from rlscale.estimate import Estimate
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["BlockStatistics", "NoiseEstimate", "block_statistics", "estimate", "pool", "run_average"]
+
+_COLUMNS_PER_CHUNK = 16_384  # 16 rows of float32 fill 1 MiB, one core's second-level cache
+
+
+@dataclass(frozen=True)
+class BlockStatistics:
+    """All that the estimators need from one batch cut into K blocks; three float64 arrays of shape (K,).
+
+    Attributes:
+        size: n_k, valid observations of block k; a block may be empty.
+        square: |g_k|², squared norm of the block's mean gradient.
+        dot: g_k·ĝ, with the batch gradient ĝ = Σ n_k g_k / N.
+        block: which block this is, integers of shape (K,). Over several updates the same number means the same set of
+            environments; `pool` and `run_average` leave one number out at a time. Default 0 … K-1.
+    """
+
+    size: np.ndarray
+    square: np.ndarray
+    dot: np.ndarray
+    block: np.ndarray
+
+    def __init__(self, size: Any, square: Any, dot: Any, block: Any = None) -> None:
+        arrays = {name: np.asarray(value, dtype=np.float64) for name, value in
+                  (("size", size), ("square", square), ("dot", dot))}
+        count = arrays["size"].shape
+        identity = np.arange(*count) if block is None else np.asarray(block, dtype=np.int64)
+        if len(count) != 1 or any(a.shape != count for a in arrays.values()) or identity.shape != count:
+            raise ValueError("size, square, dot and block must be vectors of one length, the number of blocks")
+        if np.any(arrays["size"] < 0):
+            raise ValueError("size: a block cannot hold a negative number of observations")
+        for name, array in arrays.items():
+            object.__setattr__(self, name, array)
+        object.__setattr__(self, "block", identity)
+
+
+@dataclass(frozen=True)
+class NoiseEstimate:
+    """A simple noise scale and what it was made from.
+
+    Attributes:
+        trace_cov: tr Σ per observation (mean over updates when pooled).
+        grad_sq: unbiased |G|²; negative when noise drowns it, and then `b_simple` is None.
+        b_simple: tr Σ / |G|² in observations; None when not resolved (the interval has no upper end).
+        interval: 95% interval of B_simple; the upper end may be `inf`.
+        blocks: number of non-empty blocks (distinct ones when pooled).
+        observations: valid observations that went in.
+        updates: number of batches that went in.
+        top_tenth_share: share of the noise Σ n_k |g_k - ĝ|² that the noisiest tenth of the blocks carries. Far above 0.1
+            means heavy tails: then trust the interval less and use more blocks.
+        reason: why `b_simple` is None; None when it is resolved.
+    """
+
+    trace_cov: float
+    grad_sq: float
+    b_simple: float | None
+    interval: tuple[float, float]
+    blocks: int
+    observations: float
+    updates: int = 1
+    top_tenth_share: float = math.nan
+    reason: str | None = None
+
+    @property
+    def noise_scale(self) -> Estimate:
+        """B_simple as the project-wide `Estimate`."""
+        return Estimate(self.b_simple, self.interval, self.reason)
+
+
+def block_statistics(
+    block_gradients: Any,
+    block_sizes: Any,
+    *,
+    blocks: Any = None,
+    mean_out: torch.Tensor | None = None,
+) -> BlockStatistics:
+    """Reduce K block gradients to the K-vectors that every estimator here needs.
+
+    One pass over the gradients: products are taken in the gradients' own precision within pieces of a few thousand
+    elements, and the pieces are added in float64.
+
+    Args:
+        block_gradients: the mean gradient of each block over its valid observations: a (K, P) tensor or array, or K
+            entries, each a flat tensor or a list of parameter-shaped tensors.
+        block_sizes: (K,) valid observations of each block; a block of size 0 is left out of ĝ.
+        blocks: (K,) integers naming the blocks, see `BlockStatistics.block`.
+        mean_out: optional (P,) tensor that receives ĝ, so that a caller who needs it reads the gradients only once.
+
+    Raises:
+        ValueError: fewer than two blocks, shapes that differ, a negative size, no observation at all, or a gradient that
+            is not finite.
+    """
+    import torch
+
+    matrix = _as_matrix(block_gradients)
+    sizes = np.asarray(block_sizes, dtype=np.float64)
+    if sizes.shape != (matrix.shape[0],):
+        raise ValueError(f"block_sizes has shape {sizes.shape}, but there are {matrix.shape[0]} block gradients")
+    if len(sizes) < 2:
+        raise ValueError("block_gradients: a noise scale needs at least two blocks")
+    if np.any(sizes < 0) or sizes.sum() <= 0:
+        raise ValueError("block_sizes must be zero or more, and not all zero")
+    with torch.no_grad():
+        weights = torch.as_tensor(sizes / sizes.sum(), dtype=matrix.dtype, device=matrix.device)
+        # On an accelerator the launch of a kernel costs more than the cache saves: fewer, larger pieces.
+        columns = _COLUMNS_PER_CHUNK if matrix.device.type == "cpu" else 1 << 20
+        square = torch.zeros(len(sizes), dtype=torch.float64, device=matrix.device)
+        dot = torch.zeros_like(square)
+        for start in range(0, matrix.shape[1], columns):
+            piece = matrix[:, start : start + columns]
+            mean = weights @ piece
+            square += torch.linalg.vecdot(piece, piece).double()
+            dot += (piece @ mean).double()
+            if mean_out is not None:
+                mean_out[start : start + columns] = mean
+    square_np, dot_np = square.cpu().numpy(), dot.cpu().numpy()
+    if not (np.isfinite(square_np).all() and np.isfinite(dot_np).all()):
+        raise ValueError("block_gradients: not finite")
+    return BlockStatistics(sizes, square_np, dot_np, blocks)
+
+
+def estimate(statistics: BlockStatistics) -> NoiseEstimate:
+    """Noise scale of one batch from its blocks, with a delete-one-block jackknife and Fieller's interval.
+
+    Raises:
+        ValueError: fewer than two non-empty blocks.
+    """
+    return pool([statistics])
+
+
+def pool(statistics: Sequence[BlockStatistics]) -> NoiseEstimate:
+    """Noise scale over a window of updates: numerators and denominators are summed, then divided.
+
+    The interval leaves out one block number at a time, from every update of the window at once, because noise persists
+    across successive updates of the same environments.
+
+    Raises:
+        ValueError: an empty list, or an update with fewer than two non-empty blocks.
+    """
+    return _resolve(*_leave_one_out(statistics, lambda trace, grad: (trace.sum(0), grad.sum(0))), statistics)
+
+
+def run_average(statistics: Sequence[BlockStatistics], batch_size: float, window: int = 20) -> NoiseEstimate:
+    """Noise scale over a run, averaged over full-batch steps from the start (paper, equation D.1).
+
+    A critical batch size measured at a goal is the mean of the momentary noise scale over *full-batch* steps, and an
+    optimizer step at batch size B makes 1 / (1 + 𝓑/B) of one. In each window of updates Q = |G|² + tr Σ / B, and the
+    result is Σ(tr Σ / Q) / Σ(|G|² / Q). A ratio of plain sums would be ruled by the few early updates with a huge
+    gradient; a single update's own Q is biased, hence the windows.
+
+    Args:
+        statistics: one entry per update, from the start of the run to the goal.
+        batch_size: B, observations per optimizer step of that run.
+        window: updates per window; within one the noise scale should not change much.
+
+    Returns:
+        A `NoiseEstimate` whose `trace_cov` and `grad_sq` are plain means over the updates, for orientation; `b_simple` is
+        the average described above, not their ratio.
+
+    Raises:
+        ValueError: an empty list, a non-positive batch size or window, or an update with fewer than two non-empty blocks.
+    """
+    if not batch_size > 0:
+        raise ValueError("batch_size must be positive")
+    if window < 1:
+        raise ValueError("window must be at least 1")
+
+    def full_batch_steps(trace: np.ndarray, grad: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        starts = np.arange(0, len(trace), window)
+        trace_sum, grad_sum = np.add.reduceat(trace, starts), np.add.reduceat(grad, starts)
+        updates = np.diff(np.append(starts, len(trace)))[:, None]
+        q = (grad_sum + trace_sum / batch_size) / updates
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return (trace_sum / q).sum(0), (grad_sum / q).sum(0)
+
+    return _resolve(*_leave_one_out(statistics, full_batch_steps), statistics)
+
+
+def _as_matrix(block_gradients: Any) -> torch.Tensor:
+    """(K, P) tensor from a matrix, or from K flat or parameter-shaped gradients."""
+    import torch
+
+    if isinstance(block_gradients, np.ndarray):
+        block_gradients = torch.from_numpy(np.ascontiguousarray(block_gradients))
+    if isinstance(block_gradients, torch.Tensor):
+        if block_gradients.ndim != 2:
+            raise ValueError(f"block_gradients must have two dimensions (blocks, parameters), not {block_gradients.ndim}")
+        matrix = block_gradients
+    else:
+        rows = [
+            torch.cat([torch.as_tensor(part).reshape(-1) for part in (row if isinstance(row, list | tuple) else [row])])
+            for row in block_gradients
+        ]
+        if len({len(row) for row in rows}) > 1:
+            raise ValueError("block_gradients: the blocks differ in their number of parameters")
+        if not rows:
+            raise ValueError("block_gradients: a noise scale needs at least two blocks")
+        matrix = torch.stack(rows)
+    return matrix if matrix.dtype in (torch.float32, torch.float64) else matrix.float()
+
+
+def _trace_and_grad(count: Any, n: Any, n_sq: Any, n_square: Any, nn_square: Any, mean_sq: Any) -> tuple[Any, Any]:
+    """tr Σ and |G|² from the sums over blocks: K, Σn, Σn², Σn|g|², Σn²|g|² and |ĝ|²."""
+    return (n_square - n * mean_sq) / (count - 1), (n**2 * mean_sq - nn_square) / (n**2 - n_sq)
+
+
+def _leave_one_out(statistics: Sequence[BlockStatistics], combine: Any) -> tuple[np.ndarray, np.ndarray, int]:
+    """The combined (tr Σ, |G|²) of all blocks, and J replicates of it, each without one block number.
+
+    `combine` maps two (updates, replicates) arrays to two (replicates,) arrays.
+    """
+    if not statistics:
+        raise ValueError("statistics: at least one update is needed")
+    names = np.unique(np.concatenate([s.block[s.size > 0] for s in statistics]))
+    traces, grads = [], []
+    for s in statistics:
+        kept = s.size > 0
+        n_k, square, dot = s.size[kept], s.square[kept], s.dot[kept]
+        count = len(n_k)
+        if count < 2:
+            raise ValueError("statistics: every update needs at least two blocks with observations")
+        n = n_k.sum()
+        mean_sq = (n_k * dot).sum() / n
+        sums = np.array([count, n, (n_k**2).sum(), (n_k * square).sum(), (n_k**2 * square).sum(), mean_sq])
+        whole = _trace_and_grad(*sums)
+        rest = n - n_k
+        rest_mean_sq = (n**2 * mean_sq - 2 * n * n_k * dot + n_k**2 * square) / rest**2
+        trace, grad = np.full(len(names) + 1, whole[0]), np.full(len(names) + 1, whole[1])
+        if count > 2:
+            without = np.array([np.ones(count), n_k, n_k**2, n_k * square, n_k**2 * square, np.zeros(count)])
+            reduced = sums[:, None] - without
+            reduced[5] = rest_mean_sq
+            where = 1 + np.searchsorted(names, s.block[kept])
+            trace[where], grad[where] = _trace_and_grad(*reduced)
+        traces.append(trace)
+        grads.append(grad)
+    numerator, denominator = combine(np.array(traces), np.array(grads))
+    return numerator, denominator, len(names)
+
+
+def _resolve(
+    numerator: np.ndarray, denominator: np.ndarray, blocks: int, statistics: Sequence[BlockStatistics]
+) -> NoiseEstimate:
+    """Ratio and Fieller interval from whole-sample values [0] and delete-one replicates [1:]."""
+    a, b = float(numerator[0]), float(denominator[0])
+    whole = [_whole(s) for s in statistics]
+    trace_cov, grad_sq = float(np.mean([t for t, _ in whole])), float(np.mean([g for _, g in whole]))
+    observations = float(sum(s.size.sum() for s in statistics))
+    share = _top_tenth_share(statistics)
+    common = (blocks, observations, len(statistics), share)
+    if min(int((s.size > 0).sum()) for s in statistics) < 3:
+        reason = "an interval needs at least three blocks in every update"
+        return NoiseEstimate(trace_cov, grad_sq, None, (0.0, math.inf), *common, reason)
+    if not (np.isfinite(numerator).all() and np.isfinite(denominator).all()):
+        reason = "|G|² + tr Σ / B is not positive in some window: use longer windows"
+        return NoiseEstimate(trace_cov, grad_sq, None, (0.0, math.inf), *common, reason)
+    covariance = (blocks - 1) * np.cov(numerator[1:], denominator[1:], ddof=0)
+    t = float(stdtrit(blocks - 1, 0.975))
+    low, high = _fieller(a, b, covariance, t)
+    if math.isinf(high):
+        return NoiseEstimate(trace_cov, grad_sq, None, (low, high), *common, "|G|² does not stand out from the noise")
+    if (numerator > 0).all() and (denominator > 0).all():
+        # With few effective dimensions tr Σ is skewed like a χ² and Fieller's set is too short at its upper end; the
+        # jackknife of the log ratio is right there and never long where Fieller is right. Take the hull of both.
+        spread = t * math.sqrt((blocks - 1) * float(np.var(np.log(numerator[1:] / denominator[1:]))))
+        low, high = min(low, a / b * math.exp(-spread)), max(high, a / b * math.exp(spread))
+    return NoiseEstimate(trace_cov, grad_sq, a / b, (low, high), *common)
+
+
+def _whole(s: BlockStatistics) -> tuple[float, float]:
+    kept = s.size > 0
+    n_k, square, dot = s.size[kept], s.square[kept], s.dot[kept]
+    n = n_k.sum()
+    trace, grad = _trace_and_grad(
+        len(n_k), n, (n_k**2).sum(), (n_k * square).sum(), (n_k**2 * square).sum(), (n_k * dot).sum() / n
+    )
+    return float(trace), float(grad)
+
+
+def _fieller(a: float, b: float, covariance: np.ndarray, t: float) -> tuple[float, float]:
+    """All ratios ρ ≥ 0 for which a - ρb is within t standard errors of zero (Fieller 1954)."""
+    vaa, vab, vbb = covariance[0, 0], covariance[0, 1], covariance[1, 1]
+    quadratic, linear, constant = b * b - t * t * vbb, a * b - t * t * vab, a * a - t * t * vaa
+    discriminant = linear * linear - quadratic * constant
+    if b > 0 and quadratic > 0 and discriminant >= 0:
+        root = math.sqrt(discriminant)
+        return max((linear - root) / quadratic, 0.0), (linear + root) / quadratic
+    if quadratic == 0 or discriminant < 0 or constant <= 0:
+        return 0.0, math.inf
+    # The set is unbounded: what lies between the two roots is excluded, and zero is one of the excluded ratios.
+    roots = sorted(((linear - math.sqrt(discriminant)) / quadratic, (linear + math.sqrt(discriminant)) / quadratic))
+    return max(roots[1], 0.0), math.inf
+
+
+def _top_tenth_share(statistics: Sequence[BlockStatistics]) -> float:
+    """Share of Σ n_k |g_k - ĝ|², summed over the updates by block number, in the noisiest tenth of the blocks."""
+    noise: dict[int, float] = {}
+    for s in statistics:
+        n = s.size.sum()
+        mean_sq = (s.size * s.dot).sum() / n
+        for name, value in zip(s.block, s.size * (s.square - 2 * s.dot + mean_sq), strict=True):
+            noise[int(name)] = noise.get(int(name), 0.0) + float(value)
+    values = np.sort(np.maximum(list(noise.values()), 0.0))[::-1]
+    total = values.sum()
+    return float(values[: max(1, round(len(values) / 10))].sum() / total) if total > 0 else math.nan
