@@ -41,11 +41,15 @@ def connect(address: str | None, cpus: int) -> None:
                 ray.init(address=address, **options)
             except ConnectionError as error:
                 detail = str(error).strip().splitlines()[0].rstrip(".")
-                raise UsageError("--ray-address", f"no cluster at {address}: {detail}", "Start one with 'ray start --head'") from None
+                raise UsageError(
+                    "--ray-address", f"no cluster at {address}: {detail}", "Start one with 'ray start --head'"
+                ) from None
     available = int(ray.cluster_resources().get("CPU", 0))
     if available < cpus:
         disconnect()
-        raise UsageError("--actors", f"the actors need {cpus} CPUs, the cluster has {available}", "Use fewer actors, or fewer --actor-cpus")
+        raise UsageError(
+            "--actors", f"the actors need {cpus} CPUs, the cluster has {available}", "Use fewer actors, or fewer --actor-cpus"
+        )
 
 
 def disconnect() -> None:

@@ -130,7 +130,7 @@ def _tensor_view(array: np.ndarray) -> torch.Tensor:
     """A tensor that shares a read-only array from the object store; nothing here writes to it."""
     if array.flags.writeable:
         return torch.from_numpy(array)
-    return torch.from_dlpack(_Writable(array))  # type: ignore[no-any-return]
+    return torch.utils.dlpack.from_dlpack(_Writable(array))
 
 
 class _Writable:

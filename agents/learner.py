@@ -6,6 +6,7 @@ batch gradient for the optimizer and the block statistics for `rlscale.noise`. T
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -58,7 +59,9 @@ class IterationBatch:
     Frames stay in their fragments; the small arrays are joined. Index (t, e) is the flat position t · environments + e.
     """
 
-    def __init__(self, fragments: list[Fragment], task: Task, update: Update, scale_square: float | None, device: torch.device) -> None:
+    def __init__(
+        self, fragments: list[Fragment], task: Task, update: Update, scale_square: float | None, device: torch.device
+    ) -> None:
         self.steps = fragments[0].steps
         self.environments = sum(f.environments for f in fragments)
         if any(f.steps != self.steps for f in fragments):
@@ -66,10 +69,17 @@ class IterationBatch:
         self.parts = [FragmentTensors(f, task.frame_stack, device) for f in fragments]
         self._first = np.cumsum([0] + [f.environments for f in fragments])
         results = [
-            generalized_advantages(reward=f.clipped_reward, value=f.value, bootstrap_value=f.bootstrap_value, terminated=f.terminated,
-                                   truncated=f.truncated, discount=update.discount, gae_lambda=update.gae_lambda)
+            generalized_advantages(
+                reward=f.clipped_reward,
+                value=f.value,
+                bootstrap_value=f.bootstrap_value,
+                terminated=f.terminated,
+                truncated=f.truncated,
+                discount=update.discount,
+                gae_lambda=update.gae_lambda,
+            )
             for f in fragments
-        ]  # fmt: skip
+        ]
         advantage = np.concatenate([a for a, _ in results], axis=1)
         target = np.concatenate([v for _, v in results], axis=1)
         valid = ~np.concatenate([f.reset for f in fragments], axis=1)
@@ -201,7 +211,9 @@ class Learner:
         last_layer = rows.new_empty(len(blocks), sum(p.numel() for p in self._last_layer)) if measured else None
         sums = torch.zeros(6, device=self.device)
         for row, block in enumerate(blocks):
-            sums += float(sizes[row]) * self._block_gradient(batch, block, rows[row], None if last_layer is None else last_layer[row])
+            sums += float(sizes[row]) * self._block_gradient(
+                batch, block, rows[row], None if last_layer is None else last_layer[row]
+            )
         if measured and last_layer is not None and (sizes > 0).sum() > 1:
             started = time.perf_counter()
             statistics = block_statistics(rows, sizes, blocks=names, mean_out=self._mean)
@@ -245,11 +257,22 @@ class Learner:
             index = torch.from_numpy(chunk).to(self.device)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
                 output = self.network(batch.observation(chunk, self.device))
-            yield position == 0, count / max(sum(valid), 1), ppo_losses(
-                logits=output.logits, value=output.value, action=batch.action[index], behaviour_log_prob=batch.log_prob[index],
-                advantage=batch.advantage[index], value_target=batch.target[index], valid=batch.valid[index],
-                clip=u.clip, value_coef=u.value_coef, entropy_coef=u.entropy_coef,
-            )  # fmt: skip
+            yield (
+                position == 0,
+                count / max(sum(valid), 1),
+                ppo_losses(
+                    logits=output.logits,
+                    value=output.value,
+                    action=batch.action[index],
+                    behaviour_log_prob=batch.log_prob[index],
+                    advantage=batch.advantage[index],
+                    value_target=batch.target[index],
+                    valid=batch.valid[index],
+                    clip=u.clip,
+                    value_coef=u.value_coef,
+                    entropy_coef=u.entropy_coef,
+                ),
+            )
 
     def _measure_heads(self, batch: IterationBatch, iteration: int, result: UpdateResult) -> None:
         """Noise of each head that is due, on the whole iteration batch at the parameters that sampled it.
@@ -257,9 +280,10 @@ class Learner:
         Blocks are sets of environments whatever the mini-batches are, so this is always rollout noise.
         """
         due = [
-            head for head in HEADS
+            head
+            for head in HEADS
             if (period := self.noise_settings.period(head, self.update_settings.epochs)) and iteration % period == 0
-        ]  # fmt: skip
+        ]
         if not due or batch.environments < 2:
             return
         started = time.perf_counter()
@@ -270,8 +294,9 @@ class Learner:
         for row, position in enumerate(positions):
             for first, share, losses in self._losses(batch, position):
                 for head in due:
-                    grads = torch.autograd.grad(getattr(losses, head) * share, self._trainable,
-                                                retain_graph=head != due[-1], materialize_grads=True)  # fmt: skip
+                    grads = torch.autograd.grad(
+                        getattr(losses, head) * share, self._trainable, retain_graph=head != due[-1], materialize_grads=True
+                    )
                     _write(grads, gradients[head][row], first=first)
         for head in due:
             statistics = block_statistics(gradients[head], sizes)
@@ -286,9 +311,13 @@ class Learner:
 
     def get_state(self) -> dict[str, Any]:
         """Everything but the settings, for a checkpoint."""
-        return {"parameters": self.parameters.detach().cpu().clone(), "optimizer": self.optimizer.state_dict(),
-                "optimizer_steps": self.optimizer_steps, "scale_square": self.scale_square,
-                "generator": self._generator.bit_generator.state}  # fmt: skip
+        return {
+            "parameters": self.parameters.detach().cpu().clone(),
+            "optimizer": copy.deepcopy(self.optimizer.state_dict()),
+            "optimizer_steps": self.optimizer_steps,
+            "scale_square": self.scale_square,
+            "generator": self._generator.bit_generator.state,
+        }
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on from where `get_state` was called."""

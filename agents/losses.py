@@ -57,7 +57,8 @@ def ppo_losses(
         `Losses`. Means are over the valid observations; of none, zero.
     """
     n = len(action)
-    assert logits.ndim == 2 and len(logits) == n, (logits.shape, n)
+    assert logits.ndim == 2, logits.shape
+    assert len(logits) == n, (logits.shape, n)
     for array in (value, behaviour_log_prob, advantage, value_target, valid):
         assert array.shape == (n,), (array.shape, n)
     weight = valid.float() / valid.sum().clamp(min=1)

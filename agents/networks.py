@@ -50,8 +50,9 @@ class PolicyValueNet(nn.Module):
             self.value_trunk = _dense(features, hidden)
         else:
             if len(observation_shape) != 3:
-                raise UsageError("--network", f"{network} needs image observations, this task has {observation_shape}",
-                                 "Use --network mlp")  # fmt: skip
+                raise UsageError(
+                    "--network", f"{network} needs image observations, this task has {observation_shape}", "Use --network mlp"
+                )
             channels, height, width = observation_shape
             layers: list[nn.Module] = []
             for out, kernel, stride in _CONVOLUTIONS[network]:
@@ -81,7 +82,7 @@ class PolicyValueNet(nn.Module):
         dtype = torch.get_autocast_dtype(observation.device.type) if low_precision else torch.float32
         pixels = observation.to(dtype, memory_format=torch.channels_last)
         features = functional.conv2d(pixels, first.weight / 255.0, first.bias, first.stride)
-        return self.trunk[1:](features)  # type: ignore[no-any-return]
+        return self.trunk[1:](features)
 
 
 def make_network(task: Task, network: Network, seed: int) -> PolicyValueNet:
@@ -97,8 +98,9 @@ def make_network(task: Task, network: Network, seed: int) -> PolicyValueNet:
         except (ValueError, RuntimeError) as error:
             if isinstance(error, UsageError):
                 raise
-            raise UsageError("--network", f"{network} cannot see {task.observation_shape}: {error}",
-                             "Choose a larger frame or another network") from error  # fmt: skip
+            raise UsageError(
+                "--network", f"{network} cannot see {task.observation_shape}: {error}", "Choose a larger frame or another network"
+            ) from error
 
 
 def flatten_parameters(network: nn.Module) -> torch.Tensor:
@@ -118,8 +120,9 @@ def flatten_parameters(network: nn.Module) -> torch.Tensor:
 
 def _dense(features: int, hidden: int) -> nn.Sequential:
     gain = math.sqrt(2)
-    return nn.Sequential(_orthogonal(nn.Linear(features, hidden), gain), nn.Tanh(),
-                         _orthogonal(nn.Linear(hidden, hidden), gain), nn.Tanh())  # fmt: skip
+    return nn.Sequential(
+        _orthogonal(nn.Linear(features, hidden), gain), nn.Tanh(), _orthogonal(nn.Linear(hidden, hidden), gain), nn.Tanh()
+    )
 
 
 def _orthogonal(layer: Layer, gain: float) -> Layer:

@@ -7,6 +7,7 @@ What is shown to a person while it runs is the caller's business (`on_iteration`
 from __future__ import annotations
 
 import io
+import os
 import signal
 import threading
 import time
@@ -26,8 +27,9 @@ from agents.fragments import Fragment
 from agents.learner import Learner, NoiseRecord, UpdateResult
 from agents.machine import describe_machine, find_commit, find_versions, resolve_device, resolve_precision
 from agents.worker import WorkerSettings
-from envs import Task, find_task
+from envs import find_task
 from rlscale.errors import UsageError
+from rlscale.events import EventWriter
 from rlscale.runs import Run, pack_statistics
 
 __all__ = ["Outcome", "train"]
@@ -77,17 +79,40 @@ def train(
     task = find_task(config.task)
     device = resolve_device(config.update.device)
     precision = resolve_precision(config.update.precision, config.update.network, device)
-    threads = config.update.threads or torch.get_num_threads()
+    threads = config.update.threads or len(os.sched_getaffinity(0))
+    torch.set_num_threads(threads)
     learner = Learner(config, task, device, bfloat16=precision == "bfloat16")
-    generation = 0
-    checkpoint: dict[str, Any] | None = None
-    run: Run | None = None
-    if config.resume is not None:
-        run = Run.resume(Path(config.resume))
+    facts = {
+        "task": {
+            "id": task.id,
+            "preprocessing": task.preprocessing,
+            "frame_skip": task.frame_skip,
+            "goals": list(task.goals),
+            "clip_reward": task.clip_reward,
+        },
+        "config": config_to_dict(replace(config, resume=None)),
+        "seed": config.seed,
+        "commit": find_commit(),
+        "versions": find_versions(),
+        "machine": describe_machine(device),
+        "device": str(device),
+        "precision": precision,
+        "threads": threads,
+        "command": command,
+        "parameters": len(learner.parameters),
+    }
+    resumed = config.resume is not None
+    run = Run.resume(Path(config.resume)) if config.resume is not None else Run.create(folder, {**facts, "segments": []})
     try:
-        if run is not None:
-            checkpoint = _load(run, config)
-            generation = checkpoint["generation"] + (checkpoint["fleet"] is None)
+        try:
+            checkpoint = _load(run, config) if resumed else None
+            events = EventWriter(run.folder) if config.recording.tensorboard else None
+            if config.rollout.actors:
+                connect(config.rollout.ray_address, config.rollout.actors * config.rollout.actor_cpus)
+        except UsageError:
+            if not resumed:
+                run.discard()
+            raise
         workers = WorkerSettings(
             task=task,
             environments=config.rollout.environments // max(config.rollout.actors, 1),
@@ -98,33 +123,34 @@ def train(
             cut_on_life_loss=config.rollout.cut_on_life_loss,
             random_first_steps=config.rollout.random_first_steps,
             seed=config.seed,
-            generation=generation,
+            generation=0 if checkpoint is None else checkpoint["generation"] + (checkpoint["fleet"] is None),
         )
-        if config.rollout.actors:
-            connect(config.rollout.ray_address, config.rollout.actors * config.rollout.actor_cpus)
-        torch.set_num_threads(threads)
-        facts = {
-            "task": {"id": task.id, "preprocessing": task.preprocessing, "frame_skip": task.frame_skip,
-                     "goals": list(task.goals), "clip_reward": task.clip_reward},
-            "config": config_to_dict(replace(config, resume=None)),
-            "seed": config.seed, "commit": find_commit(), "versions": find_versions(), "machine": describe_machine(device),
-            "device": str(device), "precision": precision, "threads": threads, "command": command,
-            "parameters": len(learner.parameters),
-        }  # fmt: skip
-        if run is None:
-            run = Run.create(folder, {**facts, "segments": []})
-        return _run(config, task, run, facts, learner, workers, checkpoint, on_iteration)
+
+        def follow(row: dict[str, Any], noise: list[NoiseRecord]) -> None:
+            on_iteration(row, noise)
+            if events is not None:
+                events.write(row)
+
+        try:
+            return _run(config, run, facts, learner, workers, checkpoint, follow)
+        finally:
+            if events is not None:
+                events.close()
     finally:
-        if run is not None:
-            run.close()
+        run.close()
         if config.rollout.actors:
             disconnect()
 
 
 def _run(
-    config: TrainConfig, task: Task, run: Run, facts: dict[str, Any], learner: Learner, workers: WorkerSettings,
-    checkpoint: dict[str, Any] | None, on_iteration: Callable[[dict[str, Any], list[NoiseRecord]], None],
-) -> Outcome:  # fmt: skip
+    config: TrainConfig,
+    run: Run,
+    facts: dict[str, Any],
+    learner: Learner,
+    workers: WorkerSettings,
+    checkpoint: dict[str, Any] | None,
+    on_iteration: Callable[[dict[str, Any], list[NoiseRecord]], None],
+) -> Outcome:
     """From the first fragment to the closed record."""
     progress = _Progress()
     exact = True
@@ -137,12 +163,14 @@ def _run(
             if checkpoint["fleet"] is not None:
                 fleet.set_state(checkpoint["fleet"])
         segment = {
-            "first_iteration": progress.iteration, "command": facts["command"], "commit": facts["commit"],
+            "first_iteration": progress.iteration,
+            "command": facts["command"],
+            "commit": facts["commit"],
             "environments": "as they were" if exact else "seeded afresh: these environments cannot be saved",
-        }  # fmt: skip
+        }
         run.set_state("running", **facts, segments=[*run.manifest["segments"], segment])
         with _stop_requests() as stop:
-            _loop(config, task, run, learner, fleet, workers.generation, progress, stop, on_iteration)
+            _loop(config, run, learner, fleet, workers.generation, progress, stop, on_iteration)
             state = "stopped" if stop.is_set() and not _finished(config, learner, progress, 0.0) else "finished"
         _save(run, learner, fleet, progress, workers.generation)
         run.set_state(state, "stopped by the user" if state == "stopped" else None)
@@ -158,9 +186,15 @@ def _run(
 
 
 def _loop(
-    config: TrainConfig, task: Task, run: Run, learner: Learner, fleet: Fleet, generation: int, progress: _Progress,
-    stop: threading.Event, on_iteration: Callable[[dict[str, Any], list[NoiseRecord]], None],
-) -> None:  # fmt: skip
+    config: TrainConfig,
+    run: Run,
+    learner: Learner,
+    fleet: Fleet,
+    generation: int,
+    progress: _Progress,
+    stop: threading.Event,
+    on_iteration: Callable[[dict[str, Any], list[NoiseRecord]], None],
+) -> None:
     """Iterations until the budget is spent or a stop is asked for."""
     started = time.perf_counter() - progress.seconds
     session_started = last_checkpoint = time.perf_counter()
@@ -181,8 +215,12 @@ def _loop(
         progress.seconds = learned - started
         # Within the wait for the fleet, what is not the slowest worker's own work is transfer.
         working = min(max(f.seconds for f in fragments), sampled - begin) if config.rollout.actors else sampled - begin
-        times = {"sampling_seconds": working, "transfer_seconds": prepared - begin - working, "learning_seconds": learned - prepared,
-                 "noise_seconds": result.noise_seconds}  # fmt: skip
+        times = {
+            "sampling_seconds": working,
+            "transfer_seconds": prepared - begin - working,
+            "learning_seconds": learned - prepared,
+            "noise_seconds": result.noise_seconds,
+        }
         row = _row(progress, learner, fragments, batch.observations, batch.explained_variance, learning_rate, result, times)
         run.append(row)
         progress.iteration += 1
@@ -214,9 +252,15 @@ def _next_snapshot(config: TrainConfig, optimizer_steps: int) -> int | None:
 
 
 def _row(
-    progress: _Progress, learner: Learner, fragments: list[Fragment], observations: int, explained_variance: float,
-    learning_rate: float, result: UpdateResult, times: dict[str, float],
-) -> dict[str, Any]:  # fmt: skip
+    progress: _Progress,
+    learner: Learner,
+    fragments: list[Fragment],
+    observations: int,
+    explained_variance: float,
+    learning_rate: float,
+    result: UpdateResult,
+    times: dict[str, float],
+) -> dict[str, Any]:
     """One line of the record; docs/glossary.md defines every field."""
     returns = np.concatenate([f.episode_return for f in fragments])
     lengths = np.concatenate([f.episode_length for f in fragments])
@@ -246,8 +290,16 @@ def _row(
 
 def _save(run: Run, learner: Learner, fleet: Fleet, progress: _Progress, generation: int) -> None:
     payload = io.BytesIO()
-    torch.save({"task": run.manifest["task"]["id"], "learner": learner.get_state(), "fleet": fleet.get_state(),
-                "progress": vars(progress), "generation": generation}, payload)  # fmt: skip
+    torch.save(
+        {
+            "task": run.manifest["task"]["id"],
+            "learner": learner.get_state(),
+            "fleet": fleet.get_state(),
+            "progress": vars(progress),
+            "generation": generation,
+        },
+        payload,
+    )
     run.save_checkpoint(payload.getvalue())
 
 
@@ -259,15 +311,24 @@ def _load(run: Run, config: TrainConfig) -> dict[str, Any]:
     """
     recorded = run.manifest["task"]["id"]
     if recorded != config.task:
-        raise UsageError("--resume", f"the run in {run.folder} is of task {recorded}, not {config.task}", f"Use: rlscale train {recorded} --resume {run.folder}")
+        raise UsageError(
+            "--resume",
+            f"the run in {run.folder} is of task {recorded}, not {config.task}",
+            f"Use: rlscale train {recorded} --resume {run.folder}",
+        )
     before = config_from_dict(run.manifest["config"])
-    fixed = {
-        "--environments": lambda c: c.rollout.environments, "--rollout-length": lambda c: c.rollout.rollout_length,
-        "--network": lambda c: c.update.network, "--optimizer": lambda c: c.update.optimizer, "--seed": lambda c: c.seed,
-    }  # fmt: skip
+    fixed: dict[str, Callable[[TrainConfig], object]] = {
+        "--environments": lambda c: c.rollout.environments,
+        "--rollout-length": lambda c: c.rollout.rollout_length,
+        "--network": lambda c: c.update.network,
+        "--optimizer": lambda c: c.update.optimizer,
+        "--seed": lambda c: c.seed,
+    }
     for flag, setting in fixed.items():
         if setting(before) != setting(config):
-            raise UsageError(flag, f"a resumed run keeps {setting(before)}, not {setting(config)}", "Leave it out, or start a new run")
+            raise UsageError(
+                flag, f"a resumed run keeps {setting(before)}, not {setting(config)}", "Leave it out, or start a new run"
+            )
     stored: dict[str, Any] = torch.load(io.BytesIO(run.load_checkpoint()), map_location="cpu", weights_only=False)
     if before.rollout.actors != config.rollout.actors:
         stored["fleet"] = None  # other workers: their environments start afresh

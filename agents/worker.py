@@ -63,8 +63,9 @@ class RolloutWorker:
         if settings.threads:
             torch.set_num_threads(settings.threads)
         task, n = settings.task, settings.environments
-        self._env = make_env(task, n, threads=settings.threads or torch.get_num_threads(),
-                             cut_on_life_loss=settings.cut_on_life_loss)  # fmt: skip
+        self._env = make_env(
+            task, n, threads=settings.threads or torch.get_num_threads(), cut_on_life_loss=settings.cut_on_life_loss
+        )
         self._network = make_network(task, settings.network, settings.seed)
         self._flat = flatten_parameters(self._network)
         streams = np.random.SeedSequence([settings.seed, settings.generation, actor]).spawn(2)
@@ -171,13 +172,23 @@ class RolloutWorker:
         env = self._env.get_state()
         if env is None:
             return None
-        return {"env": env, "observation": self._observation.copy(), "return": self._return.copy(),
-                "length": self._length.copy(), "made": self._made, "generator": self._generator.bit_generator.state}  # fmt: skip
+        return {
+            "env": env,
+            "observation": self._observation.copy(),
+            "return": self._return.copy(),
+            "length": self._length.copy(),
+            "made": self._made,
+            "generator": self._generator.bit_generator.state,
+        }
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on exactly from where `get_state` was called."""
         self._env.set_state(state["env"])
-        self._observation, self._return, self._length = state["observation"].copy(), state["return"].copy(), state["length"].copy()
+        self._observation, self._return, self._length = (
+            state["observation"].copy(),
+            state["return"].copy(),
+            state["length"].copy(),
+        )
         self._made = state["made"]
         self._generator.bit_generator.state = state["generator"]
 

@@ -40,7 +40,9 @@ def main(arguments: list[str] | None = None) -> int:
             print(__version__)
             return 0
         if arguments[0] not in commands:
-            raise UsageError("COMMAND", f"there is no command {arguments[0]!r}", "Use train, report or tasks; 'rlscale --help' says more")
+            raise UsageError(
+                "COMMAND", f"there is no command {arguments[0]!r}", "Use train, report or tasks; 'rlscale --help' says more"
+            )
         return commands[arguments[0]](arguments[1:])
     except UsageError as error:
         print(f"rlscale: {error}", file=sys.stderr)
@@ -57,16 +59,28 @@ def _train(arguments: list[str]) -> int:
     name = config.task.replace("/", "-").replace(":", "-").replace("@", "-")
     folder = Path(config.resume or config.recording.run or f"runs/{name}-{datetime.now():%Y%m%d-%H%M%S}")
     console = Console()
-    console.print(f"{config.task}: {config.rollout.environments} environments x {config.rollout.rollout_length} steps on "
-                  f"{config.rollout.actors or 'no'} Ray actors; record in {folder}", highlight=False, soft_wrap=True)  # fmt: skip
+    console.print(
+        f"{config.task}: {config.rollout.environments} environments x {config.rollout.rollout_length} steps on "
+        f"{config.rollout.actors or 'no'} Ray actors; record in {folder}",
+        highlight=False,
+        soft_wrap=True,
+    )
     with TrainingDisplay(config.task, config.budget, console) as display:
         outcome = train(config, folder, command=["rlscale", "train", *arguments], on_iteration=display.update)
-    console.print(f"{outcome.state} after {outcome.observations:,} observations and {outcome.optimizer_steps:,} optimizer steps",
-                  highlight=False)  # fmt: skip
+    console.print(
+        f"{outcome.state} after {outcome.observations:,} observations and {outcome.optimizer_steps:,} optimizer steps",
+        highlight=False,
+    )
     if outcome.state == "stopped":
-        console.print(f"go on with:  rlscale train {shlex.quote(config.task)} --resume {shlex.quote(str(folder))}", highlight=False, soft_wrap=True)
-    console.print(f"see it with: rlscale report {shlex.quote(str(folder))}", highlight=False, soft_wrap=True)
-    return 0
+        console.print(
+            f"go on with:  rlscale train {shlex.quote(config.task)} --resume {shlex.quote(str(folder))}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if not config.recording.report:
+        console.print(f"see it with: rlscale report {shlex.quote(str(folder))}", highlight=False, soft_wrap=True)
+        return 0
+    return _report([str(folder)])
 
 
 @dataclass(frozen=True)

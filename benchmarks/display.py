@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -20,10 +20,6 @@ __all__ = ["TrainingDisplay"]
 
 WINDOW = 20  # updates that the shown noise scales are pooled over, as in the report
 PLAIN_SECONDS = 10.0
-
-
-class _Row(Protocol):
-    def __getitem__(self, key: str) -> Any: ...
 
 
 class TrainingDisplay:
@@ -42,7 +38,9 @@ class TrainingDisplay:
         self._started = self._printed = time.monotonic()
         self._first: tuple[int, int] | None = None
         self._row: dict[str, Any] | None = None
-        self._bar = Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%  {task.fields[left]}"))
+        self._bar = Progress(
+            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%  {task.fields[left]}")
+        )
         self._task = self._bar.add_task(title, total=1.0, left="")
         self._live = Live(console=console, get_renderable=self._panel, refresh_per_second=2) if console.is_terminal else None
 
@@ -74,11 +72,15 @@ class TrainingDisplay:
             self._console.print(self._line(), soft_wrap=True, highlight=False)
 
     def _share_and_left(self) -> tuple[float, str]:
-        assert self._row is not None and self._first is not None
+        assert self._row is not None
+        assert self._first is not None
         elapsed = time.monotonic() - self._started
         b, row = self._budget, self._row
         shares, left = [0.0], [float("inf")]
-        for total, now, first in ((b.observations, row["observations"], self._first[0]), (b.optimizer_steps, row["optimizer_steps"], self._first[1])):
+        for total, now, first in (
+            (b.observations, row["observations"], self._first[0]),
+            (b.optimizer_steps, row["optimizer_steps"], self._first[1]),
+        ):
             if total is not None and now > first:
                 shares.append(now / total)
                 left.append(elapsed * max(total - now, 0) / (now - first))
@@ -110,8 +112,12 @@ class TrainingDisplay:
         assert self._row is not None
         row = self._row
         mean, episodes = self._mean_return()
-        parts = [f"{row['observations']:>9,} observations", f"{row['optimizer_steps']:,} steps", f"{self._rate():,.0f}/s",
-                 f"return {mean}" + (f" ({episodes})" if episodes else "")]  # fmt: skip
+        parts = [
+            f"{row['observations']:>9,} observations",
+            f"{row['optimizer_steps']:,} steps",
+            f"{self._rate():,.0f}/s",
+            f"return {mean}" + (f" ({episodes})" if episodes else ""),
+        ]
         policy = self._scale("policy")
         if policy:
             parts.append(f"policy noise scale {policy}")
@@ -126,7 +132,10 @@ class TrainingDisplay:
         row = self._row
         mean, episodes = self._mean_return()
         table.add_row("observations", f"{row['observations']:,} in {row['optimizer_steps']:,} optimizer steps")
-        table.add_row("rate", f"{self._rate():,.0f} observations/s (sampling {row['batch_observations'] / max(row['sampling_seconds'], 1e-9):,.0f}/s)")
+        table.add_row(
+            "rate",
+            f"{self._rate():,.0f} observations/s, sampling alone {row['batch_observations'] / row['sampling_seconds']:,.0f}/s",
+        )
         table.add_row("return", f"{mean}" + (f", mean of the last {episodes} episodes" if episodes else ""))
         for head in ("policy", "value", "joint", "policy_last_layer"):
             scale = self._scale(head)

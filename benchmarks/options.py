@@ -33,7 +33,7 @@ def parse(kind: type[Kind], command: str, arguments: list[str], default: Kind | 
         SystemExit: help was asked for and printed.
     """
     complaint = io.StringIO()
-    extra = {} if default is None else {"default": default}
+    extra: dict[str, Any] = {} if default is None else {"default": default}
     try:
         with contextlib.redirect_stderr(complaint):
             return tyro.cli(kind, args=arguments, prog=f"rlscale {command}", config=(tyro.conf.OmitArgPrefixes,), **extra)
@@ -61,8 +61,11 @@ def parse_train(arguments: list[str]) -> TrainConfig:
         manifest = read_run(Path(resume)).manifest
         default = config_from_dict(manifest["config"])
         if default.task != task.id:
-            raise UsageError("TASK", f"the run in {resume} is of task {default.task}, not {task.id}",
-                             f"Use: rlscale train {default.task} --resume {resume}")  # fmt: skip
+            raise UsageError(
+                "TASK",
+                f"the run in {resume} is of task {default.task}, not {task.id}",
+                f"Use: rlscale train {default.task} --resume {resume}",
+            )
     return replace(parse(TrainConfig, "train", arguments, default), task=task.id)
 
 
@@ -85,8 +88,14 @@ def _one_line(command: str, complaint: str) -> UsageError:
         near = re.findall(r"(--[a-z][a-z0-9-]*)", unknown.group(2) or "")
         near = [flag for flag in dict.fromkeys(near) if not flag.startswith("--no-")][:3]
         flag = unknown.group(1).split(",")[0].strip()
-        return UsageError(flag, "there is no such option", f"Did you mean {' or '.join(near)}? {mend}" if near else mend[0].upper() + mend[1:])
-    wrong = re.search(r"(?:Error parsing|Invalid choice for|Invalid value for) (--[a-z][a-z0-9-]*):? ?(.*?)(?: Argument helptext| For full helptext|$)", text)
+        return UsageError(
+            flag, "there is no such option", f"Did you mean {' or '.join(near)}? {mend}" if near else mend[0].upper() + mend[1:]
+        )
+    wrong = re.search(
+        r"(?:Error parsing|Invalid choice for|Invalid value for) (--[a-z][a-z0-9-]*):? ?(.*?)"
+        r"(?: Argument helptext| For full helptext|$)",
+        text,
+    )
     if wrong:
         return UsageError(wrong.group(1), wrong.group(2).strip(" .:") or "the value does not fit", mend[0].upper() + mend[1:])
     detail = re.sub(r"^(Parsing|Value|Argument) error ?", "", text.partition(" For full helptext")[0])

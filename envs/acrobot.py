@@ -6,9 +6,8 @@ a test steps both side by side.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
-import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -22,7 +21,7 @@ _COM = 0.5  # distance of a link's centre of mass from its joint; masses, length
 _MAX_VELOCITY = np.array([4 * np.pi, 9 * np.pi])[:, None]
 
 
-class AcrobotVectorEnv(VectorEnv):
+class AcrobotVectorEnv(VectorEnv):  # type: ignore[misc]  # gymnasium is untyped
     """N acrobots; ends reset on the next step.
 
     Attributes:
@@ -31,7 +30,7 @@ class AcrobotVectorEnv(VectorEnv):
         prev_done: (N,) episodes that the next step resets.
     """
 
-    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
 
     def __init__(self, num_envs: int, max_episode_steps: int = 500) -> None:
         self.num_envs = num_envs
@@ -46,7 +45,7 @@ class AcrobotVectorEnv(VectorEnv):
         self.prev_done = np.zeros(num_envs, dtype=bool)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        gymnasium.Env.reset(self, seed=seed)  # type: ignore[arg-type]
+        super().reset(seed=seed)
         self.state = self._start(self.num_envs)
         self.steps[:] = 0
         self.prev_done[:] = False
@@ -89,8 +88,12 @@ def _derivative(state: np.ndarray, torque: np.ndarray) -> np.ndarray:
     d1 = _COM**2 + (1 + _COM**2 + 2 * _COM * cosine) + 2
     d2 = _COM**2 + _COM * cosine + 1
     phi2 = _COM * _GRAVITY * np.cos(angle1 + angle2 - np.pi / 2)
-    phi1 = (-_COM * velocity2**2 * sine - 2 * _COM * velocity2 * velocity1 * sine
-            + (_COM + 1) * _GRAVITY * np.cos(angle1 - np.pi / 2) + phi2)  # fmt: skip
+    phi1 = (
+        -_COM * velocity2**2 * sine
+        - 2 * _COM * velocity2 * velocity1 * sine
+        + (_COM + 1) * _GRAVITY * np.cos(angle1 - np.pi / 2)
+        + phi2
+    )
     acceleration2 = (torque + d2 / d1 * phi1 - _COM * velocity1**2 * sine - phi2) / (_COM**2 + 1 - d2**2 / d1)
     acceleration1 = -(d2 * acceleration2 + phi1) / d1
     return np.stack([velocity1, velocity2, acceleration1, acceleration2])

@@ -89,11 +89,11 @@ _ATARI_GOALS: dict[str, tuple[float, ...]] = {
 }
 
 _CLASSIC = {
-    "classic/cartpole": dict(features=4, actions=2, environments=32, rollout_length=32, discount=0.98,
-                             goals=(100.0, 200.0, 400.0)),
-    "classic/acrobot": dict(features=6, actions=3, environments=32, rollout_length=32, discount=0.99,
-                            goals=(-200.0, -100.0)),
-}  # fmt: skip
+    "classic/cartpole": dict(
+        features=4, actions=2, environments=32, rollout_length=32, discount=0.98, goals=(100.0, 200.0, 400.0)
+    ),
+    "classic/acrobot": dict(features=6, actions=3, environments=32, rollout_length=32, discount=0.99, goals=(-200.0, -100.0)),
+}
 
 
 def list_tasks() -> list[TaskListing]:
@@ -122,8 +122,16 @@ def find_task(task_id: str) -> Task:
     if task_id in _CLASSIC:
         entry: dict[str, Any] = dict(_CLASSIC[task_id])
         features = entry.pop("features")
-        return Task(id=task_id, frame_shape=(features,), frame_dtype="float32", frame_stack=1, preprocessing="none",
-                    frame_skip=1, network="mlp", **entry)  # fmt: skip
+        return Task(
+            id=task_id,
+            frame_shape=(features,),
+            frame_dtype="float32",
+            frame_stack=1,
+            preprocessing="none",
+            frame_skip=1,
+            network="mlp",
+            **entry,
+        )
     if task_id.startswith("atari/"):
         rom, _, size = task_id.removeprefix("atari/").partition("@")
         if rom in _atari_roms():
@@ -154,9 +162,7 @@ def _atari(rom: str, size: str) -> Task:
         raise UsageError("TASK", f"the frame size {size!r} is not a number", f"Use for example atari/{rom}@42")
     pixels = int(size) if size else ATARI_FRAME
     if not SMALLEST_ATARI_FRAME <= pixels <= 210:
-        raise UsageError(
-            "TASK", f"frame size {pixels} is out of range", f"Choose between {SMALLEST_ATARI_FRAME} and 210"
-        )
+        raise UsageError("TASK", f"frame size {pixels} is out of range", f"Choose between {SMALLEST_ATARI_FRAME} and 210")
     return Task(
         id=f"atari/{rom}" if pixels == ATARI_FRAME else f"atari/{rom}@{pixels}",
         frame_shape=(pixels, pixels),
@@ -211,7 +217,9 @@ def _custom(task_id: str) -> Task:
     try:
         make = getattr(import_module(module_name), attribute)
     except ModuleNotFoundError as error:
-        raise UsageError("TASK", f"cannot import {error.name!r}", "Run from the folder that holds the module, or install it") from error
+        raise UsageError(
+            "TASK", f"cannot import {error.name!r}", "Run from the folder that holds the module, or install it"
+        ) from error
     except AttributeError as error:
         raise UsageError("TASK", f"module {module_name!r} has no {attribute!r}", "Write module:callable") from error
     except Exception as error:
@@ -225,8 +233,9 @@ def _custom(task_id: str) -> Task:
     if not isinstance(env, VectorEnv):
         raise UsageError("TASK", f"{task_id} returned {type(env).__name__}", "Return a gymnasium.vector.VectorEnv")
     if env.metadata.get("autoreset_mode") != AutoresetMode.NEXT_STEP:
-        raise UsageError("TASK", f"{task_id} does not reset on the next step",
-                         "Set metadata['autoreset_mode'] = AutoresetMode.NEXT_STEP")  # fmt: skip
+        raise UsageError(
+            "TASK", f"{task_id} does not reset on the next step", "Set metadata['autoreset_mode'] = AutoresetMode.NEXT_STEP"
+        )
     frame_shape, dtype, actions = _spaces(task_id, env.single_observation_space, env.single_action_space)
     env.close()
     return _plain(task_id, frame_shape, dtype, actions, make)
@@ -240,7 +249,9 @@ def _spaces(task_id: str, observation: Any, action: Any) -> tuple[tuple[int, ...
     if isinstance(observation, Discrete):
         return (int(observation.n),), "float32", int(action.n)
     if not isinstance(observation, Box):
-        raise UsageError("TASK", f"{task_id} has {type(observation).__name__} observations", "Only Box or Discrete can be learned")
+        raise UsageError(
+            "TASK", f"{task_id} has {type(observation).__name__} observations", "Only Box or Discrete can be learned"
+        )
     size = 1
     for extent in observation.shape:
         size *= int(extent)
@@ -254,6 +265,17 @@ def _plain(
     actions: int,
     make: Callable[[int], Any] | None = None,
 ) -> Task:
-    return Task(id=task_id, frame_shape=frame_shape, frame_dtype=dtype, frame_stack=1, actions=actions,
-                preprocessing="flattened", frame_skip=1, rollout_length=32, environments=16, discount=0.99,
-                network="mlp", make=make)  # fmt: skip
+    return Task(
+        id=task_id,
+        frame_shape=frame_shape,
+        frame_dtype=dtype,
+        frame_stack=1,
+        actions=actions,
+        preprocessing="flattened",
+        frame_skip=1,
+        rollout_length=32,
+        environments=16,
+        discount=0.99,
+        network="mlp",
+        make=make,
+    )

@@ -149,8 +149,13 @@ class GymnasiumEnv:
     def step(self, actions: np.ndarray) -> Step:
         observation, reward, terminated, truncated, _ = self._env.step(actions)
         reset, self._ended = self._ended, np.asarray(terminated | truncated, dtype=bool)
-        return Step(self._flatten(observation), np.asarray(reward, dtype=np.float32), np.array(terminated, dtype=bool),
-                    np.array(truncated, dtype=bool), reset)  # fmt: skip
+        return Step(
+            self._flatten(observation),
+            np.asarray(reward, dtype=np.float32),
+            np.array(terminated, dtype=bool),
+            np.array(truncated, dtype=bool),
+            reset,
+        )
 
     def _flatten(self, observation: np.ndarray) -> np.ndarray:
         from gymnasium.spaces import Discrete
@@ -165,8 +170,12 @@ class GymnasiumEnv:
         if self._task.kind != "classic":
             return None
         env = self._env
-        return {"state": env.state.copy(), "steps": env.steps.copy(), "ended": env.prev_done.copy(),
-                "generator": env.np_random.bit_generator.state}  # fmt: skip
+        return {
+            "state": env.state.copy(),
+            "steps": env.steps.copy(),
+            "ended": env.prev_done.copy(),
+            "generator": env.np_random.bit_generator.state,
+        }
 
     def set_state(self, state: dict[str, Any]) -> None:
         env = self._env

@@ -20,10 +20,13 @@ def main() -> int:
         places = [Path(p).resolve() for p in (spec.submodule_search_locations or [])] if spec else []
         if ours / package not in places[:1]:
             found = places[0] if places else (spec.origin if spec else "nowhere")
-            print(f"rlscale: another package named '{package}' ({found}) stands before rlscale's own. "
-                  "Run from another folder, or remove it from PYTHONPATH.", file=sys.stderr)  # fmt: skip
+            print(
+                f"rlscale: another package named '{package}' ({found}) stands before rlscale's own. "
+                "Run from another folder, or remove it from PYTHONPATH.",
+                file=sys.stderr,
+            )
             return 2
-    return import_module("benchmarks.cli").main()  # type: ignore[no-any-return]
+    return import_module("benchmarks.cli").main()
 
 
 if __name__ == "__main__":

@@ -52,8 +52,7 @@ class BlockStatistics:
     block: np.ndarray
 
     def __init__(self, size: Any, square: Any, dot: Any, block: Any = None) -> None:
-        arrays = {name: np.asarray(value, dtype=np.float64) for name, value in
-                  (("size", size), ("square", square), ("dot", dot))}
+        arrays = {name: np.asarray(value, dtype=np.float64) for name, value in (("size", size), ("square", square), ("dot", dot))}
         count = arrays["size"].shape
         identity = np.arange(*count) if block is None else np.asarray(block, dtype=np.int64)
         if len(count) != 1 or any(a.shape != count for a in arrays.values()) or identity.shape != count:
@@ -269,9 +268,7 @@ def _leave_one_out(statistics: Sequence[BlockStatistics], combine: Any) -> tuple
     return numerator, denominator, len(names)
 
 
-def _resolve(
-    numerator: np.ndarray, denominator: np.ndarray, blocks: int, statistics: Sequence[BlockStatistics]
-) -> NoiseEstimate:
+def _resolve(numerator: np.ndarray, denominator: np.ndarray, blocks: int, statistics: Sequence[BlockStatistics]) -> NoiseEstimate:
     """Ratio and Fieller interval from whole-sample values [0] and delete-one replicates [1:]."""
     a, b = float(numerator[0]), float(denominator[0])
     whole = [_whole(s) for s in statistics]
@@ -313,8 +310,8 @@ def _fieller(a: float, b: float, covariance: np.ndarray, t: float) -> tuple[floa
     vaa, vab, vbb = covariance[0, 0], covariance[0, 1], covariance[1, 1]
     quadratic, linear, constant = b * b - t * t * vbb, a * b - t * t * vab, a * a - t * t * vaa
     discriminant = linear * linear - quadratic * constant
-    if b > 0 and quadratic > 0 and discriminant >= 0:
-        root = math.sqrt(discriminant)
+    if b > 0 and quadratic > 0:
+        root = math.sqrt(max(discriminant, 0.0))  # never negative here but for rounding
         return max((linear - root) / quadratic, 0.0), (linear + root) / quadratic
     if quadratic == 0 or discriminant < 0 or constant <= 0:
         return 0.0, math.inf

@@ -16,6 +16,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -99,7 +100,9 @@ class Run:
             mend = "Choose another name, or go on with it: --resume " + str(folder)
             raise UsageError("--run", f"{folder} exists already and is never overwritten", mend) from None
         except OSError as error:
-            raise UsageError("--run", f"cannot write {folder}: {error.strerror}", "Choose a folder that you may write to") from None
+            raise UsageError(
+                "--run", f"cannot write {folder}: {error.strerror}", "Choose a folder that you may write to"
+            ) from None
         full = {"schema": SCHEMA, "state": "running", "reason": None, "created": _now(), **manifest, **_process()}
         _write_atomically(folder / _MANIFEST, _dump(full, indent=1).encode())
         return cls(folder, full)
@@ -144,12 +147,19 @@ class Run:
         try:
             stored = path.read_bytes()
         except FileNotFoundError:
-            raise UsageError("--resume", f"{path} does not exist: the run ended before its first checkpoint", "Start it again under another name") from None
+            raise UsageError(
+                "--resume",
+                f"{path} does not exist: the run ended before its first checkpoint",
+                "Start it again under another name",
+            ) from None
         magic, _, rest = stored.partition(b"\n")
         digest, _, payload = rest.partition(b"\n")
         if magic + b"\n" != _CHECKPOINT_MAGIC or hashlib.sha256(payload).hexdigest().encode() != digest:
-            raise UsageError("--resume", f"{path} is truncated or damaged ({len(stored):,} bytes)",
-                             "Restore it from a copy, or start the run again under another name")  # fmt: skip
+            raise UsageError(
+                "--resume",
+                f"{path} is truncated or damaged ({len(stored):,} bytes)",
+                "Restore it from a copy, or start the run again under another name",
+            )
         return payload
 
     def save_snapshot(self, optimizer_steps: int, payload: bytes) -> None:
@@ -157,6 +167,10 @@ class Run:
         folder = self.folder / "snapshots"
         folder.mkdir(exist_ok=True)
         _write_atomically(folder / f"{optimizer_steps:010d}.npy", payload)
+
+    def discard(self) -> None:
+        """Remove the folder of a run that never began."""
+        shutil.rmtree(self.folder)
 
     def close(self) -> None:
         self._rows.close()
@@ -185,7 +199,9 @@ def read_run(folder: Path) -> RunRecord:
             if line.endswith(b"\x18"):  # a torn line that a resumed run has closed off
                 torn += len(line)
                 continue
-            raise UsageError("RUN", f"line {number} of {folder / _ROWS} is damaged", "Restore the file, or remove that line") from None
+            raise UsageError(
+                "RUN", f"line {number} of {folder / _ROWS} is damaged", "Restore the file, or remove that line"
+            ) from None
         while rows and rows[-1]["iteration"] >= iteration:  # the run was resumed from an earlier checkpoint
             rows.pop()
         rows.append(row)
@@ -198,8 +214,11 @@ def pack_statistics(statistics: BlockStatistics) -> dict[str, list[float]]:
     def short(values: np.ndarray) -> list[float]:
         return [float(f"{value:.9g}") for value in values]
 
-    packed: dict[str, list[float]] = {"size": statistics.size.astype(int).tolist(), "square": short(statistics.square),
-                                      "dot": short(statistics.dot)}  # fmt: skip
+    packed: dict[str, list[float]] = {
+        "size": statistics.size.astype(int).tolist(),
+        "square": short(statistics.square),
+        "dot": short(statistics.dot),
+    }
     if (statistics.block != np.arange(len(statistics.block))).any():
         packed["block"] = statistics.block.tolist()
     return packed
@@ -236,7 +255,9 @@ def _read_manifest(folder: Path, field: str) -> dict[str, Any]:
     except ValueError:
         raise UsageError(field, f"{path} is damaged", "Restore it from a copy") from None
     if manifest.get("schema") != SCHEMA:
-        raise UsageError(field, f"{folder} has schema {manifest.get('schema')}, this rlscale reads {SCHEMA}", "Use the version that wrote it")
+        raise UsageError(
+            field, f"{folder} has schema {manifest.get('schema')}, this rlscale reads {SCHEMA}", "Use the version that wrote it"
+        )
     return manifest
 
 

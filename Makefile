@@ -1,0 +1,53 @@
+# The two commands a newcomer needs are `make demo` and `make test`; both rest on `make install`.
+# Nothing is installed outside .venv, and nothing twice: the stamp is newer than what it was made from.
+
+PYTHON ?= python3
+STAMP := .venv/installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint types unit bench peers clean
+
+help:
+	@echo "make demo     train Atari Pong on two Ray actors for two minutes and write a report page"
+	@echo "make test     lint, types and tests"
+	@echo "make install  the environment in .venv that both use"
+	@echo "make bench    cost of the noise measurement, and sampling against bare processes"
+	@echo "make peers    end-to-end speed beside Stable-Baselines3 and RLlib (installs both)"
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@echo "== installing into .venv (a minute or two, once)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "rlscale needs Python 3.11 or newer: make PYTHON=python3.12 install"; exit 1; }
+	$(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $(STAMP)
+
+demo: $(STAMP)
+	.venv/bin/rlscale train atari/pong --actors 2 --seconds 120 --policy-noise-period 2 --value-noise-period 4 --run runs/demo-$$(date +%Y%m%d-%H%M%S) --report
+
+test: lint types unit
+
+lint: $(STAMP)
+	@echo "== ruff"
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+
+types: $(STAMP)
+	@echo "== mypy"
+	.venv/bin/mypy
+
+unit: $(STAMP)
+	@echo "== pytest"
+	.venv/bin/pytest
+
+bench: $(STAMP)
+	.venv/bin/python -m benchmarks.noise_cost
+	.venv/bin/python -m benchmarks.sampling
+
+peers: $(STAMP)
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,peers]'
+	.venv/bin/python -m benchmarks.peers
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

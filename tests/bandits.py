@@ -1,0 +1,51 @@
+"""Environments with known answers, written the way a user would write one of their own (see docs/tasks.md)."""
+
+from __future__ import annotations
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+
+class Bandit(VectorEnv):
+    """Two arms, one-step episodes, reward = action x a factor that each environment keeps for ever.
+
+    Every second step only resets, so half of all steps must be masked.
+    """
+
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
+    factors = (1.0,)
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
+        self.single_observation_space = Box(-1, 1, (2,), np.float32)
+        self.single_action_space = Discrete(2)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._factor = np.ones(num_envs)
+        self._ended = np.zeros(num_envs, dtype=bool)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._factor = self.np_random.choice(self.factors, size=self.num_envs)
+        self._ended[:] = False
+        return self._observation(), {}
+
+    def step(self, actions):
+        reward = np.where(self._ended, 0.0, actions * self._factor)
+        self._ended = ~self._ended
+        return self._observation(), reward, self._ended.copy(), np.zeros(self.num_envs, dtype=bool), {}
+
+    def _observation(self):
+        return np.ones((self.num_envs, 2), dtype=np.float32)
+
+
+class ScaledBandit(Bandit):
+    """Half of the environments pay nothing, half pay twice."""
+
+    factors = (0.0, 2.0)
+
+
+def broken(num_envs: int):
+    raise RuntimeError("no such simulator")

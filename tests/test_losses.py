@@ -1,0 +1,76 @@
+"""The PPO loss against a slow version, observation by observation, and A2C as its unclipped case."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agents.losses import ppo_losses
+
+
+def inputs(n, actions, seed):
+    g = torch.Generator().manual_seed(seed)
+    return {
+        "logits": torch.randn(n, actions, generator=g),
+        "value": torch.randn(n, generator=g),
+        "action": torch.randint(0, actions, (n,), generator=g),
+        "behaviour_log_prob": -torch.rand(n, generator=g) * 2 - 0.1,
+        "advantage": torch.randn(n, generator=g),
+        "value_target": torch.randn(n, generator=g),
+        "valid": torch.rand(n, generator=g) < 0.7,
+    }
+
+
+@settings(deadline=None)
+@given(st.integers(1, 20), st.integers(2, 5), st.sampled_from([None, 0.1, 0.5]), st.integers(0, 2**31))
+def test_matches_a_slow_version(n, actions, clip, seed):
+    x = inputs(n, actions, seed)
+    x["valid"][0] = True
+    losses = ppo_losses(**x, clip=clip, value_coef=0.5, entropy_coef=0.02)
+    policy, value, entropy, outside, count = 0.0, 0.0, 0.0, 0, 0
+    for i in range(n):
+        if not x["valid"][i]:
+            continue
+        count += 1
+        exps = [math.exp(v) for v in x["logits"][i].tolist()]
+        probs = [e / sum(exps) for e in exps]
+        ratio = probs[int(x["action"][i])] / math.exp(float(x["behaviour_log_prob"][i]))
+        a = float(x["advantage"][i])
+        clipped = ratio if clip is None else min(max(ratio, 1 - clip), 1 + clip)
+        policy -= min(ratio * a, clipped * a)
+        value += 0.5 * float(x["value"][i] - x["value_target"][i]) ** 2
+        entropy -= sum(p * math.log(p) for p in probs)
+        outside += clip is not None and abs(ratio - 1) > clip
+    expected = [policy / count, value / count, entropy / count]
+    assert [float(losses.policy), float(losses.value), float(losses.entropy)] == pytest.approx(expected, rel=1e-3, abs=1e-4)
+    assert float(losses.joint) == pytest.approx(expected[0] + 0.5 * expected[1] - 0.02 * expected[2], rel=1e-3, abs=1e-4)
+    assert float(losses.clip_fraction) == pytest.approx(outside / count, abs=1e-5)
+
+
+def test_at_the_behaviour_policy_the_gradient_is_that_of_a2c():
+    x = inputs(16, 3, 0)
+    logits = x.pop("logits").requires_grad_()
+    log_probs = torch.log_softmax(logits, -1).gather(1, x["action"][:, None])[:, 0]
+    x["behaviour_log_prob"] = log_probs.detach()
+    for clip in (None, 0.2):
+        ours = torch.autograd.grad(ppo_losses(logits=logits, **x, clip=clip, value_coef=0, entropy_coef=0).joint, logits)[0]
+        a2c = -(log_probs * x["advantage"])[x["valid"]].mean()
+        torch.testing.assert_close(ours, torch.autograd.grad(a2c, logits, retain_graph=True)[0])
+
+
+def test_invalid_observations_weigh_nothing():
+    x = inputs(8, 3, 1)
+    x["valid"][:] = True
+    x["valid"][3] = False
+    before = ppo_losses(**x, clip=0.2, value_coef=1, entropy_coef=1)
+    x["advantage"][3], x["value_target"][3], x["logits"][3] = 1e6, -1e6, torch.tensor([9.0, 0, 0])
+    after = ppo_losses(**x, clip=0.2, value_coef=1, entropy_coef=1)
+    torch.testing.assert_close(torch.stack(before), torch.stack(after))
+
+
+def test_no_valid_observation_gives_zero():
+    x = inputs(4, 2, 2)
+    x["valid"][:] = False
+    assert all(float(loss) == 0 for loss in ppo_losses(**x, clip=0.2, value_coef=1, entropy_coef=1))

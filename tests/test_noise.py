@@ -1,0 +1,367 @@
+"""The estimator against exact answers: the cases of the theory, invariances, and the coverage of its intervals."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlscale.noise import BlockStatistics, block_statistics, estimate, pool, run_average
+
+
+def statistics_of(gradients: np.ndarray, sizes) -> BlockStatistics:
+    """Slow reference: straight from the definition."""
+    sizes = np.asarray(sizes, dtype=float)
+    mean = sum(n * g for n, g in zip(sizes, gradients, strict=True)) / sizes.sum()
+    return BlockStatistics(sizes, [float(g @ g) for g in gradients], [float(g @ mean) for g in gradients])
+
+
+def blocks_of(per_observation: np.ndarray, blocks: int) -> BlockStatistics:
+    """Equal blocks of consecutive rows of (observations, parameters)."""
+    parts = np.split(per_observation, blocks)
+    return statistics_of(np.array([p.mean(0) for p in parts]), [len(p) for p in parts])
+
+
+def relative_error(expected: float, actual: float | None) -> float:
+    assert actual is not None
+    return abs(actual / expected - 1)
+
+
+# --- exact cases -------------------------------------------------------------------------------------------------------
+
+
+def test_two_blocks_by_hand():
+    # g_1 = (3, 0) over 1 observation, g_2 = (1, 1) over 3: ĝ = (1.5, 0.75), |ĝ|² = 2.8125, N = 4
+    noise = estimate(block_statistics(torch.tensor([[3.0, 0.0], [1.0, 1.0]]), [1, 3]))
+    assert noise.trace_cov == pytest.approx((1 * 9 + 3 * 2 - 4 * 2.8125) / 1)
+    assert noise.grad_sq == pytest.approx((16 * 2.8125 - (1 * 9 + 9 * 2)) / (16 - 10))
+    assert noise.b_simple is None
+    assert "three blocks" in noise.reason
+
+
+def test_gaussian_mean_through_autograd():
+    """Case 1: loss ½|θ-x|², so B_simple = tr S / |θ-μ|²."""
+    generator = torch.Generator().manual_seed(1)
+    scale = torch.tensor([1.0, 2.0, 0.5, 1.5])
+    offset = torch.tensor([0.3, -0.2, 0.1, 0.4])
+    x = torch.randn(4000, 32, 4, generator=generator) * scale
+    theta = offset.clone().requires_grad_()
+    gradients = [list(torch.autograd.grad((0.5 * (theta - block).square().sum(1)).mean(), [theta])) for block in x]
+    noise = estimate(block_statistics(gradients, [32] * 4000))
+    truth = float(scale.square().sum() / offset.square().sum())
+    assert relative_error(truth, noise.b_simple) < 0.06
+    assert noise.interval[0] < truth < noise.interval[1]
+    assert noise.trace_cov == pytest.approx(float(scale.square().sum()), rel=0.05)
+    assert noise.grad_sq == pytest.approx(float(offset.square().sum()), rel=0.05)
+
+
+def test_linear_regression():
+    """Case 2: B_simple = (δᵀCδ + σ²)·tr C / |Cδ|² + 1 for x ~ N(0, C), residual noise σ, δ = w - w*."""
+    rng = np.random.default_rng(1)
+    c, delta, sigma = np.array([2.0, 1.0, 0.25]), np.array([0.5, -1.0, 2.0]), 0.7
+    x = rng.normal(size=(4000 * 64, 3)) * np.sqrt(c)
+    residual = x @ delta - sigma * rng.normal(size=len(x))
+    truth = ((delta**2 * c).sum() + sigma**2) * c.sum() / ((c * delta) ** 2).sum() + 1
+    noise = estimate(blocks_of(x * residual[:, None], 4000))
+    assert relative_error(truth, noise.b_simple) < 0.06
+    assert noise.interval[0] < truth < noise.interval[1]
+
+
+@pytest.mark.parametrize("steps", [8, 128])
+def test_correlated_steps_of_one_environment(steps):
+    """Case 3: AR(1) noise makes tr Σ = σ²d·[1 + 2 Σ_{t<T} (1 - t/T) ρᵗ] for environment blocks; shuffled blocks miss it."""
+    rng = np.random.default_rng(2)
+    envs, d, rho, mean = 2000, 3, 0.9, 0.5
+    noise = np.empty((envs, steps, d))
+    noise[:, 0] = rng.normal(size=(envs, d))
+    for t in range(1, steps):
+        noise[:, t] = rho * noise[:, t - 1] + math.sqrt(1 - rho**2) * rng.normal(size=(envs, d))
+    gradients = (mean + noise).reshape(envs * steps, d)
+    t = np.arange(1, steps)
+    effective = d * (1 + 2 * ((1 - t / steps) * rho**t).sum())
+    by_environment = estimate(blocks_of(gradients, envs))
+    assert by_environment.trace_cov == pytest.approx(effective, rel=0.06)
+    assert relative_error(effective / (d * mean**2), by_environment.b_simple) < 0.08
+    shuffled = estimate(blocks_of(rng.permutation(gradients), envs))
+    assert shuffled.trace_cov == pytest.approx(d, rel=0.06)
+
+
+def test_duplicated_observations():
+    """Case 4: every observation m times makes the noise per observation m-fold."""
+    rng = np.random.default_rng(3)
+    gradients = 0.4 + rng.normal(size=(32, 50, 5))
+    once = estimate(statistics_of(gradients.mean(1), [50] * 32))
+    thrice = estimate(statistics_of(gradients.mean(1), [150] * 32))
+    assert thrice.trace_cov == pytest.approx(3 * once.trace_cov)
+    assert thrice.grad_sq == pytest.approx(once.grad_sq)
+    assert thrice.b_simple == pytest.approx(3 * once.b_simple)
+
+
+def test_no_gradient_is_not_resolved():
+    """Case 5: G = 0; the interval includes infinity, the estimate is withheld with its reason, and |G|² is not clamped."""
+    rng = np.random.default_rng(4)
+    estimates = [estimate(blocks_of(rng.normal(size=(32 * 20, 50)), 32)) for _ in range(200)]
+    withheld = [noise for noise in estimates if noise.b_simple is None]
+    assert len(withheld) >= 190
+    assert all(math.isinf(noise.interval[1]) and noise.reason for noise in withheld)
+    assert np.mean([noise.grad_sq < 0 for noise in estimates]) == pytest.approx(0.5, abs=0.15)
+    assert abs(np.mean([noise.grad_sq for noise in estimates])) < 4 * np.std([noise.grad_sq for noise in estimates]) / math.sqrt(
+        200
+    )
+    assert withheld[0].noise_scale.value is None
+    assert "not resolved" in str(withheld[0].noise_scale)
+
+
+def exact_statistics(trace: float, grad_sq: float, size: int, blocks: int = 4) -> BlockStatistics:
+    """Statistics whose estimates are exactly the given ones: |ĝ|² = |G|² + tr Σ / N, and equal |g_k|² that fit."""
+    n = size * blocks
+    mean_sq = grad_sq + trace / n
+    square = mean_sq + trace * (blocks - 1) / n
+    return BlockStatistics([size] * blocks, [square] * blocks, [mean_sq] * blocks)
+
+
+def test_exact_statistics_are_exact():
+    noise = estimate(exact_statistics(640, 2.5, 32))
+    assert noise.trace_cov == pytest.approx(640)
+    assert noise.grad_sq == pytest.approx(2.5)
+    assert noise.b_simple == pytest.approx(256)
+
+
+def test_run_average_under_drift():
+    """Case 7: |G|² = 1000 for 6 updates, then 1 for 294, tr Σ = 640, B = 128: 570.6, where the ratio of sums says 30.5."""
+    updates = [exact_statistics(640, 1000, 32)] * 6 + [exact_statistics(640, 1, 32)] * 294
+    assert run_average(updates, batch_size=128, window=6).b_simple == pytest.approx(570.6, abs=0.05)
+    assert run_average(updates, batch_size=128, window=1).b_simple == pytest.approx(570.6, abs=0.05)
+    assert pool(updates).b_simple == pytest.approx(30.5, abs=0.05)
+
+
+def test_run_average_of_a_constant_is_that_constant():
+    noise = run_average([exact_statistics(640, 2, 32)] * 45, batch_size=128)
+    assert noise.b_simple == pytest.approx(320)
+    assert noise.interval == pytest.approx((320, 320))
+    assert noise.updates == 45
+
+
+def test_run_average_is_not_biased_by_noise_where_single_updates_are():
+    rng = np.random.default_rng(5)
+    truth, size, blocks, d = 400.0, 16, 32, 100
+    grad = math.sqrt(d / truth)
+    updates = []
+    for _ in range(300):
+        g = rng.normal(size=(blocks, d)) / math.sqrt(size)
+        g[:, 0] += grad
+        updates.append(statistics_of(g, [size] * blocks))
+    windows = run_average(updates, batch_size=size * blocks, window=20)
+    assert relative_error(truth, windows.b_simple) < 0.05
+    assert windows.interval[0] < truth < windows.interval[1]
+
+
+# --- invariances (case 9) ----------------------------------------------------------------------------------------------
+
+shapes = st.tuples(st.integers(3, 12), st.integers(1, 40), st.integers(0, 2**32 - 1))
+
+
+@given(shapes, st.floats(1e-3, 1e3))
+def test_the_loss_scale_cancels(shape, scale):
+    blocks, d, seed = shape
+    rng = np.random.default_rng(seed)
+    g, sizes = 1.0 + rng.normal(size=(blocks, d)), rng.integers(1, 20, blocks)
+    one, other = estimate(statistics_of(g, sizes)), estimate(statistics_of(scale * g, sizes))
+    assert other.trace_cov == pytest.approx(scale**2 * one.trace_cov, rel=1e-9)
+    assert (one.b_simple is None) == (other.b_simple is None)
+    if one.b_simple is not None:
+        assert other.b_simple == pytest.approx(one.b_simple, rel=1e-6)
+        assert other.interval == pytest.approx(one.interval, rel=1e-6)
+
+
+@given(shapes)
+def test_layers_add(shape):
+    blocks, d, seed = shape
+    rng = np.random.default_rng(seed)
+    g, sizes = rng.normal(size=(blocks, d + 3)), rng.integers(1, 20, blocks)
+    whole = estimate(statistics_of(g, sizes))
+    parts = [estimate(statistics_of(part, sizes)) for part in (g[:, :d], g[:, d:])]
+    assert whole.trace_cov == pytest.approx(sum(p.trace_cov for p in parts), rel=1e-6, abs=1e-9)
+    assert whole.grad_sq == pytest.approx(sum(p.grad_sq for p in parts), rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("blocks", [8, 16, 32, 64])
+def test_the_number_of_blocks_does_not_matter(blocks):
+    rng = np.random.default_rng(6)
+    gradients = 0.3 + rng.normal(size=(64 * 500, 10))
+    assert relative_error(1 / 0.09, estimate(blocks_of(gradients, blocks)).b_simple) < 0.12
+
+
+@given(shapes)
+def test_empty_blocks_do_not_matter(shape):
+    blocks, d, seed = shape
+    rng = np.random.default_rng(seed)
+    g, sizes = 1.0 + rng.normal(size=(blocks, d)), rng.integers(1, 20, blocks)
+    padded = statistics_of(np.concatenate([g, rng.normal(size=(2, d))]), [*sizes, 0, 0])
+    one, other = estimate(statistics_of(g, sizes)), estimate(padded)
+    assert other.blocks == one.blocks == blocks
+    assert (other.trace_cov, other.grad_sq) == pytest.approx((one.trace_cov, one.grad_sq))
+    assert other.interval == pytest.approx(one.interval)
+
+
+@settings(deadline=None)
+@given(shapes, st.sampled_from([torch.float32, torch.float64]))
+def test_block_statistics_match_the_definition(shape, dtype):
+    blocks, d, seed = shape
+    rng = np.random.default_rng(seed)
+    g, sizes = rng.normal(size=(blocks, d)).astype("float32"), rng.integers(0, 20, blocks)
+    sizes[0] = 1
+    mean = torch.empty(d, dtype=dtype)
+    actual = block_statistics(torch.tensor(g, dtype=dtype), sizes, mean_out=mean)
+    expected = statistics_of(g.astype(float), sizes)
+    np.testing.assert_allclose(actual.square, expected.square, rtol=1e-5)
+    np.testing.assert_allclose(actual.dot, expected.dot, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(mean.numpy(), (sizes[:, None] * g).sum(0) / sizes.sum(), rtol=1e-4, atol=1e-6)
+
+
+def test_long_gradients_keep_their_precision():
+    """Two million float32 elements: a plain float32 sum would be off in the fourth digit, float64 over pieces is not."""
+    generator = torch.Generator().manual_seed(7)
+    g = torch.randn(4, 2_000_003, generator=generator) + 1.0
+    expected = statistics_of(g.double().numpy(), [1, 2, 3, 4])
+    actual = block_statistics(g, [1, 2, 3, 4])
+    np.testing.assert_allclose(actual.square, expected.square, rtol=2e-7)
+    np.testing.assert_allclose(actual.dot, expected.dot, rtol=2e-7)
+
+
+def test_parameter_shaped_and_flat_gradients_agree():
+    parts = [[torch.full((2, 3), float(k)), torch.full((4,), 2.0 * k)] for k in range(4)]
+    flat = torch.stack([torch.cat([p.reshape(-1) for p in row]) for row in parts])
+    shaped, plain = block_statistics(parts, [1] * 4), block_statistics(flat, [1] * 4)
+    np.testing.assert_array_equal(shaped.square, plain.square)
+    np.testing.assert_array_equal(shaped.dot, plain.dot)
+
+
+# --- intervals ---------------------------------------------------------------------------------------------------------
+
+
+def draw(rng, blocks: int, d: int, grad: float, heavy_tails: bool, size: int = 32) -> BlockStatistics:
+    """One batch of K blocks of 32 observations with unit-variance gradient noise in d dimensions."""
+    if heavy_tails:
+        g = rng.standard_t(4, size=(blocks, size, d)).mean(1) / math.sqrt(2)
+    else:
+        g = rng.normal(size=(blocks, d)) / math.sqrt(size)
+    g[:, 0] += grad
+    mean = g.mean(0)
+    return BlockStatistics([size] * blocks, (g * g).sum(1), g @ mean)
+
+
+@pytest.mark.parametrize("heavy_tails", [False, True])
+@pytest.mark.parametrize("blocks", [8, 16, 32])
+@pytest.mark.parametrize("signal", [10, 100])
+def test_coverage_where_resolved(blocks, heavy_tails, signal):
+    """95% intervals contain the truth in 93 to 99% of 1,000 draws; `signal` is N|G|²/tr Σ."""
+    rng = np.random.default_rng([blocks, heavy_tails, signal])
+    d = 20
+    grad = math.sqrt(signal * d / (blocks * 32))
+    estimates = [estimate(draw(rng, blocks, d, grad, heavy_tails)) for _ in range(1000)]
+    truth = d / grad**2
+    assert sum(noise.b_simple is not None for noise in estimates) > 950
+    assert 0.93 <= np.mean([noise.interval[0] <= truth <= noise.interval[1] for noise in estimates]) <= 0.99
+
+
+@pytest.mark.parametrize("d", [1, 3])
+def test_coverage_in_few_dimensions(d):
+    """Where tr Σ has few degrees of freedom it is skewed, and Fieller's set alone would cover 86%."""
+    rng = np.random.default_rng(d)
+    grad = math.sqrt(100 * d / (8 * 32))
+    covered = [
+        (lambda i: i[0] <= d / grad**2 <= i[1])(estimate(draw(rng, 8, d, grad, heavy_tails=False)).interval) for _ in range(1000)
+    ]
+    assert 0.93 <= np.mean(covered) <= 0.99
+
+
+def test_coverage_where_not_resolved_is_not_too_low():
+    rng = np.random.default_rng(8)
+    grad = math.sqrt(1.0 * 20 / (16 * 32))
+    covered = [
+        (lambda i: i[0] <= 20 / grad**2 <= i[1])(estimate(draw(rng, 16, 20, grad, heavy_tails=False)).interval)
+        for _ in range(1000)
+    ]
+    assert np.mean(covered) >= 0.93
+
+
+def test_coverage_of_pooled_intervals_under_persistent_noise():
+    """Each environment's noise persists over 20 updates (AR(1), ρ = 0.9): resampling updates would cover far too rarely."""
+    rng = np.random.default_rng(9)
+    blocks, d, size, updates, rho = 16, 20, 32, 20, 0.9
+    grad = math.sqrt(20 * d / (blocks * size))
+    covered, naive = [], []
+    for _ in range(1000):
+        noise = rng.normal(size=(blocks, d))
+        window = []
+        for _ in range(updates):
+            noise = rho * noise + math.sqrt(1 - rho**2) * rng.normal(size=(blocks, d))
+            g = noise / math.sqrt(size)
+            g[:, 0] += grad
+            window.append(BlockStatistics([size] * blocks, (g * g).sum(1), g @ g.mean(0)))
+        low, high = pool(window).interval
+        covered.append(low <= d / grad**2 <= high)
+        renamed = [BlockStatistics(s.size, s.square, s.dot, s.block + 100 * i) for i, s in enumerate(window)]
+        low, high = pool(renamed).interval
+        naive.append(low <= d / grad**2 <= high)
+    assert 0.93 <= np.mean(covered) <= 0.995
+    assert np.mean(naive) < 0.9
+
+
+def test_unequal_blocks_are_unbiased_and_covered():
+    rng = np.random.default_rng(10)
+    sizes = np.array([8, 16, 24, 32, 40, 48, 64, 96] * 2)
+    d, grad = 20, 0.5
+    estimates = []
+    for _ in range(1000):
+        g = rng.normal(size=(16, d)) / np.sqrt(sizes)[:, None]
+        g[:, 0] += grad
+        estimates.append(estimate(statistics_of(g, sizes)))
+    for name, truth in (("trace_cov", d), ("grad_sq", grad**2)):
+        values = np.array([getattr(noise, name) for noise in estimates])
+        assert abs(values.mean() - truth) < 4 * values.std() / math.sqrt(1000)
+    truth = d / grad**2
+    assert 0.93 <= np.mean([noise.interval[0] <= truth <= noise.interval[1] for noise in estimates]) <= 0.99
+
+
+def test_top_tenth_share():
+    g = np.zeros((20, 2))
+    g[0] = [10.0, 0.0]
+    g[1:, 1] = np.tile([0.1, -0.1], 10)[:19]
+    assert estimate(statistics_of(g, [4] * 20)).top_tenth_share > 0.9
+    even = np.tile([[1.0, 0.0], [-1.0, 0.0]], (10, 1))
+    assert estimate(statistics_of(even, [4] * 20)).top_tenth_share == pytest.approx(0.1)
+
+
+# --- what is refused ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gradients", "sizes", "word"),
+    [
+        (torch.ones(3, 2), [1, 2], "block_sizes"),
+        (torch.ones(1, 2), [1], "two blocks"),
+        (torch.ones(2, 2), [0, 0], "not all zero"),
+        (torch.ones(2, 2), [-1, 2], "zero or more"),
+        (torch.tensor([[1.0, math.nan], [1.0, 1.0]]), [1, 1], "not finite"),
+        ([torch.ones(2), torch.ones(3)], [1, 1], "number of parameters"),
+        (torch.ones(2), [1, 1], "two dimensions"),
+    ],
+)
+def test_block_statistics_refuses(gradients, sizes, word):
+    with pytest.raises(ValueError, match=word):
+        block_statistics(gradients, sizes)
+
+
+def test_pool_and_run_average_refuse():
+    with pytest.raises(ValueError, match="at least one update"):
+        pool([])
+    with pytest.raises(ValueError, match="two blocks"):
+        estimate(BlockStatistics([4, 0], [1.0, 1.0], [1.0, 1.0]))
+    with pytest.raises(ValueError, match="batch_size"):
+        run_average([exact_statistics(1, 1, 4)], batch_size=0)
+    with pytest.raises(ValueError, match="window"):
+        run_average([exact_statistics(1, 1, 4)], batch_size=4, window=0)
