@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
+from pathlib import Path
 from typing import Any
 
 from rlscale.errors import UsageError
@@ -30,7 +32,12 @@ def connect(address: str | None, cpus: int) -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # keeps Ray from a warning on every CPU actor
     import ray
 
-    if not ray.is_initialized():
+    if ray.is_initialized():
+        _require_cpus(cpus)
+        return
+    # Ray puts the current folder first on its processes' path. Stand in our own root for that moment: a user's folder may
+    # well hold an `envs` or `agents` of its own. (Actors get the user's folder back, behind ours: `agents.fleet`.)
+    with contextlib.chdir(Path(__file__).resolve().parent.parent):
         options: dict[str, Any] = dict(logging_level=logging.ERROR, log_to_driver=False, configure_logging=True)
         if address is None:
             ray.init(num_cpus=cpus, include_dashboard=False, **options)
@@ -44,6 +51,12 @@ def connect(address: str | None, cpus: int) -> None:
                 raise UsageError(
                     "--ray-address", f"no cluster at {address}: {detail}", "Start one with 'ray start --head'"
                 ) from None
+    _require_cpus(cpus)
+
+
+def _require_cpus(cpus: int) -> None:
+    import ray
+
     available = int(ray.cluster_resources().get("CPU", 0))
     if available < cpus:
         disconnect()

@@ -27,6 +27,7 @@ __all__ = [
     "default_config",
 ]
 
+MOST_BLOCKS = 32
 FEWEST_BLOCKS = 8  # under so few an interval says little; then transitions are shuffled, and the noise is labelled so
 
 
@@ -102,8 +103,8 @@ class Update:
     """Where the learner works: cpu, cuda, cuda:1; auto takes CUDA when there is one."""
     threads: int = 0
     """CPU threads of the learner, and of sampling in this process; 0 for all cores."""
-    chunk: int = 1024
-    """Most observations that pass through the network at once; bounds the learner's memory, changes no result."""
+    chunk: int | None = None
+    """Most observations that pass through the network at once, which bounds memory; None: 256 on a CPU, 4096 on CUDA."""
 
 
 @dataclass(frozen=True)
@@ -112,19 +113,27 @@ class NoiseSettings:
 
     joint_noise: bool = True
     """Measure the joint loss at every optimizer step of the first epoch."""
-    blocks: int = 16
-    """Blocks per measurement, at most; fewer where there are fewer environments."""
+    blocks: int | None = None
+    """Blocks per measurement, at most one an environment; None: 8 to 32, so that one holds 256 observations if it can."""
     policy_noise_period: int | None = None
-    """The policy loss on the whole iteration batch; None: every 64 / epochs iterations (all heads: 4% of the time)."""
+    """The policy loss on the whole iteration batch; None: every 128 / epochs iterations (all heads: some 3% of the time)."""
     value_noise_period: int | None = None
     """The value loss, likewise."""
     entropy_noise_period: int | None = None
     """The entropy bonus, likewise."""
 
+    def step_blocks(self, observations: int) -> int:
+        """Blocks of an optimizer step of so many observations; smaller ones than 256 would slow the learner down."""
+        return min(max(observations // 256, FEWEST_BLOCKS), MOST_BLOCKS) if self.blocks is None else self.blocks
+
+    def head_blocks(self, environments: int) -> int:
+        """Blocks of a measurement of one head, which is rare and may take smaller ones."""
+        return min(MOST_BLOCKS if self.blocks is None else self.blocks, environments)
+
     def period(self, head: str, epochs: int) -> int:
         """Iterations between two measurements of that head; 0 for never."""
         chosen: int | None = getattr(self, f"{head}_noise_period")
-        return max(1, 64 // epochs) if chosen is None else chosen
+        return max(1, 128 // epochs) if chosen is None else chosen
 
 
 @dataclass(frozen=True)
@@ -174,7 +183,8 @@ class TrainConfig:
         """Whether mini-batches are made of shuffled transitions, not of whole environments."""
         if self.update.shuffle == "auto":
             whole = self.mini_batch % self.rollout.rollout_length == 0
-            return not whole or min(self.noise.blocks, self.mini_batch // self.rollout.rollout_length) < FEWEST_BLOCKS
+            blocks = min(self.noise.step_blocks(self.mini_batch), self.mini_batch // self.rollout.rollout_length)
+            return not whole or blocks < FEWEST_BLOCKS
         return self.update.shuffle == "transitions"
 
 
@@ -234,7 +244,7 @@ def check_config(config: TrainConfig) -> None:
     for flag, value in (("discount", u.discount), ("gae-lambda", u.gae_lambda)):
         if not 0 <= value <= 1:
             raise UsageError(f"--{flag}", f"{value} is not between 0 and 1", "Give for example 0.99")
-    if n.blocks < 2:
+    if n.blocks is not None and n.blocks < 2:
         raise UsageError(
             "--blocks", f"{n.blocks} blocks cannot show noise", "Give at least 2; 8 or more for an interval that says much"
         )

@@ -5,7 +5,9 @@ What a worker does is in `agents.worker`; how a Ray cluster is reached is in `ag
 
 from __future__ import annotations
 
-from dataclasses import replace
+import os
+import pickle
+import sys
 from typing import Any, Protocol
 
 import numpy as np
@@ -75,10 +77,9 @@ class RayFleet:
         import ray
 
         self._ray = ray
-        settings = _portable(settings)
         actor_class = ray.remote(RolloutActor).options(num_cpus=settings.threads)
-        reference = ray.put(settings)
-        self._actors = [actor_class.remote(reference, actor) for actor in range(actors)]
+        reference = ray.put(_pickle(settings))
+        self._actors = [actor_class.remote(reference, os.getcwd(), actor) for actor in range(actors)]
         ray.get([actor.ready.remote() for actor in self._actors])
 
     def sample(self, weights: np.ndarray, policy_version: int) -> list[Fragment]:
@@ -98,10 +99,17 @@ class RayFleet:
 
 
 class RolloutActor:
-    """What a Ray actor runs: a `RolloutWorker` that takes its weights with each request."""
+    """What a Ray actor runs: a `RolloutWorker` that takes its weights with each request.
 
-    def __init__(self, settings: WorkerSettings, actor: int) -> None:
-        self._worker = RolloutWorker(settings, actor)
+    Args:
+        settings: pickled `WorkerSettings`.
+        folder: the user's own, from which a user's environment may import; put last on the path.
+        actor: index of the worker.
+    """
+
+    def __init__(self, settings: bytes, folder: str, actor: int) -> None:
+        sys.path.append(folder)
+        self._worker = RolloutWorker(pickle.loads(settings), actor)
 
     def ready(self) -> bool:
         """Returns once the environments stand."""
@@ -112,15 +120,15 @@ class RolloutActor:
         return self._worker.sample(policy_version)
 
 
-def _portable(settings: WorkerSettings) -> WorkerSettings:
-    """The same settings, with a user's own environment pickled by value so that no node needs its module."""
-    make = settings.task.make
-    if make is not None:
-        import sys
+def _pickle(settings: WorkerSettings) -> bytes:
+    """The settings, with a user's own environment pickled by value so that no node needs its module."""
+    from ray import cloudpickle
 
-        from ray import cloudpickle
-
-        module = sys.modules.get(getattr(make, "__module__", ""))
-        if module is not None and getattr(module, "__file__", None):
-            cloudpickle.register_pickle_by_value(module)
-    return replace(settings, threads=max(settings.threads, 1))
+    module = sys.modules.get(getattr(settings.task.make, "__module__", ""))
+    if module is None or not getattr(module, "__file__", None):
+        return cloudpickle.dumps(settings)
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        return cloudpickle.dumps(settings)
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)

@@ -143,6 +143,7 @@ class Learner:
         self.noise_settings: NoiseSettings = config.noise
         self.shuffles_transitions = config.shuffles_transitions
         self.mini_batch = config.mini_batch
+        self.chunk = config.update.chunk or (256 if device.type == "cpu" else 4096)
         self.task, self.device, self.bfloat16 = task, device, bfloat16
         self.network = make_network(task, config.update.network, config.seed).to(device)
         self.parameters = nn.Parameter(flatten_parameters(self.network))
@@ -195,7 +196,7 @@ class Learner:
                 blocks = np.array_split(chosen, min(FEWEST_BLOCKS, len(chosen))) if blockwise else [chosen]
                 yield np.arange(len(blocks)), blocks
             return
-        per_step = min(self.noise_settings.blocks, batch.environments // count)
+        per_step = min(self.noise_settings.step_blocks(self.mini_batch), batch.environments // count)
         environments = np.array_split(np.arange(batch.environments), per_step * count)
         for names in self._generator.permutation(per_step * count).reshape(count, per_step):
             names = np.sort(names)
@@ -250,7 +251,7 @@ class Learner:
 
     def _losses(self, batch: IterationBatch, block: np.ndarray) -> Iterator[tuple[bool, float, Losses]]:
         """The block's losses, chunk by chunk: whether it is the first, its share of the block's observations, its losses."""
-        chunks = np.array_split(block, -(-len(block) // self.update_settings.chunk))
+        chunks = np.array_split(block, -(-len(block) // self.chunk))
         valid = [int(batch.valid_cpu[chunk].sum()) for chunk in chunks]
         u = self.update_settings
         for position, (chunk, count) in enumerate(zip(chunks, valid, strict=True)):
@@ -287,7 +288,7 @@ class Learner:
         if not due or batch.environments < 2:
             return
         started = time.perf_counter()
-        blocks = np.array_split(np.arange(batch.environments), min(self.noise_settings.blocks, batch.environments))
+        blocks = np.array_split(np.arange(batch.environments), self.noise_settings.head_blocks(batch.environments))
         positions = [batch.of_environments(block) for block in blocks]
         sizes = np.array([batch.valid_cpu[p].sum() for p in positions], dtype=np.float64)
         gradients = {head: torch.empty(len(blocks), len(self.parameters), device=self.device) for head in due}

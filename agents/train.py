@@ -25,7 +25,14 @@ from agents.config import TrainConfig, check_config, config_from_dict, config_to
 from agents.fleet import Fleet, LocalFleet, RayFleet
 from agents.fragments import Fragment
 from agents.learner import Learner, NoiseRecord, UpdateResult
-from agents.machine import describe_machine, find_commit, find_versions, resolve_device, resolve_precision
+from agents.machine import (
+    describe_machine,
+    find_commit,
+    find_versions,
+    keep_freed_memory,
+    resolve_device,
+    resolve_precision,
+)
 from agents.worker import WorkerSettings
 from envs import find_task
 from rlscale.errors import UsageError
@@ -81,6 +88,7 @@ def train(
     precision = resolve_precision(config.update.precision, config.update.network, device)
     threads = config.update.threads or len(os.sched_getaffinity(0))
     torch.set_num_threads(threads)
+    keep_freed_memory()
     learner = Learner(config, task, device, bfloat16=precision == "bfloat16")
     facts = {
         "task": {

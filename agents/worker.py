@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from agents.fragments import Fragment
-from agents.networks import flatten_parameters, make_network
+from agents.machine import keep_freed_memory
+from agents.networks import ActingNetwork, flatten_parameters, make_network
 from envs import Task, make_env
 from envs.tasks import Network
 from envs.vector import AtariEnv, Step
@@ -62,12 +63,14 @@ class RolloutWorker:
         self.settings, self.actor = settings, actor
         if settings.threads:
             torch.set_num_threads(settings.threads)
+        keep_freed_memory()
         task, n = settings.task, settings.environments
         self._env = make_env(
             task, n, threads=settings.threads or torch.get_num_threads(), cut_on_life_loss=settings.cut_on_life_loss
         )
         self._network = make_network(task, settings.network, settings.seed)
         self._flat = flatten_parameters(self._network)
+        self._acting = ActingNetwork(self._network, settings.bfloat16)
         streams = np.random.SeedSequence([settings.seed, settings.generation, actor]).spawn(2)
         self._generator = np.random.Generator(np.random.Philox(streams[0]))
         self._seeds = np.random.Generator(np.random.Philox(streams[1]))
@@ -112,6 +115,7 @@ class RolloutWorker:
     def set_weights(self, weights: np.ndarray) -> None:
         """Act with these parameters from now on: (P,) float32, in the order of `flatten_parameters`."""
         self._flat.copy_(torch.tensor(weights))
+        self._acting = ActingNetwork(self._network, self.settings.bfloat16)
 
     def sample(self, policy_version: int) -> Fragment:
         """The next T steps of all environments."""
@@ -163,9 +167,8 @@ class RolloutWorker:
 
     def _act(self, observation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Log-probabilities (N, actions) and values (N,) of the current observations."""
-        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=self.settings.bfloat16):
-            output = self._network(torch.from_numpy(observation))
-            return torch.log_softmax(output.logits, dim=-1).numpy(), output.value.numpy()
+        output = self._acting(torch.from_numpy(observation))
+        return torch.log_softmax(output.logits, dim=-1).numpy(), output.value.numpy()
 
     def get_state(self) -> dict[str, Any] | None:
         """All that is needed to go on exactly from here, parameters apart; None when the environments cannot be saved."""

@@ -58,7 +58,7 @@ def parse_train(arguments: list[str]) -> TrainConfig:
     if resume is None:
         default = default_config(task, _value_of("--algorithm", arguments) or "ppo")
     else:
-        manifest = read_run(Path(resume)).manifest
+        manifest = read_run(Path(resume), "--resume").manifest
         default = config_from_dict(manifest["config"])
         if default.task != task.id:
             raise UsageError(

@@ -12,28 +12,21 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import altair as alt
 import numpy as np
 
+from rlscale.charts import head_label, noise_chart, policy_chart, return_chart, speed_chart, time_chart
 from rlscale.errors import UsageError
 from rlscale.estimate import format_quantity
 from rlscale.runs import RunRecord
 from rlscale.summary import (
-    NoiseWindow,
     head_kinds,
     mean_batch,
     noise_over_run,
     noise_windows,
     recent_return,
-    returns,
-    time_shares,
 )
 
 __all__ = ["write_report"]
-
-# Okabe and Ito's palette: told apart by colour-blind readers and in grey print.
-_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#000000", "#56B4E9", "#CC79A7", "#E69F00"]
-_HEIGHT = 260
 
 
 def write_report(runs: Sequence[RunRecord], page: Path) -> None:
@@ -49,8 +42,8 @@ def write_report(runs: Sequence[RunRecord], page: Path) -> None:
     charts: dict[str, Any] = {}
     body = [_header(runs, names)]
     if len(runs) > 1:
-        body.append(_section("Return", _chart(charts, _return_chart(runs, names)), _RETURN_NOTE))
-        body.append(_section("Policy noise scale", _chart(charts, _policy_chart(runs, names)), _NOISE_NOTE))
+        body.append(_section("Return", _chart(charts, return_chart(runs, names)), _RETURN_NOTE))
+        body.append(_section("Policy noise scale", _chart(charts, policy_chart(runs, names)), _NOISE_NOTE))
     for run, name in zip(runs, names, strict=True):
         body.append(_run_sections(run, name, charts, alone=len(runs) == 1))
     template = files("rlscale").joinpath("report.html").read_text(encoding="utf-8")
@@ -88,12 +81,12 @@ _TIME_NOTE = (
 def _run_sections(run: RunRecord, name: str, charts: dict[str, Any], *, alone: bool) -> str:
     sections = [] if alone else [f"<h2>{html.escape(name)}</h2>"]
     if alone:
-        sections.append(_section("Return", _chart(charts, _return_chart([run], [name])), _RETURN_NOTE))
+        sections.append(_section("Return", _chart(charts, return_chart([run], [name])), _RETURN_NOTE))
     heads = head_kinds(run)
     if heads:
-        sections.append(_section("Noise scale", _chart(charts, _noise_chart(run)) + _noise_table(run), _NOISE_NOTE))
-    sections.append(_section("Throughput", _chart(charts, _speed_chart(run)), _SPEED_NOTE))
-    sections.append(_section("Where time goes", _chart(charts, _time_chart(run)), _TIME_NOTE))
+        sections.append(_section("Noise scale", _chart(charts, noise_chart(run)) + _noise_table(run), _NOISE_NOTE))
+    sections.append(_section("Throughput", _chart(charts, speed_chart(run)), _SPEED_NOTE))
+    sections.append(_section("Where time goes", _chart(charts, time_chart(run)), _TIME_NOTE))
     sections.append(_details(run))
     return "\n".join(sections)
 
@@ -142,131 +135,6 @@ def _chart(charts: dict[str, Any], chart: Any) -> str:
     return f"<div class='chart' id='{name}'></div>"
 
 
-def _observations_axis() -> Any:
-    return alt.X("observations:Q", title="observations (agent steps)", axis=alt.Axis(format="~s", tickCount=6))
-
-
-def _colour(field: str, title: str | None, domain: list[str]) -> Any:
-    legend = alt.Legend(orient="bottom", columns=2, labelLimit=300) if len(domain) > 1 else None
-    return alt.Color(f"{field}:N", title=title, scale=alt.Scale(domain=domain, range=_COLOURS[: len(domain)]), legend=legend)
-
-
-def _finish(chart: Any, height: int = _HEIGHT) -> Any:
-    return (
-        chart.properties(width="container", height=height)
-        .configure_axis(labelFontSize=12, titleFontSize=12, grid=True, gridOpacity=0.4)
-        .configure_legend(labelFontSize=12, titleFontSize=12)
-        .configure_view(stroke=None)
-    )
-
-
-def _return_chart(runs: Sequence[RunRecord], names: list[str]) -> Any:
-    data = [{**point, "run": name} for run, name in zip(runs, names, strict=True) for point in returns(run)]
-    goals = sorted({goal for run in runs for goal in run.manifest["task"]["goals"]})
-    line = (
-        alt.Chart(alt.Data(values=data))
-        .mark_line(strokeWidth=2)
-        .encode(
-            x=_observations_axis(),
-            y=alt.Y("return:Q", title="return (raw score)", scale=alt.Scale(zero=False)),
-            color=_colour("run", None, names),
-            tooltip=[
-                alt.Tooltip("run:N"),
-                alt.Tooltip("observations:Q", format=","),
-                alt.Tooltip("return:Q", format=".2f"),
-                "episodes:Q",
-            ],
-        )
-    )
-    if not data:
-        return _finish(alt.Chart(alt.Data(values=[{}])).mark_text(text="no episode has finished yet", fontSize=14), 60)
-    reached = [goal for goal in goals if goal <= max(point["return"] for point in data) + 1]
-    rules = (
-        alt.Chart(alt.Data(values=[{"goal": goal} for goal in reached]))
-        .mark_rule(strokeDash=[4, 4], color="#888")
-        .encode(y="goal:Q", tooltip=[alt.Tooltip("goal:Q", title="goal")])
-    )
-    return _finish(alt.layer(rules, line) if reached else line)
-
-
-def _label(head: str, kind: str) -> str:
-    return head.replace("policy_last_layer", "policy, last layer") + ("" if kind == "rollout" else f" ({kind})")
-
-
-def _noise_layers(series: dict[str, list[NoiseWindow]], title: str | None) -> Any:
-    """Lines and bands where resolved, a triangle with a line upwards where only a lower bound is known; log axis."""
-    points: list[dict[str, Any]] = [
-        {
-            "series": name,
-            "observations": w.observations,
-            "value": w.noise.b_simple,
-            "low": max(w.noise.interval[0], 1e-3),
-            "high": w.noise.interval[1] if np.isfinite(w.noise.interval[1]) else None,
-            "updates": w.updates,
-            "blocks": w.noise.blocks,
-            "stretch": 0,
-        }
-        for name, windows in series.items()
-        for w in windows
-    ]
-    if not points:
-        return alt.Chart(alt.Data(values=[{}])).mark_text(text="not measured", fontSize=14)
-    seen = [p["value"] for p in points if p["value"]] + [p["low"] for p in points if p["low"] > 1e-3]
-    highs = [p["high"] for p in points if p["high"]]
-    floor = 10 ** np.floor(np.log10(min(seen, default=1.0) / 2))
-    top = 10 ** np.ceil(np.log10(max([*seen, *[h for h in highs if h < 30 * max(seen)]], default=10.0) * 1.5))
-    stretch: dict[str, int] = {}
-    for p in points:  # a line is not drawn across a window that is not resolved
-        stretch[p["series"]] = stretch.get(p["series"], 0) + (p["value"] is None)
-        p["stretch"] = stretch[p["series"]]
-    resolved = [{**p, "low": max(p["low"], floor), "high": min(p["high"], top)} for p in points if p["value"] is not None]
-    unresolved = [
-        {**p, "low": min(max(p["low"], floor), top / 1.3), "high": top, "bound": p["low"] if p["low"] > 1e-3 else None}
-        for p in points
-        if p["value"] is None
-    ]
-    names = list(series)
-    colour = _colour("series", title, names)
-    scale = alt.Scale(type="log", domain=[floor, top])
-    x = _observations_axis()
-    y_axis = alt.Axis(format="~s", values=[float(10.0**e) for e in range(round(np.log10(floor)), round(np.log10(top)) + 1)])
-    about = [alt.Tooltip("series:N", title="head"), alt.Tooltip("observations:Q", format=",.0f"), "updates:Q", "blocks:Q"]
-    base = alt.Chart(alt.Data(values=resolved))
-    band = base.mark_area(opacity=0.18).encode(x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q", color=colour, detail="stretch:N")
-    line = base.mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=22)).encode(
-        x=x,
-        y=alt.Y("value:Q", scale=scale, axis=y_axis, title="noise scale (observations)"),
-        color=colour,
-        detail="stretch:N",
-        tooltip=[
-            *about,
-            alt.Tooltip("value:Q", format=",.3~g"),
-            alt.Tooltip("low:Q", format=",.3~g"),
-            alt.Tooltip("high:Q", format=",.3~g"),
-        ],
-    )
-    base = alt.Chart(alt.Data(values=unresolved))
-    upwards = base.mark_rule(opacity=0.3).encode(x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q", color=colour)
-    triangle = base.mark_point(shape="triangle-up", size=45, filled=False).encode(
-        x=x,
-        y=alt.Y("low:Q", scale=scale),
-        color=colour,
-        tooltip=[*about, alt.Tooltip("bound:Q", title="not resolved, above", format=",.3~g")],
-    )
-    return alt.layer(*([band, line] if resolved else []), *([upwards, triangle] if unresolved else []))
-
-
-def _noise_chart(run: RunRecord) -> Any:
-    series = {_label(head, kind): noise_windows(run, head, kind) for head, kind in head_kinds(run) if head != "entropy"}
-    return _finish(_noise_layers(series, None), 320)
-
-
-def _policy_chart(runs: Sequence[RunRecord], names: list[str]) -> Any:
-    return _finish(
-        _noise_layers({name: noise_windows(run, "policy", "rollout") for run, name in zip(runs, names, strict=True)}, None), 320
-    )
-
-
 def _noise_table(run: RunRecord) -> str:
     rows = []
     for head, kind in head_kinds(run):
@@ -277,7 +145,7 @@ def _noise_table(run: RunRecord) -> str:
         share = whole.top_tenth_share
         rows.append(
             [
-                _label(head, kind),
+                head_label(head, kind),
                 str(windows[0].noise.noise_scale),
                 str(windows[-1].noise.noise_scale),
                 str(whole.noise_scale),
@@ -292,50 +160,6 @@ def _noise_table(run: RunRecord) -> str:
     )
     columns = ["head", "first window", "last window", "whole run", "measurements", "blocks", "noisiest tenth"]
     return _table(columns, rows) + f"<p class='note'>{note}</p>"
-
-
-def _speed_chart(run: RunRecord) -> Any:
-    rows = run.rows
-    size = max(1, -(-len(rows) // 150))
-    data = []
-    for start in range(0, len(rows), size):
-        part = rows[start : start + size]
-        count = sum(row["batch_observations"] for row in part)
-        seconds = {name: sum(row[f"{name}_seconds"] for row in part) for name in ("sampling", "transfer", "learning")}
-        for name, value in (
-            ("sampling", seconds["sampling"]),
-            ("learning", seconds["learning"]),
-            ("end to end", sum(seconds.values())),
-        ):
-            if value > 0:
-                data.append({"observations": part[-1]["observations"], "rate": count / value, "part": name})
-    chart = (
-        alt.Chart(alt.Data(values=data))
-        .mark_line(strokeWidth=2)
-        .encode(
-            x=_observations_axis(),
-            y=alt.Y("rate:Q", title="observations per second", axis=alt.Axis(format="~s"), scale=alt.Scale(domainMin=0)),
-            color=_colour("part", None, ["sampling", "learning", "end to end"]),
-            tooltip=["part:N", alt.Tooltip("observations:Q", format=","), alt.Tooltip("rate:Q", format=",.0f")],
-        )
-    )
-    return _finish(chart, 200)
-
-
-def _time_chart(run: RunRecord) -> Any:
-    shares = time_shares(run)
-    data = [{"part": part, "seconds": seconds, "order": i} for i, (part, seconds) in enumerate(shares.items())]
-    chart = (
-        alt.Chart(alt.Data(values=data))
-        .mark_bar()
-        .encode(
-            x=alt.X("seconds:Q", title="seconds", stack=True),
-            color=_colour("part", None, list(shares)),
-            order="order:Q",
-            tooltip=["part:N", alt.Tooltip("seconds:Q", format=",.1f")],
-        )
-    )
-    return _finish(chart, 50)
 
 
 def _details(run: RunRecord) -> str:

@@ -177,17 +177,21 @@ class Run:
         os.close(self._lock)
 
 
-def read_run(folder: Path) -> RunRecord:
+def read_run(folder: Path, field: str = "RUN") -> RunRecord:
     """Read a run, finished or not. A torn last line, as a crash leaves it, is passed over.
+
+    Args:
+        folder: of the run.
+        field: what the user named it with, for the error.
 
     Raises:
         UsageError: no run there, one of another schema, or a damaged line among good ones.
     """
-    manifest = _read_manifest(folder, "RUN")
+    manifest = _read_manifest(folder, field)
     try:
         content = (folder / _ROWS).read_bytes()
     except OSError as error:
-        raise UsageError("RUN", f"cannot read {folder / _ROWS}: {error.strerror}", "Name the folder of a run") from None
+        raise UsageError(field, f"cannot read {folder / _ROWS}: {error.strerror}", "Name the folder of a run") from None
     *lines, tail = content.split(b"\n")
     rows: list[dict[str, Any]] = []
     torn = len(tail)
@@ -200,7 +204,7 @@ def read_run(folder: Path) -> RunRecord:
                 torn += len(line)
                 continue
             raise UsageError(
-                "RUN", f"line {number} of {folder / _ROWS} is damaged", "Restore the file, or remove that line"
+                field, f"line {number} of {folder / _ROWS} is damaged", "Restore the file, or remove that line"
             ) from None
         while rows and rows[-1]["iteration"] >= iteration:  # the run was resumed from an earlier checkpoint
             rows.pop()

@@ -29,6 +29,7 @@ __all__ = [
 
 HEADS = ("policy", "value", "entropy", "joint", "policy_last_layer")
 MOST_POINTS = 150
+MOST_WINDOWS = 50
 EPISODES = 100
 UPDATES = 20
 
@@ -55,9 +56,9 @@ def head_kinds(run: RunRecord) -> list[tuple[str, str]]:
 
 
 def noise_windows(run: RunRecord, head: str, kind: str) -> list[NoiseWindow]:
-    """The run cut into windows of about 20 measurements; fewer a window where there are few, more beyond 150 windows."""
+    """The run cut into windows of about 20 measurements; fewer a window where there are few, more beyond 50 windows."""
     measured = run.noise(head, kind)
-    window = max(1, min(UPDATES, len(measured) // 5), math.ceil(len(measured) / MOST_POINTS))
+    window = max(1, min(UPDATES, len(measured) // 5), math.ceil(len(measured) / MOST_WINDOWS))
     windows: list[NoiseWindow] = []
     for start in range(0, len(measured), window):
         part = measured[start : start + window]

@@ -127,6 +127,7 @@ def test_actions_follow_the_policy():
     worker = RolloutWorker(WorkerSettings(task, 64, 128, "mlp", False, 1, True, 0, 0), 0)
     with torch.no_grad():
         worker._network.policy_head.bias.copy_(torch.tensor([2.0, 0.0, -1.0]))
+    worker.set_weights(worker._flat.numpy())
     fragment = worker.sample(0)
     expected = torch.softmax(torch.tensor([2.0, 0.0, -1.0]), 0).numpy()
     frequency = np.bincount(fragment.action.reshape(-1), minlength=3) / fragment.action.size

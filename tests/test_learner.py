@@ -138,7 +138,7 @@ def test_the_chunk_bounds_memory_and_changes_no_result():
 @pytest.mark.parametrize(
     ("environments", "mini_batch", "shuffle", "kind", "blocks"),
     [
-        (32, None, "auto", "rollout", 16),
+        (32, None, "auto", "rollout", 8),
         (32, 8 * 16, "auto", "rollout", 8),
         (32, 4 * 16, "auto", "mini-batch", 8),
         (32, 4 * 16, "environments", "rollout", 4),

@@ -1,0 +1,208 @@
+"""End-to-end speed beside Stable-Baselines3 and RLlib: same game, network, epochs, mini-batch and machine.
+
+    python -m benchmarks.peers [--rounds N] [--out FILE]        (needs: pip install 'rlscale[peers]')
+
+Pong, 8 environments x 128 steps, 4 epochs, mini-batch 256, Nature CNN. Every system runs in a process of its own, one after
+the other, several rounds; within a process the first two iterations are not counted. rlscale measures the gradient noise at
+its defaults the whole time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from benchmarks.measuring import median_and_spread, print_table, write_result
+from rlscale.runs import read_run
+
+ENVIRONMENTS, STEPS, EPOCHS, MINI_BATCH = 8, 128, 4, 256
+BATCH = ENVIRONMENTS * STEPS
+WARM_UP = 2
+
+
+@dataclass(frozen=True)
+class Options:
+    """End-to-end speed beside other libraries."""
+
+    rounds: int = 3
+    """Processes of each system."""
+    iterations: int = 6
+    """Counted iterations of each process."""
+    out: Path = Path("results/peers.json")
+    """Where the record goes."""
+    only: str | None = None
+    """Run one system and print its rates: what this script starts itself."""
+
+
+def ours(precision: str, actors: int) -> Callable[[int], list[float]]:
+    """Observations per second of each iteration of `rlscale train`, from its record."""
+
+    def run(iterations: int) -> list[float]:
+        with tempfile.TemporaryDirectory() as folder:
+            run = Path(folder) / "run"
+            words = ["train", "atari/pong", "--environments", ENVIRONMENTS, "--rollout-length", STEPS, "--epochs", EPOCHS]
+            words += ["--mini-batch", MINI_BATCH, "--precision", precision, "--actors", actors, "--run", run]
+            words += ["--optimizer-steps", (iterations + WARM_UP) * EPOCHS * BATCH // MINI_BATCH]
+            subprocess.run([sys.executable, "-m", "rlscale", *map(str, words)], check=True, stdout=subprocess.DEVNULL)
+            rows = read_run(run).rows
+        seconds = [0.0] + [row["seconds"] for row in rows]
+        return [
+            row["batch_observations"] / (after - before) for row, before, after in zip(rows, seconds, seconds[1:], strict=False)
+        ][WARM_UP:]
+
+    return run
+
+
+def stable_baselines3(parallel: bool) -> Callable[[int], list[float]]:
+    """SB3's PPO on its own Atari wrappers, environments in this process or each in its own."""
+
+    def run(iterations: int) -> list[float]:
+        import ale_py
+        import gymnasium
+        from stable_baselines3 import PPO
+        from stable_baselines3.common.callbacks import BaseCallback
+        from stable_baselines3.common.env_util import make_atari_env
+        from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack
+
+        gymnasium.register_envs(ale_py)
+        env = make_atari_env(
+            "ALE/Pong-v5",
+            ENVIRONMENTS,
+            seed=0,
+            env_kwargs={"frameskip": 1, "repeat_action_probability": 0.0},
+            vec_env_cls=SubprocVecEnv if parallel else DummyVecEnv,
+        )
+        model = PPO(
+            "CnnPolicy",
+            VecFrameStack(env, 4),
+            n_steps=STEPS,
+            batch_size=MINI_BATCH,
+            n_epochs=EPOCHS,
+            learning_rate=2.5e-4,
+            clip_range=0.2,
+            ent_coef=0.01,
+            device="cpu",
+        )
+        starts: list[float] = []
+
+        class Clock(BaseCallback):  # type: ignore[misc]  # untyped where the peers are not installed
+            def _on_step(self) -> bool:
+                return True
+
+            def _on_rollout_start(self) -> None:
+                starts.append(time.perf_counter())
+
+        model.learn(BATCH * (iterations + WARM_UP + 1), callback=Clock())
+        env.close()
+        return [BATCH / (b - a) for a, b in itertools.pairwise(starts)][WARM_UP : WARM_UP + iterations]
+
+    return run
+
+
+def rllib(iterations: int) -> list[float]:
+    """RLlib's PPO, new API stack, its own Atari wrappers, a runner on each core and the learner in this process."""
+    import ale_py
+    import gymnasium
+    import ray
+    from ray.rllib.algorithms.ppo import PPOConfig
+    from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+    from ray.rllib.env.wrappers.atari_wrappers import wrap_atari_for_new_api_stack
+    from ray.tune.registry import register_env
+
+    cores = len(os.sched_getaffinity(0))
+    ray.init(num_cpus=cores + 1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+
+    def make(_: Any) -> Any:
+        gymnasium.register_envs(ale_py)
+        env = gymnasium.make("ALE/Pong-v5", frameskip=1, repeat_action_probability=0.0)
+        return wrap_atari_for_new_api_stack(env, dim=84, framestack=4)
+
+    register_env("pong", make)
+    config = (
+        PPOConfig()
+        .environment("pong")
+        .env_runners(num_env_runners=cores, num_envs_per_env_runner=ENVIRONMENTS // cores, rollout_fragment_length=STEPS)
+        .learners(num_learners=0)
+        .training(
+            train_batch_size_per_learner=BATCH,
+            minibatch_size=MINI_BATCH,
+            num_epochs=EPOCHS,
+            lr=2.5e-4,
+            entropy_coeff=0.01,
+            grad_clip=0.5,
+        )
+        .rl_module(
+            model_config=DefaultModelConfig(
+                conv_filters=[[32, 8, 4], [64, 4, 2], [64, 3, 1]],
+                conv_activation="relu",
+                head_fcnet_hiddens=[512],
+                vf_share_layers=True,
+            )
+        )
+    )
+    algorithm = config.build_algo()
+    rates, sampled = [], 0.0
+    for iteration in range(iterations + WARM_UP):
+        started = time.perf_counter()
+        result = algorithm.train()
+        seconds = time.perf_counter() - started
+        now = float(result["env_runners"]["num_env_steps_sampled_lifetime"])
+        if iteration >= WARM_UP:
+            rates.append((now - sampled) / seconds)
+        sampled = now
+    algorithm.stop()
+    ray.shutdown()
+    return rates
+
+
+SYSTEMS: dict[str, Callable[[int], list[float]]] = {
+    "rlscale, in process, float32": ours("float32", 0),
+    "rlscale, 2 Ray actors, float32": ours("float32", 2),
+    "rlscale, in process, bfloat16": ours("bfloat16", 0),
+    "rlscale, 2 Ray actors, bfloat16": ours("bfloat16", 2),
+    "Stable-Baselines3, one process, float32": stable_baselines3(False),
+    "Stable-Baselines3, subprocesses, float32": stable_baselines3(True),
+    "RLlib, 2 env runners, float32": rllib,
+}
+
+
+def main() -> None:
+    options = tyro.cli(Options)
+    if options.only is not None:
+        print(json.dumps(SYSTEMS[options.only](options.iterations)))
+        return
+    readings: dict[str, list[list[float]]] = {name: [] for name in SYSTEMS}
+    for turn in range(options.rounds):
+        for name in SYSTEMS:
+            words = [sys.executable, "-m", "benchmarks.peers", "--only", name, "--iterations", str(options.iterations)]
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            if done.returncode:
+                sys.exit(f"{name} failed:\n{done.stderr}")
+            readings[name].append(json.loads(done.stdout.strip().splitlines()[-1]))
+            print(f"round {turn + 1}: {name}: {statistics.median(readings[name][-1]):,.0f} observations/s", flush=True)
+    medians = {name: statistics.median(rate for rates in runs for rate in rates) for name, runs in readings.items()}
+    best_sb3 = max(median for name, median in medians.items() if name.startswith("Stable"))
+    rllib_rate = next(median for name, median in medians.items() if name.startswith("RLlib"))
+    rows = [
+        [name, median_and_spread([r for rates in readings[name] for r in rates]), f"{m / best_sb3:.2f}", f"{m / rllib_rate:.2f}"]
+        for name, m in medians.items()
+    ]
+    columns = ["system", "observations/s, median [middle half]", "x Stable-Baselines3 (better of two)", "x RLlib"]
+    print_table("Pong, PPO, 8 x 128 steps, 4 epochs, mini-batch 256, end to end", columns, rows)
+    write_result(options.out, "python -m benchmarks.peers", readings)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Networks: their sizes, their initialization, and the copy that acts."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from agents.networks import ActingNetwork, flatten_parameters, make_network
+from envs import find_task
+from rlscale.errors import UsageError
+
+
+@pytest.mark.parametrize(("network", "parameters"), [("nature_cnn", 1_687_719), ("small_cnn", 677_943)])
+def test_known_sizes(network, parameters):
+    """Pong's Nature network has 1,687,719 parameters (Mnih et al. 2015 with six actions and a value head)."""
+    total = sum(p.numel() for p in make_network(find_task("atari/pong"), network, 0).parameters())
+    assert total == parameters
+
+
+def test_orthogonal_weights_from_the_seed_alone():
+    task = find_task("atari/pong")
+    before = torch.random.get_rng_state()
+    one, same, other = (make_network(task, "nature_cnn", seed) for seed in (0, 0, 1))
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert torch.equal(one.value_head.weight, same.value_head.weight)
+    assert not torch.equal(one.value_head.weight, other.value_head.weight)
+    policy = one.policy_head.weight
+    torch.testing.assert_close(policy @ policy.T, 1e-4 * torch.eye(6), atol=1e-8, rtol=1e-4)
+    dense = one.trunk[7].weight
+    torch.testing.assert_close(dense @ dense.T, 2 * torch.eye(512), atol=1e-4, rtol=1e-4)
+    assert all(not p.any() for name, p in one.named_parameters() if name.endswith("bias"))
+
+
+def test_a_new_policy_is_nearly_uniform():
+    task = find_task("atari/pong")
+    output = make_network(task, "nature_cnn", 0)(torch.randint(0, 255, (8, 4, 84, 84), dtype=torch.uint8))
+    torch.testing.assert_close(torch.softmax(output.logits, -1), torch.full((8, 6), 1 / 6), atol=0.02, rtol=0)
+    assert output.value.shape == (8,)
+
+
+def test_pixels_are_divided_by_255():
+    """The fold of 1/255 into the first layer's weights against the plain order of things."""
+    task = find_task("atari/pong@42")
+    network = make_network(task, "small_cnn", 0)
+    pixels = torch.randint(0, 255, (5, 4, 42, 42), dtype=torch.uint8)
+    torch.testing.assert_close(
+        network(pixels).value, network.value_head(network.trunk(pixels / 255.0))[:, 0], atol=1e-5, rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_the_acting_copy_is_the_network(bfloat16):
+    network = make_network(find_task("atari/pong"), "nature_cnn", 0)
+    pixels = torch.randint(0, 255, (9, 4, 84, 84), dtype=torch.uint8)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+        expected = network(pixels)
+    actual = ActingNetwork(network, bfloat16)(pixels)
+    assert torch.equal(actual.logits, expected.logits)
+    assert torch.equal(actual.value, expected.value)
+
+
+def test_the_flat_vector_is_the_network():
+    network = make_network(find_task("classic/acrobot"), "mlp", 0)
+    flat = flatten_parameters(network)
+    assert len(flat) == sum(p.numel() for p in network.parameters())
+    flat.zero_()
+    assert all(not p.any() for p in network.parameters())
+    np.testing.assert_array_equal(network(torch.ones(2, 6)).logits.detach(), np.zeros((2, 3)))
+    assert math.isclose(float(network(torch.ones(1, 6)).value.detach()), 0.0)
+
+
+def test_a_network_that_cannot_see_the_task():
+    with pytest.raises(UsageError, match="--network"):
+        make_network(find_task("classic/cartpole"), "nature_cnn", 0)

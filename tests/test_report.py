@@ -1,0 +1,152 @@
+"""The page: self-contained, true to the record, and honest about what is not resolved."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from rlscale.errors import UsageError
+from rlscale.estimate import Estimate, format_quantity
+from rlscale.noise import BlockStatistics, pool
+from rlscale.report import write_report
+from rlscale.runs import Run, pack_statistics, read_run
+from rlscale.summary import noise_over_run, noise_windows, returns, time_shares
+
+
+def make_run(folder, *, resolved=True, iterations=40, episodes=3):
+    facts = {
+        "task": {"id": "atari/pong", "preprocessing": "grey", "frame_skip": 4, "goals": [-19, 0]},
+        "config": {"task": "atari/pong", "seed": 0, "update": {"epochs": 1, "note": "<script>alert(1)</script>"}},
+        "command": ["rlscale", "train", "<b>"],
+        "commit": None,
+        "seed": 0,
+        "machine": {"cores": 2, "accelerator": None},
+        "device": "cpu",
+        "precision": "float32",
+        "threads": 2,
+        "versions": {"torch": "2"},
+        "parameters": 10,
+        "segments": [{"first_iteration": 0, "environments": "as they were"}],
+    }
+    run = Run.create(folder, facts)
+    rng = np.random.default_rng(0)
+    for i in range(iterations):
+        g = rng.normal(size=(8, 20)) + (0.8 if resolved else 0.0)
+        statistics = BlockStatistics([16] * 8, (g * g).sum(1), g @ g.mean(0))
+        run.append(
+            {
+                "iteration": i,
+                "observations": 128 * (i + 1),
+                "optimizer_steps": i + 1,
+                "seconds": 2.0 * (i + 1),
+                "batch_observations": 128,
+                "episodes": episodes,
+                "return_mean": float(i) if episodes else None,
+                "sampling_seconds": 0.5,
+                "transfer_seconds": 0.1,
+                "learning_seconds": 1.0,
+                "noise_seconds": 0.1,
+                "noise": [{"head": "policy", "kind": "rollout", "optimizer_step": i, **pack_statistics(statistics)}],
+            }
+        )
+    run.set_state("finished")
+    run.close()
+    return read_run(folder)
+
+
+def charts_of(page) -> list[dict]:
+    text = page.read_text()
+    return list(json.loads(re.search(r"const charts = (\{.*?\});\n", text, re.DOTALL).group(1).replace("<\\/", "</")).values())
+
+
+def test_the_page_needs_nothing_from_outside_and_trusts_no_text(tmp_path):
+    page = tmp_path / "page.html"
+    write_report([make_run(tmp_path / "run")], page)
+    text = page.read_text()
+    markup = re.sub(r"(<script>).*?(</script>)", r"\1\2", text, flags=re.DOTALL)
+    outside = [
+        tag
+        for tag in re.findall(r"<(?:script|link|img|iframe)[^>]*>", markup)
+        if re.search(r"(?:src|href)\s*=\s*['\"](?!data:)", tag)
+    ]
+    assert outside == []
+    assert "<script>alert(1)" not in text
+    assert "&lt;b&gt;" in text
+    assert "@" not in re.sub(r"<script>.*?</script>|<style>.*?</style>", "", text, flags=re.DOTALL)
+
+
+def test_windows_pool_the_stored_statistics(tmp_path):
+    record = make_run(tmp_path / "run")
+    windows = noise_windows(record, "policy", "rollout")
+    assert [w.updates for w in windows] == [8] * 5
+    first = [statistics for _, statistics in record.noise("policy")[:8]]
+    assert windows[0].noise == pool(first)
+    assert windows[0].observations == np.mean([128 * (i + 1) for i in range(8)])
+    assert noise_over_run(record, "policy", "rollout").updates == 40
+    assert noise_over_run(record, "value", "rollout") is None
+
+
+def test_resolved_and_not_resolved_are_drawn_differently(tmp_path):
+    for resolved in (True, False):
+        page = tmp_path / f"{resolved}.html"
+        write_report([make_run(tmp_path / f"run-{resolved}", resolved=resolved)], page)
+        noise = next(c for c in charts_of(page) if "noise scale" in json.dumps(c) and "layer" in c)
+        marks = {layer["mark"]["type"] for layer in noise["layer"]}
+        assert marks == ({"area", "line"} if resolved else {"rule", "point"})
+        assert '"type": "log"' in json.dumps(noise)
+        assert ("not resolved" in page.read_text().split("<script>")[0].split("class='note'")[0]) != resolved
+
+
+def test_returns_are_means_over_a_hundred_episodes(tmp_path):
+    points = returns(make_run(tmp_path / "run"))
+    assert points[0]["return"] == 0
+    assert points[-1]["episodes"] == 102
+    assert points[-1]["return"] == pytest.approx(np.mean(np.arange(6, 40)))
+
+
+def test_time_shares_add_up(tmp_path):
+    shares = time_shares(make_run(tmp_path / "run"))
+    assert shares == pytest.approx({"sampling": 20, "transfer": 4, "learning": 36, "noise": 4})
+
+
+def test_several_runs_and_a_run_without_episodes(tmp_path):
+    page = tmp_path / "page.html"
+    write_report([make_run(tmp_path / "a"), make_run(tmp_path / "b", episodes=0)], page)
+    assert "2 runs" in page.read_text()
+    assert len(charts_of(page)) == 2 + 2 * 3
+
+
+def test_an_empty_run_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="no finished iteration"):
+        write_report([make_run(tmp_path / "run", iterations=0)], tmp_path / "page.html")
+
+
+def test_a_page_that_cannot_be_written(tmp_path):
+    record = make_run(tmp_path / "run")
+    with pytest.raises(UsageError, match="--out"):
+        write_report([record], tmp_path / "run" / "manifest.json" / "page.html")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (0.01234, "0.0123"),
+        (4.5678, "4.57"),
+        (1234.5, "1,230"),
+        (9.999, "10.00"),
+        (-45678, "-45,700"),
+        (float("inf"), "∞"),
+    ],
+)
+def test_quantities(value, text):
+    assert format_quantity(value) == text
+
+
+def test_estimates_read_well():
+    assert str(Estimate(1234.0, (900.0, 1800.0))) == "1,230 [900, 1,800]"
+    assert str(Estimate(None, (512.0, float("inf")), "noise")) == "not resolved, above 512"
+    assert str(Estimate(None, None, "no data")) == "not resolved"
+    with pytest.raises(ValueError, match="either a value or the reason"):
+        Estimate(None, None)
