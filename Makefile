@@ -24,7 +24,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 demo: $(STAMP)
-	.venv/bin/rlscale train atari/pong --actors 2 --seconds 120 --policy-noise-period 2 --value-noise-period 4 --run runs/demo-$$(date +%Y%m%d-%H%M%S) --report
+	.venv/bin/rlscale train atari/pong --actors 2 --seconds 120 --environments 32 --rollout-length 64 --mini-batch 512 --epochs 3 \
+		--policy-noise-period 2 --value-noise-period 4 --run runs/demo-$$(date +%Y%m%d-%H%M%S) --report
 
 test: lint types unit
 

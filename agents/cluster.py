@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,6 @@ from rlscale.errors import UsageError
 __all__ = ["connect", "disconnect"]
 
 PATIENCE_SECONDS = 3.0
-_SETTINGS_FRAME = 4
-_HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, _SETTINGS_FRAME, 0, 0, 0, 0, 0])
 
 
 def connect(address: str | None, cpus: int) -> None:
@@ -74,19 +73,59 @@ def disconnect() -> None:
 
 
 def _ask(address: str) -> None:
-    """Whether Ray's control service answers there."""
+    """Whether Ray's control service answers there, and lets us in."""
     host, separator, port = address.removeprefix("ray://").rpartition(":")
     if not separator or not port.isdecimal():
         raise UsageError("--ray-address", f"{address!r} is not host:port", "Use for example 127.0.0.1:6379, or auto")
     mend = "Check the address, or start a cluster with 'ray start --head'"
     try:
-        with socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS) as connection:
-            # Ray speaks gRPC, and a gRPC server answers an HTTP/2 greeting with a settings frame at once. A stranger who
-            # listens on that port would otherwise hold ray.init for more than a minute.
-            connection.sendall(_HTTP2_GREETING)
-            answer = connection.recv(9)
+        answer = _call(host, int(port))
     except OSError as error:
         problem = error.strerror or str(error) or "no answer"
         raise UsageError("--ray-address", f"nothing answers at {address} ({problem})", mend) from None
-    if len(answer) < 4 or answer[3] != _SETTINGS_FRAME:
+    if b"application/grpc" not in answer:
         raise UsageError("--ray-address", f"what answers at {address} is not a Ray head", mend)
+    if _UNAUTHENTICATED in answer and os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
+        raise UsageError(
+            "--ray-address",
+            f"the cluster at {address} asks for a token",
+            "Set RAY_AUTH_MODE=token; Ray reads the token from RAY_AUTH_TOKEN or ~/.ray/auth_token",
+        )
+
+
+def _call(host: str, port: int) -> bytes:
+    """Ask for the cluster's id by one gRPC call, written out by hand: HTTP/2 frames with literal headers (RFC 7540, 7541).
+
+    Ray's own client would try for more than 20 seconds, whoever listens there, before it gave up.
+    """
+    headers = b"\x83\x86"  # :method POST, :scheme http
+    headers += b"\x04" + _literal("/ray.rpc.NodeInfoGcsService/GetClusterId") + b"\x01" + _literal(f"{host}:{port}")
+    headers += b"\x0f\x10" + _literal("application/grpc") + b"\x00" + _literal("te") + _literal("trailers")
+    settings, request, body = _frame(4, 0, 0, b""), _frame(1, 4, 1, headers), _frame(0, 1, 1, bytes(5))
+    answer = b""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    with socket.create_connection((host, port), timeout=PATIENCE_SECONDS) as connection:
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings + request + body)
+        while b"grpc-status" not in answer and (left := deadline - time.monotonic()) > 0:
+            connection.settimeout(left)
+            try:
+                received = connection.recv(4096)
+            except TimeoutError:
+                break
+            if not received:
+                break
+            answer += received
+    if not answer:
+        raise TimeoutError("no answer")
+    return answer
+
+
+_UNAUTHENTICATED = b"grpc-status\x0216"
+
+
+def _literal(text: str) -> bytes:
+    return bytes([len(text)]) + text.encode()
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload

@@ -307,7 +307,7 @@ def _whole(s: BlockStatistics) -> tuple[float, float]:
 
 def _fieller(a: float, b: float, covariance: np.ndarray, t: float) -> tuple[float, float]:
     """All ratios ρ ≥ 0 for which a - ρb is within t standard errors of zero (Fieller 1954)."""
-    vaa, vab, vbb = covariance[0, 0], covariance[0, 1], covariance[1, 1]
+    vaa, vab, vbb = float(covariance[0, 0]), float(covariance[0, 1]), float(covariance[1, 1])
     quadratic, linear, constant = b * b - t * t * vbb, a * b - t * t * vab, a * a - t * t * vaa
     discriminant = linear * linear - quadratic * constant
     if b > 0 and quadratic > 0:
