@@ -39,7 +39,7 @@ def connect(address: str | None, cpus: int) -> None:
     with contextlib.chdir(Path(__file__).resolve().parent.parent):
         options: dict[str, Any] = dict(logging_level=logging.ERROR, log_to_driver=False, configure_logging=True)
         if address is None:
-            ray.init(num_cpus=cpus, include_dashboard=False, **options)
+            ray.init(address="local", num_cpus=cpus, include_dashboard=False, **options)
         else:
             if address != "auto":
                 _ask(address)

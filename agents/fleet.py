@@ -15,14 +15,18 @@ import numpy as np
 from agents.fragments import Fragment
 from agents.worker import RolloutWorker, WorkerSettings
 
-__all__ = ["Fleet", "LocalFleet", "RayFleet"]
+__all__ = ["Fleet", "LocalFleet", "LostWorkerError", "RayFleet"]
 
 
 class Fleet(Protocol):
     """Workers that sample together, one fragment each per iteration, in the order of their index."""
 
     def sample(self, weights: np.ndarray, policy_version: int) -> list[Fragment]:
-        """Every worker's next fragment, made with these parameters, (P,) float32."""
+        """Every worker's next fragment, made with these parameters, (P,) float32.
+
+        Raises:
+            LostWorkerError: a worker died.
+        """
         ...
 
     def get_state(self) -> list[dict[str, Any]] | None:
@@ -34,6 +38,10 @@ class Fleet(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class LostWorkerError(RuntimeError):
+    """A rollout worker died; its fragment is lost, and with it the iteration."""
 
 
 class LocalFleet:
@@ -84,8 +92,13 @@ class RayFleet:
 
     def sample(self, weights: np.ndarray, policy_version: int) -> list[Fragment]:
         reference = self._ray.put(weights)
-        result: list[Fragment] = self._ray.get([a.sample.remote(reference, policy_version) for a in self._actors])
-        return result
+        requests = [actor.sample.remote(reference, policy_version) for actor in self._actors]
+        try:
+            fragments: list[Fragment] = self._ray.get(requests)
+        except self._ray.exceptions.RayActorError as error:
+            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
+            raise LostWorkerError(f"a rollout worker died in iteration {policy_version}: {reason}") from error
+        return fragments
 
     def get_state(self) -> list[dict[str, Any]] | None:
         return None

@@ -161,26 +161,27 @@ def _run(
 ) -> Outcome:
     """From the first fragment to the closed record."""
     progress = _Progress()
-    exact = True
-    fleet: Fleet = RayFleet(workers, config.rollout.actors) if config.rollout.actors else LocalFleet(workers)
+    fleet: Fleet | None = None
     try:
-        if checkpoint is not None:
-            learner.set_state(checkpoint["learner"])
-            progress = _Progress(**checkpoint["progress"])
-            exact = checkpoint["fleet"] is not None
-            if checkpoint["fleet"] is not None:
-                fleet.set_state(checkpoint["fleet"])
-        segment = {
-            "first_iteration": progress.iteration,
-            "command": facts["command"],
-            "commit": facts["commit"],
-            "environments": "as they were" if exact else "seeded afresh: these environments cannot be saved",
-        }
-        run.set_state("running", **facts, segments=[*run.manifest["segments"], segment])
         with _stop_requests() as stop:
+            fleet = RayFleet(workers, config.rollout.actors) if config.rollout.actors else LocalFleet(workers)
+            exact = True
+            if checkpoint is not None:
+                learner.set_state(checkpoint["learner"])
+                progress = _Progress(**checkpoint["progress"])
+                exact = checkpoint["fleet"] is not None
+                if checkpoint["fleet"] is not None:
+                    fleet.set_state(checkpoint["fleet"])
+            segment = {
+                "first_iteration": progress.iteration,
+                "command": facts["command"],
+                "commit": facts["commit"],
+                "environments": "as they were" if exact else "seeded afresh: these environments cannot be saved",
+            }
+            run.set_state("running", **facts, segments=[*run.manifest["segments"], segment])
             _loop(config, run, learner, fleet, workers.generation, progress, stop, on_iteration)
             state = "stopped" if stop.is_set() and not _finished(config, learner, progress, 0.0) else "finished"
-        _save(run, learner, fleet, progress, workers.generation)
+            _save(run, learner, fleet, progress, workers.generation)
         run.set_state(state, "stopped by the user" if state == "stopped" else None)
         return Outcome(state, run.folder, progress.observations, learner.optimizer_steps)
     except KeyboardInterrupt:
@@ -190,7 +191,8 @@ def _run(
         run.set_state("failed", f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}")
         raise
     finally:
-        fleet.close()
+        if fleet is not None:
+            fleet.close()
 
 
 def _loop(
@@ -208,9 +210,6 @@ def _loop(
     session_started = last_checkpoint = time.perf_counter()
     next_snapshot = _next_snapshot(config, learner.optimizer_steps)
     while not stop.is_set() and not _finished(config, learner, progress, time.perf_counter() - session_started):
-        while next_snapshot is not None and learner.optimizer_steps >= next_snapshot:
-            run.save_snapshot(learner.optimizer_steps, _npy(learner.weights()))
-            next_snapshot = _next_snapshot(config, learner.optimizer_steps)
         begin = time.perf_counter()
         fragments = fleet.sample(learner.weights(), progress.iteration)
         sampled = time.perf_counter()
@@ -233,6 +232,9 @@ def _loop(
         run.append(row)
         progress.iteration += 1
         on_iteration(row, result.noise)
+        if next_snapshot is not None and learner.optimizer_steps >= next_snapshot:
+            run.save_snapshot(learner.optimizer_steps, _npy(learner.weights()))
+            next_snapshot = _next_snapshot(config, learner.optimizer_steps)
         if time.perf_counter() - last_checkpoint >= config.recording.checkpoint_seconds:
             _save(run, learner, fleet, progress, generation)
             last_checkpoint = time.perf_counter()

@@ -47,11 +47,15 @@ def main(arguments: list[str] | None = None) -> int:
     except UsageError as error:
         print(f"rlscale: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("rlscale: interrupted", file=sys.stderr)
+        return 130
     except BrokenPipeError:
         return 0
 
 
 def _train(arguments: list[str]) -> int:
+    from agents.fleet import LostWorkerError
     from agents.train import train
     from benchmarks.display import TrainingDisplay
 
@@ -65,18 +69,19 @@ def _train(arguments: list[str]) -> int:
         highlight=False,
         soft_wrap=True,
     )
-    with TrainingDisplay(config.task, config.budget, console) as display:
-        outcome = train(config, folder, command=["rlscale", "train", *arguments], on_iteration=display.update)
+    go_on = f"rlscale train {shlex.quote(config.task)} --resume {shlex.quote(str(folder))}"
+    try:
+        with TrainingDisplay(config.task, config.budget, console) as display:
+            outcome = train(config, folder, command=["rlscale", "train", *arguments], on_iteration=display.update)
+    except LostWorkerError as error:
+        print(f"rlscale: {error}. The record is in {folder}; go on from its last checkpoint with: {go_on}", file=sys.stderr)
+        return 1
     console.print(
         f"{outcome.state} after {outcome.observations:,} observations and {outcome.optimizer_steps:,} optimizer steps",
         highlight=False,
     )
     if outcome.state == "stopped":
-        console.print(
-            f"go on with:  rlscale train {shlex.quote(config.task)} --resume {shlex.quote(str(folder))}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        console.print(f"go on with:  {go_on}", highlight=False, soft_wrap=True)
     if not config.recording.report:
         console.print(f"see it with: rlscale report {shlex.quote(str(folder))}", highlight=False, soft_wrap=True)
         return 0

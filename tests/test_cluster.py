@@ -72,7 +72,8 @@ def test_an_existing_cluster_is_used_and_left_running(tmp_path):
     """Another process holds the cluster; the command samples on it by its address."""
     holder = (
         "import ray, sys\nc = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)\n"
-        "print(c.address_info['gcs_address'], flush=True)\nsys.stdin.read()\nassert ray.cluster_resources()['CPU'] == 2\nray.shutdown()"
+        "print(c.address_info['gcs_address'], flush=True)\nsys.stdin.read()\n"
+        "assert ray.cluster_resources()['CPU'] == 2\nray.shutdown()"
     )
     environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
     words = ["train", "classic/cartpole", "--actors", "2", "--observations", "1000", "--run", "mine"]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -161,6 +162,52 @@ def test_a_failing_run_says_why(tmp_path):
     record = read_run(tmp_path / "run")
     assert (record.state, record.manifest["reason"]) == ("failed", "RuntimeError: disk on fire")
     assert len(record.rows) == 1
+
+
+def test_a_killed_ray_actor_ends_the_run_in_one_line_and_it_resumes(tmp_path):
+    """kill -9 of a real rollout actor: exit code 1, the reason in the record, and the same command goes on."""
+    words = ["train", "classic/cartpole", "--actors", "1", "--run", "mine", "--checkpoint-seconds", "0.1"]
+    command = [sys.executable, "-m", "rlscale"]
+    with subprocess.Popen(
+        [*command, *words], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        deadline = time.monotonic() + 90
+        while time.monotonic() < deadline and not (tmp_path / "mine" / "checkpoint.pt").exists():
+            time.sleep(0.1)
+        actors = [int(pid) for pid in os.listdir("/proc") if pid.isdecimal() and is_actor_of(int(pid), process.pid)]
+        assert len(actors) == 1
+        os.kill(actors[0], signal.SIGKILL)
+        _, error = process.communicate(timeout=90)
+    assert process.returncode == 1
+    assert "a rollout worker died" in error
+    assert "--resume mine" in error
+    assert "Traceback" not in error
+    record = read_run(tmp_path / "mine")
+    assert record.state == "failed"
+    assert "LostWorkerError" in record.manifest["reason"]
+    done = subprocess.run(
+        [*command, "train", "classic/cartpole", "--resume", "mine", "--seconds", "1"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "afresh" in read_run(tmp_path / "mine").manifest["segments"][1]["environments"]
+
+
+def is_actor_of(pid: int, ancestor: int) -> bool:
+    """Whether the process is a rollout actor that descends from that one (Ray names its processes after what they run)."""
+    try:
+        if b"RolloutActor" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return False
+        while pid > 1:
+            if pid == ancestor:
+                return True
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        pass
+    return False
 
 
 def test_snapshots_lie_on_a_geometric_grid(tmp_path):
