@@ -22,7 +22,7 @@ def _observations_axis() -> Any:
     return alt.X(
         "observations:Q",
         title="observations (agent steps)",
-        axis=alt.Axis(format="~s", tickCount=6),
+        axis=alt.Axis(format="~s", tickCount=5, labelOverlap="greedy", labelSeparation=8),
         scale=alt.Scale(nice=False, domainMin=0),
     )
 
@@ -117,11 +117,13 @@ def _noise_layers(series: dict[str, list[NoiseWindow]]) -> Any:
     if resolved:
         base = alt.Chart(alt.Data(values=resolved))
         layers.append(base.mark_area(opacity=0.18).encode(x=x, y=y("from"), y2="to:Q", color=colour, detail="stretch:N"))
+        # A window alone between others that are not resolved has no band; every window shows its own interval.
+        layers.append(base.mark_rule(opacity=0.5).encode(x=x, y=y("from"), y2="to:Q", color=colour))
         line = base.mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=22))
         layers.append(line.encode(x=x, y=y("value"), color=colour, detail="stretch:N", tooltip=[*about, *numbers]))
     if unresolved:
         base = alt.Chart(alt.Data(values=unresolved))
-        layers.append(base.mark_rule(opacity=0.25).encode(x=x, y=y("from"), y2="to:Q", color=colour))
+        layers.append(base.mark_rule(opacity=0.15).encode(x=x, y=y("from"), y2="to:Q", color=colour))
         bound = alt.Tooltip("bound:Q", title="not resolved, above", format=",.3~g")
         triangle = base.mark_point(shape="triangle-up", size=40, filled=False)
         layers.append(triangle.encode(x=x, y=y("from"), color=colour, tooltip=[*about, bound]))

@@ -93,7 +93,7 @@ def test_resolved_and_not_resolved_are_drawn_differently(tmp_path):
         write_report([make_run(tmp_path / f"run-{resolved}", resolved=resolved)], page)
         noise = next(c for c in charts_of(page) if "noise scale" in json.dumps(c) and "layer" in c)
         marks = {layer["mark"]["type"] for layer in noise["layer"]}
-        assert marks == ({"area", "line"} if resolved else {"rule", "point"})
+        assert marks == ({"area", "line", "rule"} if resolved else {"rule", "point"})
         assert '"type": "log"' in json.dumps(noise)
         assert ("not resolved" in page.read_text().split("<script>")[0].split("class='note'")[0]) != resolved
 
