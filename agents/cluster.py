@@ -41,14 +41,15 @@ def connect(address: str | None, cpus: int) -> None:
         if address is None:
             ray.init(address="local", num_cpus=cpus, include_dashboard=False, **options)
         else:
-            if address != "auto":
-                _ask(address)
+            known = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
+            if known != "auto":
+                _ask(known)
             try:
                 ray.init(address=address, **options)
-            except ConnectionError as error:
+            except (ConnectionError, RuntimeError) as error:
                 detail = str(error).strip().splitlines()[0].rstrip(".")
                 raise UsageError(
-                    "--ray-address", f"no cluster at {address}: {detail}", "Start one with 'ray start --head'"
+                    "--ray-address", f"cannot join {address}: {detail}", "Start one with 'ray start --head'"
                 ) from None
     _require_cpus(cpus)
 

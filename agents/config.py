@@ -122,9 +122,21 @@ class NoiseSettings:
     entropy_noise_period: int | None = None
     """The entropy bonus, likewise."""
 
-    def step_blocks(self, observations: int) -> int:
-        """Blocks of an optimizer step of so many observations; smaller ones than 256 would slow the learner down."""
-        return min(max(observations // 256, FEWEST_BLOCKS), MOST_BLOCKS) if self.blocks is None else self.blocks
+    def step_blocks(self, observations: int, environments: int, *, equal: bool) -> int:
+        """Blocks of an optimizer step; smaller ones than 256 observations would slow the learner down.
+
+        Args:
+            observations: of the step.
+            environments: of the step; there are at most as many blocks.
+            equal: every block must hold equally many environments, so that all steps of an epoch are of one size.
+        """
+        wanted = min(max(observations // 256, FEWEST_BLOCKS), MOST_BLOCKS) if self.blocks is None else self.blocks
+        if not equal:
+            return min(wanted, environments)
+        enough = [
+            k for k in range(1, environments + 1) if environments % k == 0 and k >= min(FEWEST_BLOCKS, wanted, environments)
+        ]
+        return max((k for k in enough if k <= wanted), default=enough[0])
 
     def head_blocks(self, environments: int) -> int:
         """Blocks of a measurement of one head, which is rare and may take smaller ones."""
@@ -183,8 +195,7 @@ class TrainConfig:
         """Whether mini-batches are made of shuffled transitions, not of whole environments."""
         if self.update.shuffle == "auto":
             whole = self.mini_batch % self.rollout.rollout_length == 0
-            blocks = min(self.noise.step_blocks(self.mini_batch), self.mini_batch // self.rollout.rollout_length)
-            return not whole or blocks < FEWEST_BLOCKS
+            return not whole or self.mini_batch // self.rollout.rollout_length < FEWEST_BLOCKS
         return self.update.shuffle == "transitions"
 
 
@@ -241,6 +252,8 @@ def check_config(config: TrainConfig) -> None:
     for flag, value in not_negative.items():
         if value is not None and not (value >= 0 and math.isfinite(value)):
             raise UsageError(f"--{flag}", f"{value} is negative", "Give zero or more")
+    if config.seed >= 2**63:
+        raise UsageError("--seed", f"{config.seed} is too large", "Give one below 2**63")
     for flag, value in (("discount", u.discount), ("gae-lambda", u.gae_lambda)):
         if not 0 <= value <= 1:
             raise UsageError(f"--{flag}", f"{value} is not between 0 and 1", "Give for example 0.99")

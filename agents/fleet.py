@@ -14,6 +14,7 @@ import numpy as np
 
 from agents.fragments import Fragment
 from agents.worker import RolloutWorker, WorkerSettings
+from rlscale.errors import UsageError
 
 __all__ = ["Fleet", "LocalFleet", "LostWorkerError", "RayFleet"]
 
@@ -38,6 +39,9 @@ class Fleet(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+START_SECONDS = 120
 
 
 class LostWorkerError(RuntimeError):
@@ -88,17 +92,29 @@ class RayFleet:
         actor_class = ray.remote(RolloutActor).options(num_cpus=settings.threads)
         reference = ray.put(_pickle(settings))
         self._actors = [actor_class.remote(reference, os.getcwd(), actor) for actor in range(actors)]
-        ray.get([actor.ready.remote() for actor in self._actors])
+        starting = [actor.ready.remote() for actor in self._actors]
+        _, late = ray.wait(starting, num_returns=actors, timeout=START_SECONDS)
+        if late:
+            self.close()
+            raise UsageError(
+                "--actors",
+                f"{len(late)} of {actors} did not start within {START_SECONDS} s; the cluster may be busy",
+                "Use fewer actors, or wait until CPUs are free ('ray status' shows them)",
+            )
+        self._get(starting, "at its start")
 
     def sample(self, weights: np.ndarray, policy_version: int) -> list[Fragment]:
         reference = self._ray.put(weights)
         requests = [actor.sample.remote(reference, policy_version) for actor in self._actors]
-        try:
-            fragments: list[Fragment] = self._ray.get(requests)
-        except self._ray.exceptions.RayActorError as error:
-            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
-            raise LostWorkerError(f"a rollout worker died in iteration {policy_version}: {reason}") from error
+        fragments: list[Fragment] = self._get(requests, f"in iteration {policy_version}")
         return fragments
+
+    def _get(self, references: list[Any], when: str) -> Any:
+        try:
+            return self._ray.get(references)
+        except self._ray.exceptions.RayActorError as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            raise LostWorkerError(f"a rollout worker died {when}: {lines[0] if lines else 'no reason given'}") from error
 
     def get_state(self) -> list[dict[str, Any]] | None:
         return None
@@ -122,6 +138,8 @@ class RolloutActor:
 
     def __init__(self, settings: bytes, folder: str, actor: int) -> None:
         sys.path.append(folder)
+        if os.path.isdir(folder):
+            os.chdir(folder)  # Ray starts its processes in our own root, see agents.cluster
         self._worker = RolloutWorker(pickle.loads(settings), actor)
 
     def ready(self) -> bool:

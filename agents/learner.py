@@ -177,6 +177,8 @@ class Learner:
         for epoch in range(self.update_settings.epochs):
             measured = epoch == 0 and self.noise_settings.joint_noise
             for names, blocks in self._mini_batches(batch, blockwise=measured):
+                if not any(batch.valid_cpu[block].any() for block in blocks):
+                    continue  # nothing but resets
                 figures = self._step(batch, names, blocks, measured and len(blocks) > 1, result)
                 steps += 1
                 for key, value in figures.items():
@@ -193,10 +195,11 @@ class Learner:
         count = batch.steps * batch.environments // self.mini_batch
         if self.shuffles_transitions:
             for chosen in self._generator.permutation(batch.steps * batch.environments).reshape(count, -1):
-                blocks = np.array_split(chosen, min(FEWEST_BLOCKS, len(chosen))) if blockwise else [chosen]
+                wanted = self.noise_settings.blocks or FEWEST_BLOCKS
+                blocks = np.array_split(chosen, min(wanted, len(chosen))) if blockwise else [chosen]
                 yield np.arange(len(blocks)), blocks
             return
-        per_step = min(self.noise_settings.step_blocks(self.mini_batch), batch.environments // count)
+        per_step = self.noise_settings.step_blocks(self.mini_batch, batch.environments // count, equal=count > 1)
         environments = np.array_split(np.arange(batch.environments), per_step * count)
         for names in self._generator.permutation(per_step * count).reshape(count, per_step):
             names = np.sort(names)
@@ -291,6 +294,8 @@ class Learner:
         blocks = np.array_split(np.arange(batch.environments), self.noise_settings.head_blocks(batch.environments))
         positions = [batch.of_environments(block) for block in blocks]
         sizes = np.array([batch.valid_cpu[p].sum() for p in positions], dtype=np.float64)
+        if (sizes > 0).sum() < 2:
+            return
         gradients = {head: torch.empty(len(blocks), len(self.parameters), device=self.device) for head in due}
         for row, position in enumerate(positions):
             for first, share, losses in self._losses(batch, position):

@@ -26,6 +26,7 @@ from agents.fleet import Fleet, LocalFleet, RayFleet
 from agents.fragments import Fragment
 from agents.learner import Learner, NoiseRecord, UpdateResult
 from agents.machine import (
+    computes_bfloat16,
     describe_machine,
     find_commit,
     find_versions,
@@ -89,44 +90,48 @@ def train(
     threads = config.update.threads or len(os.sched_getaffinity(0))
     torch.set_num_threads(threads)
     keep_freed_memory()
-    learner = Learner(config, task, device, bfloat16=precision == "bfloat16")
-    facts = {
-        "task": {
-            "id": task.id,
-            "preprocessing": task.preprocessing,
-            "frame_skip": task.frame_skip,
-            "goals": list(task.goals),
-            "clip_reward": task.clip_reward,
-        },
-        "config": config_to_dict(replace(config, resume=None)),
-        "seed": config.seed,
-        "commit": find_commit(),
-        "versions": find_versions(),
-        "machine": describe_machine(device),
-        "device": str(device),
-        "precision": precision,
-        "threads": threads,
-        "command": command,
-        "parameters": len(learner.parameters),
-    }
-    resumed = config.resume is not None
-    run = Run.resume(Path(config.resume)) if config.resume is not None else Run.create(folder, {**facts, "segments": []})
+    run: Run | None = None
+    checkpoint: dict[str, Any] | None = None
     try:
-        try:
-            checkpoint = _load(run, config) if resumed else None
-            events = EventWriter(run.folder) if config.recording.tensorboard else None
-            if config.rollout.actors:
+        if config.resume is not None:
+            run = Run.resume(Path(config.resume))
+            checkpoint = _load(run, config)
+        learner = Learner(config, task, device, bfloat16=precision == "bfloat16")
+        events = EventWriter() if config.recording.tensorboard else None
+        facts = {
+            "task": {
+                "id": task.id,
+                "preprocessing": task.preprocessing,
+                "frame_skip": task.frame_skip,
+                "goals": list(task.goals),
+                "clip_reward": task.clip_reward,
+            },
+            "config": config_to_dict(replace(config, resume=None)),
+            "seed": config.seed,
+            "commit": find_commit(),
+            "versions": find_versions(),
+            "machine": describe_machine(device),
+            "device": str(device),
+            "precision": precision,
+            "threads": threads,
+            "command": command,
+            "parameters": len(learner.parameters),
+        }
+        if run is None:
+            run = Run.create(folder, {**facts, "segments": []})
+        if config.rollout.actors:
+            try:
                 connect(config.rollout.ray_address, config.rollout.actors * config.rollout.actor_cpus)
-        except UsageError:
-            if not resumed:
-                run.discard()
-            raise
+            except BaseException:
+                if checkpoint is None:
+                    run.discard()
+                raise
         workers = WorkerSettings(
             task=task,
             environments=config.rollout.environments // max(config.rollout.actors, 1),
             rollout_length=config.rollout.rollout_length,
             network=config.update.network,
-            bfloat16=precision == "bfloat16",
+            bfloat16=precision == "bfloat16" and (device.type == "cpu" or computes_bfloat16(torch.device("cpu"))),
             threads=config.rollout.actor_cpus if config.rollout.actors else threads,
             cut_on_life_loss=config.rollout.cut_on_life_loss,
             random_first_steps=config.rollout.random_first_steps,
@@ -137,7 +142,7 @@ def train(
         def follow(row: dict[str, Any], noise: list[NoiseRecord]) -> None:
             on_iteration(row, noise)
             if events is not None:
-                events.write(row)
+                events.write(row, run.folder)
 
         try:
             return _run(config, run, facts, learner, workers, checkpoint, follow)
@@ -145,7 +150,8 @@ def train(
             if events is not None:
                 events.close()
     finally:
-        run.close()
+        if run is not None:
+            run.close()
         if config.rollout.actors:
             disconnect()
 
@@ -165,19 +171,15 @@ def _run(
     try:
         with _stop_requests() as stop:
             fleet = RayFleet(workers, config.rollout.actors) if config.rollout.actors else LocalFleet(workers)
-            exact = True
+            environments = "new"
             if checkpoint is not None:
                 learner.set_state(checkpoint["learner"])
                 progress = _Progress(**checkpoint["progress"])
-                exact = checkpoint["fleet"] is not None
+                environments = "as they were" if checkpoint["fleet"] is not None else "seeded afresh"
                 if checkpoint["fleet"] is not None:
                     fleet.set_state(checkpoint["fleet"])
-            segment = {
-                "first_iteration": progress.iteration,
-                "command": facts["command"],
-                "commit": facts["commit"],
-                "environments": "as they were" if exact else "seeded afresh: these environments cannot be saved",
-            }
+            segment = {**facts, "first_iteration": progress.iteration, "environments": environments}
+            del segment["task"]
             run.set_state("running", **facts, segments=[*run.manifest["segments"], segment])
             _loop(config, run, learner, fleet, workers.generation, progress, stop, on_iteration)
             state = "stopped" if stop.is_set() and not _finished(config, learner, progress, 0.0) else "finished"
@@ -208,10 +210,12 @@ def _loop(
     """Iterations until the budget is spent or a stop is asked for."""
     started = time.perf_counter() - progress.seconds
     session_started = last_checkpoint = time.perf_counter()
-    next_snapshot = _next_snapshot(config, learner.optimizer_steps)
+    next_snapshot = _next_snapshot(config, max(run.snapshot_steps(learner.optimizer_steps), default=0))
     while not stop.is_set() and not _finished(config, learner, progress, time.perf_counter() - session_started):
         begin = time.perf_counter()
         fragments = fleet.sample(learner.weights(), progress.iteration)
+        if all(f.reset.all() for f in fragments):
+            continue  # possible with one-step fragments: every environment was reset, and nothing was observed
         sampled = time.perf_counter()
         batch = learner.prepare(fragments)
         prepared = time.perf_counter()
@@ -227,6 +231,9 @@ def _loop(
             "transfer_seconds": prepared - begin - working,
             "learning_seconds": learned - prepared,
             "noise_seconds": result.noise_seconds,
+            "observations_per_second": batch.observations / (learned - begin),
+            "sampling_observations_per_second": batch.observations / working,
+            "learning_observations_per_second": batch.observations / (learned - prepared),
         }
         row = _row(progress, learner, fragments, batch.observations, batch.explained_variance, learning_rate, result, times)
         run.append(row)
@@ -330,6 +337,7 @@ def _load(run: Run, config: TrainConfig) -> dict[str, Any]:
     fixed: dict[str, Callable[[TrainConfig], object]] = {
         "--environments": lambda c: c.rollout.environments,
         "--rollout-length": lambda c: c.rollout.rollout_length,
+        "--algorithm": lambda c: c.update.algorithm,
         "--network": lambda c: c.update.network,
         "--optimizer": lambda c: c.update.optimizer,
         "--seed": lambda c: c.seed,

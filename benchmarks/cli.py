@@ -85,7 +85,7 @@ def _train(arguments: list[str]) -> int:
     if not config.recording.report:
         console.print(f"see it with: rlscale report {shlex.quote(str(folder))}", highlight=False, soft_wrap=True)
         return 0
-    return _report([str(folder)])
+    return _report([str(folder)]) if outcome.observations else 0
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,9 @@ def _report(arguments: list[str]) -> int:
 def _tasks(arguments: list[str]) -> int:
     from envs import list_tasks
 
+    if arguments[:1] in (["-h"], ["--help"]):
+        print("usage: rlscale tasks [WORD]\n\nList the tasks, or those whose name holds WORD.")
+        return 0
     word = arguments[0] if arguments else ""
     listed = [listing for listing in list_tasks() if word in listing.id]
     if not listed:

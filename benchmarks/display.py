@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from typing import Any
@@ -15,10 +16,10 @@ from agents.config import Budget
 from agents.learner import NoiseRecord
 from rlscale.estimate import format_quantity
 from rlscale.noise import BlockStatistics, pool
+from rlscale.summary import UPDATES
 
 __all__ = ["TrainingDisplay"]
 
-WINDOW = 20  # updates that the shown noise scales are pooled over, as in the report
 PLAIN_SECONDS = 10.0
 
 
@@ -42,6 +43,7 @@ class TrainingDisplay:
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%  {task.fields[left]}")
         )
         self._task = self._bar.add_task(title, total=1.0, left="")
+        self._lock = threading.Lock()  # the live panel is drawn by a thread of its own
         self._live = Live(console=console, get_renderable=self._panel, refresh_per_second=2) if console.is_terminal else None
 
     def __enter__(self) -> TrainingDisplay:
@@ -57,19 +59,23 @@ class TrainingDisplay:
 
     def update(self, row: dict[str, Any], noise: list[NoiseRecord]) -> None:
         """Take in the row of one iteration and the noise measured in it."""
+        with self._lock:
+            self._take_in(row, noise)
+        now = time.monotonic()
+        if not self._live and (now - self._printed >= PLAIN_SECONDS or row["iteration"] == 0):
+            self._printed = now
+            self._console.print(self._line(), soft_wrap=True, highlight=False)
+
+    def _take_in(self, row: dict[str, Any], noise: list[NoiseRecord]) -> None:
         if self._first is None:
             self._first = (row["observations"] - row["batch_observations"], row["optimizer_steps"])
         self._row = row
         if row["episodes"]:
             self._returns.append((row["return_mean"], row["episodes"]))
         for record in noise:
-            self._noise.setdefault((record.head, record.kind), deque(maxlen=WINDOW)).append(record.statistics)
+            self._noise.setdefault((record.head, record.kind), deque(maxlen=UPDATES)).append(record.statistics)
         share, left = self._share_and_left()
         self._bar.update(self._task, completed=share, left=left)
-        now = time.monotonic()
-        if not self._live and (now - self._printed >= PLAIN_SECONDS or row["iteration"] == 0):
-            self._printed = now
-            self._console.print(self._line(), soft_wrap=True, highlight=False)
 
     def _share_and_left(self) -> tuple[float, str]:
         assert self._row is not None
@@ -94,12 +100,6 @@ class TrainingDisplay:
         episodes = sum(n for _, n in self._returns)
         return (f"{sum(r * n for r, n in self._returns) / episodes:.1f}" if episodes else "no episode yet"), episodes
 
-    def _rate(self) -> float:
-        assert self._row is not None
-        r = self._row
-        seconds = r["sampling_seconds"] + r["transfer_seconds"] + r["learning_seconds"]
-        return float(r["batch_observations"]) / seconds
-
     def _scale(self, head: str) -> str | None:
         kinds = [kind for (name, kind) in self._noise if name == head]
         if not kinds:
@@ -115,7 +115,7 @@ class TrainingDisplay:
         parts = [
             f"{row['observations']:>9,} observations",
             f"{row['optimizer_steps']:,} steps",
-            f"{self._rate():,.0f}/s",
+            f"{row['observations_per_second']:,.0f}/s",
             f"return {mean}" + (f" ({episodes})" if episodes else ""),
         ]
         policy = self._scale("policy")
@@ -125,6 +125,10 @@ class TrainingDisplay:
         return "  ".join(part for part in parts if part)
 
     def _panel(self) -> Group:
+        with self._lock:
+            return self._draw()
+
+    def _draw(self) -> Group:
         table = Table.grid(padding=(0, 2))
         if self._row is None:
             table.add_row("starting", "making environments and the first rollout")
@@ -134,7 +138,8 @@ class TrainingDisplay:
         table.add_row("observations", f"{row['observations']:,} in {row['optimizer_steps']:,} optimizer steps")
         table.add_row(
             "rate",
-            f"{self._rate():,.0f} observations/s, sampling alone {row['batch_observations'] / row['sampling_seconds']:,.0f}/s",
+            f"{row['observations_per_second']:,.0f} observations/s, "
+            f"sampling alone {row['sampling_observations_per_second']:,.0f}/s",
         )
         table.add_row("return", f"{mean}" + (f", mean of the last {episodes} episodes" if episodes else ""))
         for head in ("policy", "value", "joint", "policy_last_layer"):

@@ -50,7 +50,12 @@ def main() -> None:
         for batch, epochs in ((2048, 1), (2048, 4), (8192, 1)):
             seconds = measure(task, batch, epochs, bfloat16, options.rounds if batch < 8192 else max(5, options.rounds // 3))
             precision, period = "bfloat16" if bfloat16 else "float32", NoiseSettings().period("policy", epochs)
-            sizes = {"optimization_batch": batch, "epochs": epochs, "period": period, "blocks": JOINT.step_blocks(batch)}
+            sizes = {
+                "optimization_batch": batch,
+                "epochs": epochs,
+                "period": period,
+                "blocks": JOINT.step_blocks(batch, batch // ROLLOUT, equal=False),
+            }
             readings.append({"precision": precision, **sizes, "seconds": seconds})
             joint = [100 * (b / a - 1) for a, b in zip(seconds["nothing"], seconds["joint"], strict=True)]
             heads = [

@@ -58,14 +58,7 @@ def parse_train(arguments: list[str]) -> TrainConfig:
     if resume is None:
         default = default_config(task, _value_of("--algorithm", arguments) or "ppo")
     else:
-        manifest = read_run(Path(resume), "--resume").manifest
-        default = config_from_dict(manifest["config"])
-        if default.task != task.id:
-            raise UsageError(
-                "TASK",
-                f"the run in {resume} is of task {default.task}, not {task.id}",
-                f"Use: rlscale train {default.task} --resume {resume}",
-            )
+        default = config_from_dict(read_run(Path(resume), "--resume").manifest["config"])
     return replace(parse(TrainConfig, "train", arguments, default), task=task.id)
 
 

@@ -22,7 +22,7 @@ import tyro
 
 from agents.cluster import connect, disconnect
 from agents.fleet import RayFleet
-from agents.machine import computes_bfloat16
+from agents.machine import computes_bfloat16, keep_freed_memory
 from agents.networks import ActingNetwork, flatten_parameters, make_network
 from agents.worker import WorkerSettings
 from benchmarks.measuring import median_and_spread, print_table, write_result
@@ -96,6 +96,7 @@ def bare_loop(pipe: Connection, settings: WorkerSettings, index: int) -> None:
     from ale_py.vector_env import AtariVectorEnv
 
     torch.set_num_threads(1)
+    keep_freed_memory()  # as the actors do: the limit must not be held back by what they avoid
     rom = settings.task.id.removeprefix("atari/").partition("@")[0]
     env = AtariVectorEnv(rom, settings.environments, num_threads=1)
     network = ActingNetwork(make_network(settings.task, settings.network, 0), settings.bfloat16)

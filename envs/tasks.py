@@ -115,10 +115,10 @@ def find_task(task_id: str) -> Task:
     Raises:
         UsageError: no such task (names the nearest), or its environment cannot be made or used.
     """
-    if ":" in task_id:
-        return _custom(task_id)
     if task_id.startswith("gym/"):
         return _gym(task_id)
+    if ":" in task_id:
+        return _custom(task_id)
     if task_id in _CLASSIC:
         entry: dict[str, Any] = dict(_CLASSIC[task_id])
         features = entry.pop("features")

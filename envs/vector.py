@@ -138,6 +138,7 @@ class GymnasiumEnv:
         self._task = task
         self._env = _vector_env(task, num_envs)
         self._ended = np.zeros(num_envs, dtype=bool)
+        self._first_action = int(self._env.single_action_space.start)
 
     def reset(self, seeds: np.ndarray) -> np.ndarray:
         # Natively vectorized environments draw from one generator and take one seed for all.
@@ -147,7 +148,7 @@ class GymnasiumEnv:
         return self._flatten(observation)
 
     def step(self, actions: np.ndarray) -> Step:
-        observation, reward, terminated, truncated, _ = self._env.step(actions)
+        observation, reward, terminated, truncated, _ = self._env.step(actions + self._first_action)
         reset, self._ended = self._ended, np.asarray(terminated | truncated, dtype=bool)
         return Step(
             self._flatten(observation),

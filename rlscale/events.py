@@ -23,42 +23,38 @@ _NAMES = {
     "clip_fraction": "losses/clipfrac",
     "explained_variance": "losses/explained_variance",
     "gradient_norm": "losses/gradient_norm",
+    "observations_per_second": "charts/SPS",
 }
 
 
 class EventWriter:
     """Writes each row's figures, with observations as the step, into `<run>/tensorboard`.
 
-    Args:
-        folder: of the run, which need not exist yet.
-
     Raises:
         UsageError: tensorboardX is not installed.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         try:
             from tensorboardX import SummaryWriter
         except ImportError:
             raise UsageError(
                 "--tensorboard", "tensorboardX is not installed", "Run: pip install 'rlscale[tensorboard]'"
             ) from None
-        self._writer_class, self._folder = SummaryWriter, folder / "tensorboard"
+        self._make = SummaryWriter
         self._writer: Any = None
 
-    def write(self, row: Mapping[str, Any]) -> None:
-        """Add one row of the record."""
+    def write(self, row: Mapping[str, Any], folder: Path) -> None:
+        """Add one row of the record of the run in that folder."""
         if self._writer is None:
-            self._writer = self._writer_class(str(self._folder))
+            self._writer = self._make(str(folder / "tensorboard"))
         step = row["observations"]
         for field, name in _NAMES.items():
             if row.get(field) is not None:
                 self._writer.add_scalar(name, row[field], step)
-        seconds = row["sampling_seconds"] + row["transfer_seconds"] + row["learning_seconds"]
-        self._writer.add_scalar("charts/SPS", row["batch_observations"] / seconds, step)
         for entry in row["noise"]:
             noise = estimate(unpack_statistics(entry))
-            name = f"noise/{entry['head']}" + ("" if entry["kind"] == "rollout" else f" ({entry['kind']})")
+            name = f"noise/{entry['head']}" + ("" if entry["kind"] == "rollout" else f"_{entry['kind']}")
             self._writer.add_scalar(f"{name}/trace_cov", noise.trace_cov, step)
             self._writer.add_scalar(f"{name}/grad_sq", noise.grad_sq, step)
             if noise.b_simple is not None:

@@ -167,7 +167,8 @@ def pool(statistics: Sequence[BlockStatistics]) -> NoiseEstimate:
     Raises:
         ValueError: an empty list, or an update with fewer than two non-empty blocks.
     """
-    return _resolve(*_leave_one_out(statistics, lambda trace, grad: (trace.sum(0), grad.sum(0))), statistics)
+    trace, grad = _leave_one_out(statistics)
+    return _resolve(trace.sum(0), grad.sum(0), trace, grad, statistics)
 
 
 def run_average(statistics: Sequence[BlockStatistics], batch_size: float, window: int = 20) -> NoiseEstimate:
@@ -195,15 +196,13 @@ def run_average(statistics: Sequence[BlockStatistics], batch_size: float, window
     if window < 1:
         raise ValueError("window must be at least 1")
 
-    def full_batch_steps(trace: np.ndarray, grad: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        starts = np.arange(0, len(trace), window)
-        trace_sum, grad_sum = np.add.reduceat(trace, starts), np.add.reduceat(grad, starts)
-        updates = np.diff(np.append(starts, len(trace)))[:, None]
-        q = (grad_sum + trace_sum / batch_size) / updates
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return (trace_sum / q).sum(0), (grad_sum / q).sum(0)
-
-    return _resolve(*_leave_one_out(statistics, full_batch_steps), statistics)
+    trace, grad = _leave_one_out(statistics)
+    starts = np.arange(0, len(trace), window)
+    trace_sum, grad_sum = np.add.reduceat(trace, starts), np.add.reduceat(grad, starts)
+    updates = np.diff(np.append(starts, len(trace)))[:, None]
+    q = (grad_sum + trace_sum / batch_size) / updates
+    q = np.where(q > 0, q, np.nan)  # E|ĝ|² cannot be negative: such a window holds nothing but noise
+    return _resolve((trace_sum / q).sum(0), (grad_sum / q).sum(0), trace, grad, statistics)
 
 
 def _as_matrix(block_gradients: Any) -> torch.Tensor:
@@ -234,14 +233,11 @@ def _trace_and_grad(count: Any, n: Any, n_sq: Any, n_square: Any, nn_square: Any
     return (n_square - n * mean_sq) / (count - 1), (n**2 * mean_sq - nn_square) / (n**2 - n_sq)
 
 
-def _leave_one_out(statistics: Sequence[BlockStatistics], combine: Any) -> tuple[np.ndarray, np.ndarray, int]:
-    """The combined (tr Σ, |G|²) of all blocks, and J replicates of it, each without one block number.
-
-    `combine` maps two (updates, replicates) arrays to two (replicates,) arrays.
-    """
+def _leave_one_out(statistics: Sequence[BlockStatistics]) -> tuple[np.ndarray, np.ndarray]:
+    """tr Σ and |G|² of every update, each (updates, 1 + J): of all blocks, then without each of the J block numbers."""
     if not statistics:
         raise ValueError("statistics: at least one update is needed")
-    names = np.unique(np.concatenate([s.block[s.size > 0] for s in statistics]))
+    names = _names(statistics)
     traces, grads = [], []
     for s in statistics:
         kept = s.size > 0
@@ -252,57 +248,53 @@ def _leave_one_out(statistics: Sequence[BlockStatistics], combine: Any) -> tuple
         n = n_k.sum()
         mean_sq = (n_k * dot).sum() / n
         sums = np.array([count, n, (n_k**2).sum(), (n_k * square).sum(), (n_k**2 * square).sum(), mean_sq])
-        whole = _trace_and_grad(*sums)
-        rest = n - n_k
-        rest_mean_sq = (n**2 * mean_sq - 2 * n * n_k * dot + n_k**2 * square) / rest**2
-        trace, grad = np.full(len(names) + 1, whole[0]), np.full(len(names) + 1, whole[1])
+        whole = np.array(_trace_and_grad(*sums))
+        replicates = np.repeat(whole[:, None], len(names) + 1, axis=1)
         if count > 2:
-            without = np.array([np.ones(count), n_k, n_k**2, n_k * square, n_k**2 * square, np.zeros(count)])
-            reduced = sums[:, None] - without
-            reduced[5] = rest_mean_sq
+            reduced = sums[:, None] - np.array([np.ones(count), n_k, n_k**2, n_k * square, n_k**2 * square, np.zeros(count)])
+            reduced[5] = (n**2 * mean_sq - 2 * n * n_k * dot + n_k**2 * square) / (n - n_k) ** 2
+            # The jackknife's factor (K - 1) / K is this update's own; `_resolve` applies that of all J block numbers.
+            own = math.sqrt((count - 1) / count * len(names) / (len(names) - 1))
             where = 1 + np.searchsorted(names, s.block[kept])
-            trace[where], grad[where] = _trace_and_grad(*reduced)
-        traces.append(trace)
-        grads.append(grad)
-    numerator, denominator = combine(np.array(traces), np.array(grads))
-    return numerator, denominator, len(names)
+            replicates[:, where] += own * (np.array(_trace_and_grad(*reduced)) - whole[:, None])
+        traces.append(replicates[0])
+        grads.append(replicates[1])
+    return np.array(traces), np.array(grads)
 
 
-def _resolve(numerator: np.ndarray, denominator: np.ndarray, blocks: int, statistics: Sequence[BlockStatistics]) -> NoiseEstimate:
-    """Ratio and Fieller interval from whole-sample values [0] and delete-one replicates [1:]."""
+def _names(statistics: Sequence[BlockStatistics]) -> np.ndarray:
+    """The distinct numbers of all blocks that hold observations, ascending."""
+    return np.unique(np.concatenate([s.block[s.size > 0] for s in statistics]))
+
+
+def _resolve(
+    numerator: np.ndarray, denominator: np.ndarray, trace: np.ndarray, grad: np.ndarray, statistics: Sequence[BlockStatistics]
+) -> NoiseEstimate:
+    """Ratio and interval from a numerator and a denominator, each (1 + J,): the whole sample's, then the replicates."""
     a, b = float(numerator[0]), float(denominator[0])
-    whole = [_whole(s) for s in statistics]
-    trace_cov, grad_sq = float(np.mean([t for t, _ in whole])), float(np.mean([g for _, g in whole]))
+    blocks = len(numerator) - 1
+    trace_cov, grad_sq = float(trace[:, 0].mean()), float(grad[:, 0].mean())
     observations = float(sum(s.size.sum() for s in statistics))
-    share = _top_tenth_share(statistics)
-    common = (blocks, observations, len(statistics), share)
+    common = (blocks, observations, len(statistics), _top_tenth_share(statistics))
+
+    def unresolved(low: float, reason: str) -> NoiseEstimate:
+        return NoiseEstimate(trace_cov, grad_sq, None, (low, math.inf), *common, reason)
+
     if min(int((s.size > 0).sum()) for s in statistics) < 3:
-        reason = "an interval needs at least three blocks in every update"
-        return NoiseEstimate(trace_cov, grad_sq, None, (0.0, math.inf), *common, reason)
+        return unresolved(0.0, "an interval needs at least three blocks in every update")
     if not (np.isfinite(numerator).all() and np.isfinite(denominator).all()):
-        reason = "|G|² + tr Σ / B is not positive in some window: use longer windows"
-        return NoiseEstimate(trace_cov, grad_sq, None, (0.0, math.inf), *common, reason)
+        return unresolved(0.0, "|G|² + tr Σ / B is not positive in some window: use longer windows")
     covariance = (blocks - 1) * np.cov(numerator[1:], denominator[1:], ddof=0)
     t = float(stdtrit(blocks - 1, 0.975))
     low, high = _fieller(a, b, covariance, t)
     if math.isinf(high):
-        return NoiseEstimate(trace_cov, grad_sq, None, (low, high), *common, "|G|² does not stand out from the noise")
+        return unresolved(low, "|G|² does not stand out from the noise")
     if (numerator > 0).all() and (denominator > 0).all():
         # With few effective dimensions tr Σ is skewed like a χ² and Fieller's set is too short at its upper end; the
         # jackknife of the log ratio is right there and never long where Fieller is right. Take the hull of both.
         spread = t * math.sqrt((blocks - 1) * float(np.var(np.log(numerator[1:] / denominator[1:]))))
         low, high = min(low, a / b * math.exp(-spread)), max(high, a / b * math.exp(spread))
     return NoiseEstimate(trace_cov, grad_sq, a / b, (low, high), *common)
-
-
-def _whole(s: BlockStatistics) -> tuple[float, float]:
-    kept = s.size > 0
-    n_k, square, dot = s.size[kept], s.square[kept], s.dot[kept]
-    n = n_k.sum()
-    trace, grad = _trace_and_grad(
-        len(n_k), n, (n_k**2).sum(), (n_k * square).sum(), (n_k**2 * square).sum(), (n_k * dot).sum() / n
-    )
-    return float(trace), float(grad)
 
 
 def _fieller(a: float, b: float, covariance: np.ndarray, t: float) -> tuple[float, float]:

@@ -79,7 +79,7 @@ class RunRecord:
 
 
 class Run:
-    """A run being written. Only one process can hold it; use as a context manager or call `close`."""
+    """A run being written. Only one process can hold it, until `close`."""
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
         self.folder, self.manifest = folder, manifest
@@ -93,12 +93,12 @@ class Run:
         Raises:
             UsageError: the folder exists, or cannot be written.
         """
+        if folder.exists():
+            mend = "Choose another name, or go on with it: --resume " + str(folder)
+            raise UsageError("--run", f"{folder} exists already and is never overwritten", mend)
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             folder.mkdir()
-        except FileExistsError:
-            mend = "Choose another name, or go on with it: --resume " + str(folder)
-            raise UsageError("--run", f"{folder} exists already and is never overwritten", mend) from None
         except OSError as error:
             raise UsageError(
                 "--run", f"cannot write {folder}: {error.strerror}", "Choose a folder that you may write to"
@@ -134,6 +134,7 @@ class Run:
 
     def save_checkpoint(self, payload: bytes) -> None:
         """Replace the checkpoint; a crash at any moment leaves either the old or the new one whole."""
+        os.fsync(self._rows.fileno())  # never a checkpoint that is ahead of its rows
         digest = hashlib.sha256(payload).hexdigest().encode()
         _write_atomically(self.folder / _CHECKPOINT, _CHECKPOINT_MAGIC + digest + b"\n" + payload)
 
@@ -171,6 +172,19 @@ class Run:
     def discard(self) -> None:
         """Remove the folder of a run that never began."""
         shutil.rmtree(self.folder)
+
+    def snapshot_steps(self, up_to: int) -> list[int]:
+        """Optimizer steps of the snapshots kept so far, ascending; later ones than `up_to` are removed.
+
+        Those are of a course that a resumed run has left.
+        """
+        steps = []
+        for path in sorted((self.folder / "snapshots").glob("*.npy")):
+            if int(path.stem) <= up_to:
+                steps.append(int(path.stem))
+            else:
+                path.unlink()
+        return steps
 
     def close(self) -> None:
         self._rows.close()

@@ -104,7 +104,7 @@ def returns(run: RunRecord) -> list[dict[str, Any]]:
 
 
 def recent_return(run: RunRecord) -> Estimate:
-    """Mean raw return of the last 100 finished episodes, with the range that ±1.96 standard errors of rows spans."""
+    """Mean raw return of the last 100 finished episodes, without an interval."""
     points = returns(run)
     if not points:
         return Estimate(None, None, "no episode has finished")

@@ -87,7 +87,7 @@ def test_an_existing_run(run):
 
 def test_another_tasks_checkpoint(run):
     assert_refused(
-        rlscale("train", "classic/acrobot", "--resume", "first", cwd=run.parent), "TASK", "rlscale train classic/cartpole"
+        rlscale("train", "classic/acrobot", "--resume", "first", cwd=run.parent), "--resume", "rlscale train classic/cartpole"
     )
 
 

@@ -128,7 +128,7 @@ def test_every_logged_metric_is_in_the_glossary(tmp_path):
     defined = set(re.findall(r"`([^`]+)`", glossary))
     logged = set(record.rows[-1]) | set(record.rows[-1]["noise"][0]) | set(record.manifest) | set(record.manifest["segments"][0])
     logged |= {entry["head"] for row in record.rows for entry in row["noise"]} | {field.name for field in fields(Fragment)}
-    logged |= set(_NAMES.values()) | {"charts/SPS", "block"}
+    logged |= set(_NAMES.values()) | {"block"}
     assert logged - defined == set()
 
 

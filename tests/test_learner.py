@@ -164,6 +164,18 @@ def test_shuffled_transitions_are_labelled_mini_batch_noise(environments, mini_b
     assert {n.kind for n in result.noise if n.head == "policy"} == {"rollout"}
 
 
+def test_every_optimizer_step_has_the_same_size():
+    """24 environments in steps of 12: eight blocks would not fit, six or twelve do."""
+    task = find_task("classic/cartpole")
+    config = config_for(task, mini_batch=12 * 16)
+    config = replace(config, rollout=replace(config.rollout, environments=24, rollout_length=16))
+    learner = Learner(config, task, CPU, False)
+    batch = learner.prepare([make_fragment(np.random.default_rng(0), 16, 24)])
+    for _, blocks in learner._mini_batches(batch, blockwise=True):
+        assert sum(len(block) for block in blocks) == 12 * 16
+        assert len(blocks) == 12
+
+
 def test_blocks_keep_their_environments_over_updates_and_every_observation_is_used_once():
     task = find_task("classic/cartpole")
     config = config_for(task, mini_batch=8 * 16, epochs=3)
@@ -327,5 +339,5 @@ def test_estimates_of_one_update_are_those_of_the_record():
     learner = Learner(config_for(task), task, CPU, False)
     record = next(n for n in learner.update(learner.prepare(fragments_with_masks()), 0, 0.0).noise if n.head == "joint")
     noise = estimate(record.statistics)
-    assert noise.blocks == 12
+    assert noise.blocks == 8
     assert noise.observations == sum(int((~f.reset).sum()) for f in fragments_with_masks())

@@ -137,6 +137,11 @@ def test_run_average_under_drift():
     assert pool(updates).b_simple == pytest.approx(30.5, abs=0.05)
 
 
+def test_run_average_of_windows_without_any_signal_is_withheld():
+    noise_only = exact_statistics(640, -10, 32)
+    assert run_average([noise_only] * 4, batch_size=1e6, window=1).b_simple is None
+
+
 def test_run_average_of_a_constant_is_that_constant():
     noise = run_average([exact_statistics(640, 2, 32)] * 45, batch_size=128)
     assert noise.b_simple == pytest.approx(320)

@@ -76,7 +76,7 @@ def test_a_stopped_run_resumes_exactly(tmp_path, task_id, algorithm):
     assert science(one.rows) == science(other.rows)
     assert whole.observations == other.rows[-1]["observations"]
     assert len(other.manifest["segments"]) == 3
-    assert all(s["environments"] == "as they were" for s in other.manifest["segments"])
+    assert [s["environments"] for s in other.manifest["segments"]] == ["new", "as they were", "as they were"]
 
 
 def test_killed_at_any_moment_a_run_loses_no_more_than_since_its_checkpoint(tmp_path):
@@ -120,7 +120,7 @@ def test_atari_resumes_with_fresh_environments_and_says_so(tmp_path):
     record = read_run(tmp_path / "run")
     assert outcome.observations == record.rows[-1]["observations"] >= 1400
     assert [r["iteration"] for r in record.rows] == list(range(len(record.rows)))
-    assert record.manifest["segments"][0]["environments"] == "as they were"
+    assert record.manifest["segments"][0]["environments"] == "new"
     assert "afresh" in record.manifest["segments"][1]["environments"]
 
 
@@ -218,6 +218,28 @@ def test_snapshots_lie_on_a_geometric_grid(tmp_path):
     assert steps[:5] == [1, 2, 3, 4, 6]
     assert all(b <= max(a + 1, int(1.5 * a)) for a, b in itertools.pairwise(steps))
     assert np.load(tmp_path / "run" / "snapshots" / "0000000002.npy").dtype == np.float32
+
+
+def test_snapshots_of_a_resumed_run_stay_on_their_grid(tmp_path):
+    config = small(observations=4000, recording=Recording(snapshot_growth=1.5))
+    config = replace(config, update=replace(config.update, epochs=1, mini_batch=None))
+    train(config, tmp_path / "whole", command=[])
+    train(replace(config, budget=Budget(observations=1000)), tmp_path / "parts", command=[])
+    train(replace(config, resume=str(tmp_path / "parts")), tmp_path, command=[])
+    one, other = (sorted(path.name for path in (tmp_path / name / "snapshots").iterdir()) for name in ("whole", "parts"))
+    assert one == other
+
+
+def test_one_step_fragments_of_nothing_but_resets_are_passed_over(tmp_path):
+    """Untrained acrobots are all cut short at step 500: the next fragment of one step observes nothing."""
+    config = small("classic/acrobot", observations=8 * 520)
+    config = replace(
+        config, rollout=replace(config.rollout, rollout_length=1), update=replace(config.update, epochs=1, mini_batch=None)
+    )
+    train(config, tmp_path / "run", command=[])
+    rows = read_run(tmp_path / "run").rows
+    assert all(row["batch_observations"] > 0 for row in rows)
+    assert all(np.isfinite(row["joint_loss"]) for row in rows)
 
 
 def test_tensorboard_events(tmp_path):
