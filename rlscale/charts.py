@@ -43,6 +43,7 @@ def _finish(chart: Any, height: int = _HEIGHT) -> Any:
 
 
 def return_chart(runs: Sequence[RunRecord], names: list[str]) -> Any:
+    """Mean raw return of the last 100 episodes of each run, with the goals that were reached."""
     data = [{**point, "run": name} for run, name in zip(runs, names, strict=True) for point in returns(run)]
     goals = sorted({goal for run in runs for goal in run.manifest["task"]["goals"]})
     line = (
@@ -72,6 +73,7 @@ def return_chart(runs: Sequence[RunRecord], names: list[str]) -> Any:
 
 
 def head_label(head: str, kind: str) -> str:
+    """A head's name for people; the kind of its blocks is said unless they are sets of environments."""
     return head.replace("policy_last_layer", "policy, last layer") + ("" if kind == "rollout" else f" ({kind})")
 
 
@@ -131,17 +133,20 @@ def _noise_layers(series: dict[str, list[NoiseWindow]]) -> Any:
 
 
 def noise_chart(run: RunRecord) -> Any:
+    """Noise scale of every head but entropy, which carries no reward signal and is in the table."""
     series = {head_label(head, kind): noise_windows(run, head, kind) for head, kind in head_kinds(run) if head != "entropy"}
     return _finish(_noise_layers(series), 320)
 
 
 def policy_chart(runs: Sequence[RunRecord], names: list[str]) -> Any:
+    """The policy's rollout noise scale of several runs."""
     return _finish(
         _noise_layers({name: noise_windows(run, "policy", "rollout") for run, name in zip(runs, names, strict=True)}), 320
     )
 
 
 def speed_chart(run: RunRecord) -> Any:
+    """Observations per second: sampling, learning, end to end."""
     rows = run.rows
     size = max(1, -(-len(rows) // 150))
     data = []
@@ -170,6 +175,7 @@ def speed_chart(run: RunRecord) -> Any:
 
 
 def time_chart(run: RunRecord) -> Any:
+    """Seconds of the whole run by what they were spent on."""
     shares = time_shares(run)
     data = [{"part": part, "seconds": seconds, "order": i} for i, (part, seconds) in enumerate(shares.items())]
     chart = (

@@ -54,7 +54,12 @@ def test_modules_say_what_lives_there(path):
     tree = ast.parse(path.read_text())
     assert ast.get_docstring(tree)
     public = next(
-        (ast.literal_eval(n.value) for n in tree.body if isinstance(n, ast.Assign) and n.targets[0].id == "__all__"), []
+        (
+            ast.literal_eval(n.value)
+            for n in tree.body
+            if isinstance(n, ast.Assign) and getattr(n.targets[0], "id", "") == "__all__"
+        ),
+        [],
     )
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in public:
