@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from agents.machine import describe_machine, find_commit, find_versions
 
@@ -44,7 +45,7 @@ def median_and_spread(values: list[float]) -> str:
 
 def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     """A table for people."""
-    table = Table(*columns, title=title, title_justify="left")
+    table = Table(*columns, title=Text(title), title_justify="left")
     for row in rows:
         table.add_row(*row)
     Console(width=120).print(table)

@@ -3,8 +3,9 @@
     python -m benchmarks.peers [--rounds N] [--out FILE]        (needs: pip install 'rlscale[peers]')
 
 Pong, 8 environments x 128 steps, 4 epochs, mini-batch 256, Nature CNN. Every system runs in a process of its own, one after
-the other, several rounds; within a process the first two iterations are not counted. rlscale measures the joint noise of
-every optimizer step of the first epoch all the while; the heads, due every 32 iterations, fall outside what is counted.
+the other, several rounds; within a process the first two iterations are not counted. rlscale runs twice: as the peers do,
+and measuring the joint noise of every optimizer step of the first epoch (the heads, due every 32 iterations, fall outside
+what is counted).
 """
 
 from __future__ import annotations
@@ -46,14 +47,16 @@ class Options:
     """Run one system and print its rates: what this script starts itself."""
 
 
-def ours(precision: str, actors: int) -> Callable[[int], list[float]]:
-    """Observations per second of each iteration of `rlscale train`, from its record."""
+def ours(precision: str, *, noise: bool) -> Callable[[int], list[float]]:
+    """Observations per second of each iteration of `rlscale train` on two Ray actors, from its record."""
 
     def run(iterations: int) -> list[float]:
         with tempfile.TemporaryDirectory() as folder:
             run = Path(folder) / "run"
             words = ["train", "atari/pong", "--environments", ENVIRONMENTS, "--rollout-length", STEPS, "--epochs", EPOCHS]
-            words += ["--mini-batch", MINI_BATCH, "--precision", precision, "--actors", actors, "--run", run]
+            words += ["--mini-batch", MINI_BATCH, "--precision", precision, "--actors", 2, "--run", run]
+            words += [] if noise else ["--no-joint-noise", "--policy-noise-period", 0]
+            words += [] if noise else ["--value-noise-period", 0, "--entropy-noise-period", 0]
             words += ["--optimizer-steps", (iterations + WARM_UP) * EPOCHS * BATCH // MINI_BATCH]
             subprocess.run([sys.executable, "-m", "rlscale", *map(str, words)], check=True, stdout=subprocess.DEVNULL)
             rows = read_run(run).rows
@@ -83,6 +86,7 @@ def stable_baselines3(parallel: bool) -> Callable[[int], list[float]]:
             seed=0,
             env_kwargs={"frameskip": 1, "repeat_action_probability": 0.0},
             vec_env_cls=SubprocVecEnv if parallel else DummyVecEnv,
+            vec_env_kwargs={"start_method": "fork"} if parallel else None,  # a fresh process would not know the Atari ids
         )
         model = PPO(
             "CnnPolicy",
@@ -168,10 +172,10 @@ def rllib(iterations: int) -> list[float]:
 
 
 SYSTEMS: dict[str, Callable[[int], list[float]]] = {
-    "rlscale, in process, float32": ours("float32", 0),
-    "rlscale, 2 Ray actors, float32": ours("float32", 2),
-    "rlscale, in process, bfloat16": ours("bfloat16", 0),
-    "rlscale, 2 Ray actors, bfloat16": ours("bfloat16", 2),
+    "rlscale, noise measured, float32": ours("float32", noise=True),
+    "rlscale, float32": ours("float32", noise=False),
+    "rlscale, noise measured, bfloat16": ours("bfloat16", noise=True),
+    "rlscale, bfloat16": ours("bfloat16", noise=False),
     "Stable-Baselines3, one process, float32": stable_baselines3(False),
     "Stable-Baselines3, subprocesses, float32": stable_baselines3(True),
     "RLlib, 2 env runners, float32": rllib,
