@@ -12,6 +12,7 @@ What is in a checkpoint is the business of `agents.train`; how a record is shown
 from __future__ import annotations
 
 import fcntl
+import gzip
 import hashlib
 import json
 import math
@@ -203,7 +204,8 @@ def read_run(folder: Path, field: str = "RUN") -> RunRecord:
     """
     manifest = _read_manifest(folder, field)
     try:
-        content = (folder / _ROWS).read_bytes()
+        packed = folder / f"{_ROWS}.gz"  # published records may be compressed
+        content = gzip.decompress(packed.read_bytes()) if packed.exists() else (folder / _ROWS).read_bytes()
     except OSError as error:
         raise UsageError(field, f"cannot read {folder / _ROWS}: {error.strerror}", "Name the folder of a run") from None
     *lines, tail = content.split(b"\n")

@@ -1,5 +1,6 @@
 """Records: nothing is overwritten, nothing torn is believed, nothing good is lost."""
 
+import gzip
 import json
 import math
 import subprocess
@@ -36,6 +37,14 @@ def test_rows_come_back(run):
     assert record.name == "run"
     assert np.array_equal(record.column("observations"), [10, 20])
     assert math.isnan(record.column("missing")[0])
+
+
+def test_a_published_record_may_be_compressed(run):
+    run.append(row(0))
+    path = run.folder / "iterations.jsonl"
+    (run.folder / "iterations.jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    assert read_run(run.folder).rows == [row(0)]
 
 
 def test_what_is_not_finite_becomes_null_and_stays_readable(run):
