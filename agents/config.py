@@ -97,6 +97,8 @@ class Update:
     """Normalize advantages over the iteration batch, divide by a running scale, or leave them."""
     network: Literal["nature_cnn", "small_cnn", "mlp"] = "mlp"
     """Policy and value network."""
+    width: int | None = None
+    """Units of its hidden dense layers; None: 512, 256 and 64 in the networks' order."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """auto: bfloat16 for convolutional networks where the processor computes in it, else float32."""
     device: str = "auto"
@@ -111,8 +113,8 @@ class Update:
 class NoiseSettings:
     """What is measured of the gradient noise. A period is in iterations; 0 measures never, 1 always."""
 
-    joint_noise: bool = True
-    """Measure the joint loss at every optimizer step of the first epoch."""
+    joint_noise_period: int = 1
+    """The joint loss, at every optimizer step of the first epoch of every so many iterations."""
     blocks: int | None = None
     """Blocks per measurement, at most one an environment; None: 8 to 32, so that one holds 256 observations if it can."""
     policy_noise_period: int | None = None
@@ -226,6 +228,7 @@ def check_config(config: TrainConfig) -> None:
         "actor-cpus": r.actor_cpus,
         "epochs": u.epochs,
         "mini-batch": u.mini_batch,
+        "width": u.width,
         "learning-rate": u.learning_rate,
         "clip": u.clip,
         "max-grad-norm": u.max_grad_norm,
@@ -245,6 +248,7 @@ def check_config(config: TrainConfig) -> None:
         "threads": u.threads,
         "entropy-coef": u.entropy_coef,
         "value-coef": u.value_coef,
+        "joint-noise-period": n.joint_noise_period,
         "policy-noise-period": n.policy_noise_period,
         "value-noise-period": n.value_noise_period,
         "entropy-noise-period": n.entropy_noise_period,

@@ -145,7 +145,7 @@ class Learner:
         self.mini_batch = config.mini_batch
         self.chunk = config.update.chunk or (256 if device.type == "cpu" else 4096)
         self.task, self.device, self.bfloat16 = task, device, bfloat16
-        self.network = make_network(task, config.update.network, config.seed).to(device)
+        self.network = make_network(task, config.update.network, config.seed, config.update.width).to(device)
         self.parameters = nn.Parameter(flatten_parameters(self.network))
         self._trainable = list(self.network.parameters())
         self._last_layer = list(self.network.policy_head.parameters())
@@ -175,7 +175,7 @@ class Learner:
         totals: dict[str, float] = {}
         steps = 0
         for epoch in range(self.update_settings.epochs):
-            measured = epoch == 0 and self.noise_settings.joint_noise
+            measured = epoch == 0 and self._due("joint", iteration)
             for names, blocks in self._mini_batches(batch, blockwise=measured):
                 if not any(batch.valid_cpu[block].any() for block in blocks):
                     continue  # nothing but resets
@@ -283,11 +283,7 @@ class Learner:
 
         Blocks are sets of environments whatever the mini-batches are, so this is always rollout noise.
         """
-        due = [
-            head
-            for head in HEADS
-            if (period := self.noise_settings.period(head, self.update_settings.epochs)) and iteration % period == 0
-        ]
+        due = [head for head in HEADS if self._due(head, iteration)]
         if not due or batch.environments < 2:
             return
         started = time.perf_counter()
@@ -308,6 +304,11 @@ class Learner:
             statistics = block_statistics(gradients[head], sizes)
             result.noise.append(NoiseRecord(head, "rollout", self.optimizer_steps, statistics))
         result.noise_seconds += time.perf_counter() - started
+
+    def _due(self, head: str, iteration: int) -> bool:
+        """Whether that head is measured in this iteration."""
+        period = self.noise_settings.period(head, self.update_settings.epochs)
+        return period > 0 and iteration % period == 0
 
     def _matrix(self, rows: int) -> torch.Tensor:
         """Room for so many block gradients, kept between steps."""

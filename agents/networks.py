@@ -39,11 +39,12 @@ class PolicyValueNet(nn.Module):
         network: which of the three.
         observation_shape: (stack, height, width) for a convolutional network, (features,) for the MLP.
         actions: number of discrete actions.
+        width: units of the hidden dense layers; None for the network's own.
     """
 
-    def __init__(self, network: Network, observation_shape: tuple[int, ...], actions: int) -> None:
+    def __init__(self, network: Network, observation_shape: tuple[int, ...], actions: int, width: int | None = None) -> None:
         super().__init__()
-        hidden = _HIDDEN[network]
+        hidden = _HIDDEN[network] if width is None else width
         self._pixels_scaled = False
         self.value_trunk: nn.Module | None = None
         if network == "mlp":
@@ -119,7 +120,7 @@ class ActingNetwork:
             return self._network(observation)
 
 
-def make_network(task: Task, network: Network, seed: int) -> PolicyValueNet:
+def make_network(task: Task, network: Network, seed: int, width: int | None = None) -> PolicyValueNet:
     """The task's network with orthogonal weights drawn from `seed`; the global torch generator is left alone.
 
     Raises:
@@ -128,7 +129,7 @@ def make_network(task: Task, network: Network, seed: int) -> PolicyValueNet:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            return PolicyValueNet(network, task.observation_shape, task.actions)
+            return PolicyValueNet(network, task.observation_shape, task.actions, width)
         except (ValueError, RuntimeError) as error:
             if isinstance(error, UsageError):
                 raise

@@ -1,19 +1,18 @@
-"""The training loop of one run, top to bottom: task, fleet, fragments, update, record.
+"""The training loop of one run that a person started: session, record, checkpoints, stop and resume.
 
-What is shown to a person while it runs is the caller's business (`on_iteration`); what a record looks like is in
-`rlscale.runs`.
+One iteration is in `agents.session`. What is shown to a person while it runs is the caller's business (`on_iteration`); what
+a record looks like is in `rlscale.runs`.
 """
 
 from __future__ import annotations
 
 import io
-import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +20,17 @@ import numpy as np
 import torch
 
 from agents.cluster import connect, disconnect
-from agents.config import TrainConfig, check_config, config_from_dict, config_to_dict
-from agents.fleet import Fleet, LocalFleet, RayFleet
-from agents.fragments import Fragment
-from agents.learner import Learner, NoiseRecord, UpdateResult
-from agents.machine import (
-    computes_bfloat16,
-    describe_machine,
-    find_commit,
-    find_versions,
-    keep_freed_memory,
-    resolve_device,
-    resolve_precision,
-)
-from agents.worker import WorkerSettings
+from agents.config import TrainConfig, check_config, config_from_dict
+from agents.learner import NoiseRecord
+from agents.session import Progress, Session
 from envs import find_task
 from rlscale.errors import UsageError
 from rlscale.events import EventWriter
-from rlscale.runs import Run, pack_statistics
+from rlscale.runs import Run
 
 __all__ = ["Outcome", "train"]
+
+Follow = Callable[[dict[str, Any], list[NoiseRecord]], None]
 
 
 @dataclass(frozen=True)
@@ -53,21 +43,12 @@ class Outcome:
     optimizer_steps: int
 
 
-@dataclass
-class _Progress:
-    """Counters of the run; all of them are in every checkpoint."""
-
-    iteration: int = 0
-    observations: int = 0
-    seconds: float = 0.0
-
-
 def train(
     config: TrainConfig,
     folder: Path,
     *,
     command: list[str],
-    on_iteration: Callable[[dict[str, Any], list[NoiseRecord]], None] = lambda row, noise: None,
+    on_iteration: Follow = lambda row, noise: None,
 ) -> Outcome:
     """Train as configured and write the record.
 
@@ -85,38 +66,16 @@ def train(
     """
     check_config(config)
     task = find_task(config.task)
-    device = resolve_device(config.update.device)
-    precision = resolve_precision(config.update.precision, config.update.network, device)
-    threads = config.update.threads or len(os.sched_getaffinity(0))
-    torch.set_num_threads(threads)
-    keep_freed_memory()
     run: Run | None = None
     checkpoint: dict[str, Any] | None = None
     try:
         if config.resume is not None:
             run = Run.resume(Path(config.resume))
             checkpoint = _load(run, config)
-        learner = Learner(config, task, device, bfloat16=precision == "bfloat16")
+        generation = 0 if checkpoint is None else checkpoint["generation"] + (checkpoint["fleet"] is None)
+        session = Session(config, task, generation)
         events = EventWriter() if config.recording.tensorboard else None
-        facts = {
-            "task": {
-                "id": task.id,
-                "preprocessing": task.preprocessing,
-                "frame_skip": task.frame_skip,
-                "goals": list(task.goals),
-                "clip_reward": task.clip_reward,
-            },
-            "config": config_to_dict(replace(config, resume=None)),
-            "seed": config.seed,
-            "commit": find_commit(),
-            "versions": find_versions(),
-            "machine": describe_machine(device),
-            "device": str(device),
-            "precision": precision,
-            "threads": threads,
-            "command": command,
-            "parameters": len(learner.parameters),
-        }
+        facts = session.facts(command)
         if run is None:
             run = Run.create(folder, {**facts, "segments": []})
         if config.rollout.actors:
@@ -126,18 +85,6 @@ def train(
                 if checkpoint is None:
                     run.discard()
                 raise
-        workers = WorkerSettings(
-            task=task,
-            environments=config.rollout.environments // max(config.rollout.actors, 1),
-            rollout_length=config.rollout.rollout_length,
-            network=config.update.network,
-            bfloat16=precision == "bfloat16" and (device.type == "cpu" or computes_bfloat16(torch.device("cpu"))),
-            threads=config.rollout.actor_cpus if config.rollout.actors else threads,
-            cut_on_life_loss=config.rollout.cut_on_life_loss,
-            random_first_steps=config.rollout.random_first_steps,
-            seed=config.seed,
-            generation=0 if checkpoint is None else checkpoint["generation"] + (checkpoint["fleet"] is None),
-        )
 
         def follow(row: dict[str, Any], noise: list[NoiseRecord]) -> None:
             on_iteration(row, noise)
@@ -145,7 +92,7 @@ def train(
                 events.write(row, run.folder)
 
         try:
-            return _run(config, run, facts, learner, workers, checkpoint, follow)
+            return _run(session, run, facts, checkpoint, follow)
         finally:
             if events is not None:
                 events.close()
@@ -156,110 +103,71 @@ def train(
             disconnect()
 
 
-def _run(
-    config: TrainConfig,
-    run: Run,
-    facts: dict[str, Any],
-    learner: Learner,
-    workers: WorkerSettings,
-    checkpoint: dict[str, Any] | None,
-    on_iteration: Callable[[dict[str, Any], list[NoiseRecord]], None],
-) -> Outcome:
+def _run(session: Session, run: Run, facts: dict[str, Any], checkpoint: dict[str, Any] | None, follow: Follow) -> Outcome:
     """From the first fragment to the closed record."""
-    progress = _Progress()
-    fleet: Fleet | None = None
     try:
         with _stop_requests() as stop:
-            fleet = RayFleet(workers, config.rollout.actors) if config.rollout.actors else LocalFleet(workers)
+            session.start()
             environments = "new"
             if checkpoint is not None:
-                learner.set_state(checkpoint["learner"])
-                progress = _Progress(**checkpoint["progress"])
+                session.learner.set_state(checkpoint["learner"])
+                session.progress = Progress(**checkpoint["progress"])
                 environments = "as they were" if checkpoint["fleet"] is not None else "seeded afresh"
                 if checkpoint["fleet"] is not None:
-                    fleet.set_state(checkpoint["fleet"])
-            segment = {**facts, "first_iteration": progress.iteration, "environments": environments}
+                    assert session.fleet is not None
+                    session.fleet.set_state(checkpoint["fleet"])
+            segment = {**facts, "first_iteration": session.progress.iteration, "environments": environments}
             del segment["task"]
             run.set_state("running", **facts, segments=[*run.manifest["segments"], segment])
-            _loop(config, run, learner, fleet, workers.generation, progress, stop, on_iteration)
-            state = "stopped" if stop.is_set() and not _finished(config, learner, progress, 0.0) else "finished"
-            _save(run, learner, fleet, progress, workers.generation)
+            _loop(session, run, stop, follow)
+            state = "stopped" if stop.is_set() and not _finished(session, 0.0) else "finished"
+            _save(run, session)
         run.set_state(state, "stopped by the user" if state == "stopped" else None)
-        return Outcome(state, run.folder, progress.observations, learner.optimizer_steps)
+        return Outcome(state, run.folder, session.progress.observations, session.learner.optimizer_steps)
     except KeyboardInterrupt:
         run.set_state("stopped", "interrupted within an iteration")
-        return Outcome("stopped", run.folder, progress.observations, learner.optimizer_steps)
+        return Outcome("stopped", run.folder, session.progress.observations, session.learner.optimizer_steps)
     except BaseException as error:
         run.set_state("failed", f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}")
         raise
     finally:
-        if fleet is not None:
-            fleet.close()
+        session.close()
 
 
-def _loop(
-    config: TrainConfig,
-    run: Run,
-    learner: Learner,
-    fleet: Fleet,
-    generation: int,
-    progress: _Progress,
-    stop: threading.Event,
-    on_iteration: Callable[[dict[str, Any], list[NoiseRecord]], None],
-) -> None:
+def _loop(session: Session, run: Run, stop: threading.Event, follow: Follow) -> None:
     """Iterations until the budget is spent or a stop is asked for."""
-    started = time.perf_counter() - progress.seconds
-    session_started = last_checkpoint = time.perf_counter()
+    config, learner = session.config, session.learner
+    started = last_checkpoint = time.perf_counter()
     next_snapshot = _next_snapshot(config, max(run.snapshot_steps(learner.optimizer_steps), default=0))
-    while not stop.is_set() and not _finished(config, learner, progress, time.perf_counter() - session_started):
-        begin = time.perf_counter()
-        fragments = fleet.sample(learner.weights(), progress.iteration)
-        if all(f.reset.all() for f in fragments):
-            continue  # possible with one-step fragments: every environment was reset, and nothing was observed
-        sampled = time.perf_counter()
-        batch = learner.prepare(fragments)
-        prepared = time.perf_counter()
-        learning_rate = _learning_rate(config, progress)
-        result = learner.update(batch, progress.iteration, learning_rate)
-        learned = time.perf_counter()
-        progress.observations += batch.observations
-        progress.seconds = learned - started
-        # Within the wait for the fleet, what is not the slowest worker's own work is transfer.
-        working = min(max(f.seconds for f in fragments), sampled - begin) if config.rollout.actors else sampled - begin
-        times = {
-            "sampling_seconds": working,
-            "transfer_seconds": prepared - begin - working,
-            "learning_seconds": learned - prepared,
-            "noise_seconds": result.noise_seconds,
-            "observations_per_second": batch.observations / (learned - begin),
-            "sampling_observations_per_second": batch.observations / working,
-            "learning_observations_per_second": batch.observations / (learned - prepared),
-        }
-        row = _row(progress, learner, fragments, batch.observations, batch.explained_variance, learning_rate, result, times)
+    while not stop.is_set() and not _finished(session, time.perf_counter() - started):
+        iterated = session.iterate(_learning_rate(session))
+        if iterated is None:
+            continue
+        row, result = iterated
         run.append(row)
-        progress.iteration += 1
-        on_iteration(row, result.noise)
+        follow(row, result.noise)
         if next_snapshot is not None and learner.optimizer_steps >= next_snapshot:
             run.save_snapshot(learner.optimizer_steps, _npy(learner.weights()))
             next_snapshot = _next_snapshot(config, learner.optimizer_steps)
         if time.perf_counter() - last_checkpoint >= config.recording.checkpoint_seconds:
-            _save(run, learner, fleet, progress, generation)
+            _save(run, session)
             last_checkpoint = time.perf_counter()
 
 
-def _finished(config: TrainConfig, learner: Learner, progress: _Progress, session_seconds: float) -> bool:
-    b = config.budget
+def _finished(session: Session, session_seconds: float) -> bool:
+    b = session.config.budget
     return (
-        (b.observations is not None and progress.observations >= b.observations)
-        or (b.optimizer_steps is not None and learner.optimizer_steps >= b.optimizer_steps)
+        (b.observations is not None and session.progress.observations >= b.observations)
+        or (b.optimizer_steps is not None and session.learner.optimizer_steps >= b.optimizer_steps)
         or (b.seconds is not None and session_seconds >= b.seconds)
     )
 
 
-def _learning_rate(config: TrainConfig, progress: _Progress) -> float:
+def _learning_rate(session: Session) -> float:
+    config = session.config
     rate = config.update.learning_rate
     if config.update.anneal and config.budget.observations is not None:
-        rate *= max(0.0, 1.0 - progress.observations / config.budget.observations)
+        rate *= max(0.0, 1.0 - session.progress.observations / config.budget.observations)
     return rate
 
 
@@ -268,52 +176,16 @@ def _next_snapshot(config: TrainConfig, optimizer_steps: int) -> int | None:
     return max(optimizer_steps + 1, int(optimizer_steps * growth)) if growth else None
 
 
-def _row(
-    progress: _Progress,
-    learner: Learner,
-    fragments: list[Fragment],
-    observations: int,
-    explained_variance: float,
-    learning_rate: float,
-    result: UpdateResult,
-    times: dict[str, float],
-) -> dict[str, Any]:
-    """One line of the record; docs/glossary.md defines every field."""
-    returns = np.concatenate([f.episode_return for f in fragments])
-    lengths = np.concatenate([f.episode_length for f in fragments])
-    finished = len(returns) > 0
-    return {
-        "iteration": progress.iteration,
-        "observations": progress.observations,
-        "optimizer_steps": learner.optimizer_steps,
-        "seconds": progress.seconds,
-        "batch_observations": observations,
-        "episodes": len(returns),
-        "return_mean": float(returns.mean()) if finished else None,
-        "return_min": float(returns.min()) if finished else None,
-        "return_max": float(returns.max()) if finished else None,
-        "episode_length_mean": float(lengths.mean()) if finished else None,
-        "learning_rate": learning_rate,
-        **result.figures,
-        "explained_variance": explained_variance,
-        "policy_lag": progress.iteration - min(f.policy_version for f in fragments),
-        **times,
-        "noise": [
-            {"head": n.head, "kind": n.kind, "optimizer_step": n.optimizer_step, **pack_statistics(n.statistics)}
-            for n in result.noise
-        ],
-    }
-
-
-def _save(run: Run, learner: Learner, fleet: Fleet, progress: _Progress, generation: int) -> None:
+def _save(run: Run, session: Session) -> None:
+    assert session.fleet is not None
     payload = io.BytesIO()
     torch.save(
         {
             "task": run.manifest["task"]["id"],
-            "learner": learner.get_state(),
-            "fleet": fleet.get_state(),
-            "progress": vars(progress),
-            "generation": generation,
+            "learner": session.learner.get_state(),
+            "fleet": session.fleet.get_state(),
+            "progress": vars(session.progress),
+            "generation": session.generation,
         },
         payload,
     )

@@ -37,6 +37,7 @@ class WorkerSettings:
         random_first_steps: up to so many random steps per environment before the first fragment.
         seed: of the run.
         generation: how often the run was resumed with fresh environments; no stream of random numbers is used twice.
+        width: units of the network's hidden dense layers; None for its own.
     """
 
     task: Task
@@ -49,6 +50,7 @@ class WorkerSettings:
     random_first_steps: int
     seed: int
     generation: int = 0
+    width: int | None = None
 
 
 class RolloutWorker:
@@ -68,7 +70,7 @@ class RolloutWorker:
         self._env = make_env(
             task, n, threads=settings.threads or torch.get_num_threads(), cut_on_life_loss=settings.cut_on_life_loss
         )
-        self._network = make_network(task, settings.network, settings.seed)
+        self._network = make_network(task, settings.network, settings.seed, settings.width)
         self._flat = flatten_parameters(self._network)
         self._acting = ActingNetwork(self._network, settings.bfloat16)
         streams = np.random.SeedSequence([settings.seed, settings.generation, actor]).spawn(2)

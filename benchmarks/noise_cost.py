@@ -26,8 +26,8 @@ from benchmarks.measuring import median_and_spread, print_table, rounds_of, writ
 from envs import Task, find_task
 
 ROLLOUT = 128
-NOTHING = NoiseSettings(joint_noise=False, policy_noise_period=0, value_noise_period=0, entropy_noise_period=0)
-JOINT = replace(NOTHING, joint_noise=True)
+NOTHING = NoiseSettings(joint_noise_period=0, policy_noise_period=0, value_noise_period=0, entropy_noise_period=0)
+JOINT = replace(NOTHING, joint_noise_period=1)
 ALL = NoiseSettings(policy_noise_period=1, value_noise_period=1, entropy_noise_period=1)
 
 

@@ -33,7 +33,8 @@ class Task:
 
     Attributes:
         id: its name, for example `atari/pong`; `find_task(task.id)` gives the same task again.
-        frame_shape: shape of one stored observation frame: (height, width) or (features,).
+        frame_shape: shape of one stored observation frame: (height, width), which are stacked, (channels, height, width), or
+            (features,).
         frame_dtype: numpy name of the frame's type, `uint8` or `float32`.
         frame_stack: frames that make one observation; the oldest comes first.
         actions: number of discrete actions.

@@ -194,7 +194,7 @@ def test_blocks_keep_their_environments_over_updates_and_every_observation_is_us
 
 def test_periods_of_the_heads():
     task = find_task("classic/cartpole")
-    settings = NoiseSettings(joint_noise=False, policy_noise_period=2, value_noise_period=3, entropy_noise_period=0)
+    settings = NoiseSettings(joint_noise_period=0, policy_noise_period=2, value_noise_period=3, entropy_noise_period=0)
     learner = Learner(config_for(task, settings), task, CPU, False)
     batch = learner.prepare(fragments_with_masks())
     measured = [[n.head for n in learner.update(batch, iteration, 0.0).noise] for iteration in range(7)]
@@ -207,7 +207,7 @@ def test_measuring_changes_no_update():
     weights = []
     for settings in (
         NoiseSettings(),
-        NoiseSettings(joint_noise=False, policy_noise_period=0, value_noise_period=0, entropy_noise_period=0),
+        NoiseSettings(joint_noise_period=0, policy_noise_period=0, value_noise_period=0, entropy_noise_period=0),
     ):
         learner = Learner(config_for(task, settings, max_grad_norm=0.5), task, CPU, False)
         for iteration in range(3):
