@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from envs import Task
+from envs.tasks import Network
 from rlscale.errors import UsageError
 
 __all__ = [
@@ -95,10 +96,10 @@ class Update:
     """Clip the gradient to this norm; None for no clip. The noise is measured before."""
     advantage_scale: Literal["batch", "running", "none"] = "batch"
     """Normalize advantages over the iteration batch, divide by a running scale, or leave them."""
-    network: Literal["nature_cnn", "small_cnn", "mlp"] = "mlp"
+    network: Network = "mlp"
     """Policy and value network."""
     width: int | None = None
-    """Units of its hidden dense layers; None: 512, 256 and 64 in the networks' order."""
+    """Units of its hidden dense layers; None: 512, 256, 128 and 64 in the networks' order."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """auto: bfloat16 for convolutional networks where the processor computes in it, else float32."""
     device: str = "auto"
@@ -106,7 +107,7 @@ class Update:
     threads: int = 0
     """CPU threads of the learner, and of sampling in this process; 0 for all cores."""
     chunk: int | None = None
-    """Most observations that pass through the network at once, which bounds memory; None: 256 on a CPU, 4096 on CUDA."""
+    """Most observations that pass through the network at once, which bounds memory; None: 4096 on CUDA, else 256, or 1024 of small ones."""
 
 
 @dataclass(frozen=True)

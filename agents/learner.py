@@ -7,6 +7,7 @@ batch gradient for the optimizer and the block statistics for `rlscale.noise`. T
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -143,7 +144,9 @@ class Learner:
         self.noise_settings: NoiseSettings = config.noise
         self.shuffles_transitions = config.shuffles_transitions
         self.mini_batch = config.mini_batch
-        self.chunk = config.update.chunk or (256 if device.type == "cpu" else 4096)
+        self.chunk = config.update.chunk or (
+            4096 if device.type != "cpu" else 256 if math.prod(task.observation_shape) > 4096 else 1024
+        )
         self.task, self.device, self.bfloat16 = task, device, bfloat16
         self.network = make_network(task, config.update.network, config.seed, config.update.width).to(device)
         self.parameters = nn.Parameter(flatten_parameters(self.network))

@@ -1,4 +1,4 @@
-"""Policy-and-value networks: the Nature CNN, a small CNN, an MLP. Losses live in `agents.losses`."""
+"""Policy-and-value networks: the Nature CNN, a small CNN, MinAtar's CNN, an MLP. Losses live in `agents.losses`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ __all__ = ["ActingNetwork", "PolicyOutput", "PolicyValueNet", "flatten_parameter
 _CONVOLUTIONS: dict[str, list[tuple[int, int, int]]] = {
     "nature_cnn": [(32, 8, 4), (64, 4, 2), (64, 3, 1)],  # Mnih et al. 2015: channels, kernel, stride
     "small_cnn": [(16, 8, 4), (32, 4, 2)],  # Mnih et al. 2013
+    "minatar_cnn": [(16, 3, 1)],  # Young and Tian 2019
 }
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
-_HIDDEN = {"nature_cnn": 512, "small_cnn": 256, "mlp": 64}
+_HIDDEN = {"nature_cnn": 512, "small_cnn": 256, "minatar_cnn": 128, "mlp": 64}
 
 
 class PolicyOutput(NamedTuple):
@@ -36,8 +37,8 @@ class PolicyValueNet(nn.Module):
     The MLP has two trunks of tanh units, one a head; the convolutional networks share theirs.
 
     Args:
-        network: which of the three.
-        observation_shape: (stack, height, width) for a convolutional network, (features,) for the MLP.
+        network: which of the four.
+        observation_shape: (channels, height, width) for a convolutional network, (features,) for the MLP.
         actions: number of discrete actions.
         width: units of the hidden dense layers; None for the network's own.
     """
@@ -45,6 +46,9 @@ class PolicyValueNet(nn.Module):
     def __init__(self, network: Network, observation_shape: tuple[int, ...], actions: int, width: int | None = None) -> None:
         super().__init__()
         hidden = _HIDDEN[network] if width is None else width
+        # MinAtar's cells are 0 or 1 and few; everything else that a convolution sees is pixels of 0 … 255.
+        self._brightest = 1.0 if network == "minatar_cnn" else 255.0
+        self._layout = torch.contiguous_format if network == "minatar_cnn" else torch.channels_last
         self._pixels_scaled = False
         self.value_trunk: nn.Module | None = None
         if network == "mlp":
@@ -81,15 +85,15 @@ class PolicyValueNet(nn.Module):
         first = self._first_layer()
         kind = observation.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else first.weight.dtype
-        pixels = observation.to(dtype, memory_format=torch.channels_last)
-        weight = first.weight if self._pixels_scaled else first.weight / 255.0
+        pixels = observation.to(dtype, memory_format=self._layout)
+        weight = first.weight if self._pixels_scaled or self._brightest == 1.0 else first.weight / self._brightest
         features = functional.conv2d(pixels, weight, first.bias, first.stride)
         assert isinstance(self.trunk, nn.Sequential)
         return self.trunk[1:](features)
 
     def scale_pixels(self) -> None:
         """Divide the first layer's weights by 255 once and for all; for a network that will not be trained any more."""
-        self._first_layer().weight.data /= 255.0
+        self._first_layer().weight.data /= self._brightest
         self._pixels_scaled = True
 
     def _first_layer(self) -> nn.Conv2d:

@@ -17,6 +17,7 @@ from agents.machine import keep_freed_memory
 from agents.networks import ActingNetwork, flatten_parameters, make_network
 from envs import Task, make_env
 from envs.tasks import Network
+from envs.pool import PoolEnv
 from envs.vector import AtariEnv, Step
 
 __all__ = ["RolloutWorker", "WorkerSettings"]
@@ -89,13 +90,13 @@ class RolloutWorker:
     def _desynchronize(self, most: int) -> None:
         """Leave environment i where its own number of random steps, uniform in 0 … most, has brought it.
 
-        Atari environments restart one by one, so that at the end each has taken its own number. Others cannot; there all
+        Atari and EnvPool environments restart one by one, so that at the end each has taken its own number. Others cannot; there all
         take `most` steps and their episodes' random lengths do the rest.
         """
         n = self.settings.environments
         restart_at = most - self._generator.integers(0, most + 1, size=n)
         for step in range(most + 1):
-            if isinstance(self._env, AtariEnv) and (restart_at == step).any():
+            if isinstance(self._env, AtariEnv | PoolEnv) and (restart_at == step).any():
                 self._observation = self._env.restart(restart_at == step, self._draw_seeds())
                 self._return[restart_at == step], self._length[restart_at == step] = 0.0, 0
             if step < most:

@@ -20,18 +20,20 @@ __all__ = ["main"]
 
 _HELP = f"""rlscale {__version__}: how far can this reinforcement-learning task be parallelized?
 
-usage: rlscale train TASK [options]     train, and measure the gradient noise of every update
-       rlscale report RUN... [--out F]  write a page that shows one or more runs
-       rlscale tasks [WORD]             list the tasks (those whose name holds WORD)
+usage: rlscale sweep TASK... [options]    measure the critical batch size: a run per batch size, learning rate and seed
+       rlscale compare FOLDER... [options] lay sweeps and runs side by side: measured against predicted
+       rlscale train TASK [options]       train, and measure the gradient noise of every update
+       rlscale report RUN... [--out F]    write a page that shows one or more runs
+       rlscale tasks [WORD]               list the tasks (those whose name holds WORD)
 
-'rlscale train TASK --help' lists every option with that task's own defaults.
-Atari games run in ale-py, which is licensed under the GPL-2.0."""
+'rlscale train TASK --help' lists every option with that task's own defaults, 'rlscale sweep --help' those of sweeps.
+Atari games run in ale-py, which is licensed under the GPL-2.0; MinAtar's games are under the GPL-3.0."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; the process exit code: 0 done or stopped, 1 failed, 2 bad input."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    commands = {"train": _train, "report": _report, "tasks": _tasks}
+    commands = {"train": _train, "sweep": _sweep, "compare": _compare, "report": _report, "tasks": _tasks}
     try:
         if not arguments or arguments[0] in ("-h", "--help", "help"):
             print(_HELP)
@@ -41,7 +43,9 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         if arguments[0] not in commands:
             raise UsageError(
-                "COMMAND", f"there is no command {arguments[0]!r}", "Use train, report or tasks; 'rlscale --help' says more"
+                "COMMAND",
+                f"there is no command {arguments[0]!r}",
+                "Use sweep, compare, train, report or tasks; 'rlscale --help' says more",
             )
         return commands[arguments[0]](arguments[1:])
     except UsageError as error:
@@ -86,6 +90,31 @@ def _train(arguments: list[str]) -> int:
         console.print(f"see it with: rlscale report {shlex.quote(str(folder))}", highlight=False, soft_wrap=True)
         return 0
     return _report([str(folder)]) if outcome.observations else 0
+
+
+def _sweep(arguments: list[str]) -> int:
+    from benchmarks.sweep import run_sweeps
+    from benchmarks.sweep_options import SweepOptions
+
+    options = parse(SweepOptions, "sweep", arguments)
+    console = Console()
+    command = ["rlscale", "sweep", *arguments]
+    try:
+        folders = run_sweeps(options, command, console)
+    except KeyboardInterrupt:
+        console.print(f"stopped; what had ended is recorded in {options.out}", highlight=False, soft_wrap=True)
+        console.print(f"go on with:  {shlex.join(command)}", highlight=False, soft_wrap=True)
+        return 130
+    from benchmarks.compare import CompareOptions, run_compare
+
+    page = str(Path(options.out) / "comparison.html") if options.report else None
+    return run_compare(CompareOptions(folders=tuple(map(str, folders)), out=page))
+
+
+def _compare(arguments: list[str]) -> int:
+    from benchmarks.compare import CompareOptions, run_compare
+
+    return run_compare(parse(CompareOptions, "compare", arguments))
 
 
 @dataclass(frozen=True)

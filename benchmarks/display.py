@@ -18,7 +18,7 @@ from rlscale.estimate import format_quantity
 from rlscale.noise import BlockStatistics, pool
 from rlscale.summary import UPDATES
 
-__all__ = ["TrainingDisplay"]
+__all__ = ["TrainingDisplay", "clock"]
 
 PLAIN_SECONDS = 10.0
 
@@ -94,7 +94,7 @@ class TrainingDisplay:
             shares.append(elapsed / b.seconds)
             left.append(max(b.seconds - elapsed, 0.0))
         seconds = min(left)
-        return min(max(shares), 1.0), "" if seconds == float("inf") else f"{_clock(seconds)} left"
+        return min(max(shares), 1.0), "" if seconds == float("inf") else f"{clock(seconds)} left"
 
     def _mean_return(self) -> tuple[str, int]:
         episodes = sum(n for _, n in self._returns)
@@ -150,7 +150,8 @@ class TrainingDisplay:
         return Group(self._bar, table)
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """Minutes and seconds, with hours where there are any: 1:05, 2:00:10."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -15,11 +15,12 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, Literal
 
+from envs import minatar
 from rlscale.errors import UsageError
 
 __all__ = ["Task", "TaskListing", "find_task", "list_tasks"]
 
-Network = Literal["nature_cnn", "small_cnn", "mlp"]
+Network = Literal["nature_cnn", "small_cnn", "minatar_cnn", "mlp"]
 
 ATARI_FRAME = 84
 SMALLEST_ATARI_FRAME = 36  # below this the Nature network's third convolution has nothing left to see
@@ -66,12 +67,12 @@ class Task:
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
-        """(stack, height, width) of an image task, (features,) of any other."""
+        """(stack or channels, height, width) of an image task, (features,) of any other."""
         return (self.frame_stack, *self.frame_shape) if len(self.frame_shape) == 2 else self.frame_shape
 
     @property
     def kind(self) -> str:
-        """`atari`, `classic`, `gym` or `custom`: who makes its environments."""
+        """`atari`, `classic`, `minatar`, `pool`, `gym` or `custom`: who makes its environments."""
         return "custom" if self.make is not None else self.id.split("/", 1)[0]
 
 
@@ -97,14 +98,30 @@ _CLASSIC = {
 }
 
 
+# MinAtar's games: returns on the way from a random policy's to a good one's. Which were reached is in docs/tasks.md.
+_MINATAR_GOALS: dict[str, tuple[float, ...]] = {
+    "asterix": (1.0, 2.0),
+    "breakout": (2.0, 4.0),
+    "freeway": (10.0, 20.0),
+    "seaquest": (1.0, 2.0),
+    "space_invaders": (8.0, 16.0, 30.0),
+}
+
+
+_FOOTBALL = ("1_vs_1_easy", "5_vs_5", "11_vs_11_easy_stochastic")  # the rungs of the ladder; other scenarios work too
+
+
 def list_tasks() -> list[TaskListing]:
     """Every task with a name of its own, then the two forms that take any environment."""
     atari = [TaskListing(f"atari/{rom}", "Atari 2600, 84x84 grey, 4 frames") for rom in sorted(_atari_roms())]
     classic = [TaskListing(name, "Gymnasium classic control, vectorized natively") for name in _CLASSIC]
     return [
         *classic,
+        *(TaskListing(f"minatar/{game}", "miniature Atari, 10x10 cells, vectorized natively") for game in _MINATAR_GOALS),
         *atari,
         TaskListing("atari/<rom>@<pixels>", "the same game at another frame size, for example atari/pong@42"),
+        *(TaskListing(f"pool/football/{rung}", "Google Research Football; needs the extra envpool") for rung in _FOOTBALL),
+        TaskListing("pool/<id>", "any EnvPool id with discrete actions and an array observation; needs the extra envpool"),
         TaskListing("gym/<id>", "any registered Gymnasium id with discrete actions, for example gym/LunarLander-v3"),
         TaskListing("<module>:<callable>", "your own: callable(num_envs) returns a gymnasium.vector.VectorEnv"),
     ]
@@ -118,6 +135,8 @@ def find_task(task_id: str) -> Task:
     """
     if task_id.startswith("gym/"):
         return _gym(task_id)
+    if task_id.startswith("pool/"):
+        return _pool(task_id.removeprefix("pool/"))
     if ":" in task_id:
         return _custom(task_id)
     if task_id in _CLASSIC:
@@ -133,6 +152,8 @@ def find_task(task_id: str) -> Task:
             network="mlp",
             **entry,
         )
+    if task_id.startswith("minatar/") and task_id.removeprefix("minatar/") in _MINATAR_GOALS:
+        return _minatar(task_id.removeprefix("minatar/"))
     if task_id.startswith("atari/"):
         rom, _, size = task_id.removeprefix("atari/").partition("@")
         if rom in _atari_roms():
@@ -182,6 +203,24 @@ def _atari(rom: str, size: str) -> Task:
     )
 
 
+def _minatar(game: str) -> Task:
+    return Task(
+        id=f"minatar/{game}",
+        frame_shape=(minatar.channels(game), 10, 10),
+        frame_dtype="uint8",
+        frame_stack=1,
+        actions=minatar.actions(game),
+        preprocessing="10x10 cells of 0 or 1, one channel per kind of object, actions repeated with probability 0.1, minimal "
+        "action set",
+        frame_skip=1,
+        rollout_length=16,
+        environments=128,
+        discount=0.99,
+        network="minatar_cnn",
+        goals=_MINATAR_GOALS[game],
+    )
+
+
 @lru_cache(maxsize=256)
 def _atari_actions(rom: str) -> int:
     """Size of the game's minimal action set, read from the emulator."""
@@ -208,6 +247,28 @@ def _gym(task_id: str) -> Task:
     finally:
         env.close()
     return _plain(task_id, frame_shape, dtype, actions)
+
+
+def _pool(name: str) -> Task:
+    from envs.pool import pool_name, pool_spaces
+
+    frame_shape, dtype, actions = pool_spaces(name)
+    name = pool_name(name)
+    image, football = len(frame_shape) == 3, name.startswith("football/")
+    return Task(
+        id=f"pool/{name}",
+        frame_shape=frame_shape,
+        frame_dtype=dtype,
+        frame_stack=1,
+        actions=actions,
+        preprocessing="as EnvPool gives it, channels first" if image else "as EnvPool gives it, flattened",
+        frame_skip=10 if football else 1,
+        rollout_length=128 if image else 32,
+        environments=16,
+        discount=0.993 if football else 0.99,
+        network="nature_cnn" if image and min(frame_shape[1:]) >= SMALLEST_ATARI_FRAME else "mlp",
+        goals=(0.0, 0.5, 1.0) if football else (),
+    )
 
 
 def _custom(task_id: str) -> Task:

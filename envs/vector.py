@@ -63,11 +63,19 @@ def make_env(task: Task, num_envs: int, *, threads: int = 1, cut_on_life_loss: b
     Args:
         task: from `envs.find_task`.
         num_envs: N, at least 1.
-        threads: threads that step Atari environments; others are stepped by the caller's thread.
+        threads: threads that step Atari and EnvPool environments; others are stepped by the caller's thread.
         cut_on_life_loss: Atari: a lost life ends the return (`terminated`) while the game goes on.
     """
     if task.kind == "atari":
         return AtariEnv(task, num_envs, threads=threads, cut_on_life_loss=cut_on_life_loss)
+    if task.kind == "pool":
+        from envs.pool import PoolEnv
+
+        return PoolEnv(task, num_envs, threads=threads)
+    if task.kind == "minatar":
+        from envs.minatar import MinAtarEnv
+
+        return MinAtarEnv(task.id.removeprefix("minatar/"), num_envs)
     return GymnasiumEnv(task, num_envs)
 
 

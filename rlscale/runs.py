@@ -11,7 +11,6 @@ What is in a checkpoint is the business of `agents.train`; how a record is shown
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import hashlib
 import json
@@ -21,7 +20,6 @@ import shutil
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,6 +27,7 @@ import numpy as np
 
 from rlscale.errors import UsageError
 from rlscale.noise import BlockStatistics
+from rlscale.storage import TORN, dump_json, end_torn_line, lock_folder, now, write_atomically
 
 __all__ = ["SCHEMA", "Run", "RunRecord", "pack_statistics", "read_run", "unpack_statistics"]
 
@@ -84,7 +83,7 @@ class Run:
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
         self.folder, self.manifest = folder, manifest
-        self._lock = _lock(folder)
+        self._lock = lock_folder(folder, "--resume")
         self._rows: IO[str] = (folder / _ROWS).open("a", encoding="utf-8")
 
     @classmethod
@@ -104,8 +103,8 @@ class Run:
             raise UsageError(
                 "--run", f"cannot write {folder}: {error.strerror}", "Choose a folder that you may write to"
             ) from None
-        full = {"schema": SCHEMA, "state": "running", "reason": None, "created": _now(), **manifest, **_process()}
-        _write_atomically(folder / _MANIFEST, _dump(full, indent=1).encode())
+        full = {"schema": SCHEMA, "state": "running", "reason": None, "created": now(), **manifest, **_process()}
+        write_atomically(folder / _MANIFEST, dump_json(full, indent=1).encode())
         return cls(folder, full)
 
     @classmethod
@@ -120,24 +119,24 @@ class Run:
             run = cls(folder, manifest)
         except OSError as error:
             raise UsageError("--resume", f"cannot write {folder}: {error.strerror}", "Check its permissions") from None
-        _end_torn_line(folder / _ROWS)
+        end_torn_line(folder / _ROWS)
         return run
 
     def set_state(self, state: str, reason: str | None = None, **changes: Any) -> None:
         """Rewrite the manifest with a new state: running, finished, stopped or failed (with its reason)."""
-        self.manifest = {**self.manifest, **changes, **_process(), "state": state, "reason": reason, "updated": _now()}
-        _write_atomically(self.folder / _MANIFEST, _dump(self.manifest, indent=1).encode())
+        self.manifest = {**self.manifest, **changes, **_process(), "state": state, "reason": reason, "updated": now()}
+        write_atomically(self.folder / _MANIFEST, dump_json(self.manifest, indent=1).encode())
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Add the row of one iteration; it is on its way to disk when this returns."""
-        self._rows.write(_dump(row) + "\n")
+        self._rows.write(dump_json(row) + "\n")
         self._rows.flush()
 
     def save_checkpoint(self, payload: bytes) -> None:
         """Replace the checkpoint; a crash at any moment leaves either the old or the new one whole."""
         os.fsync(self._rows.fileno())  # never a checkpoint that is ahead of its rows
         digest = hashlib.sha256(payload).hexdigest().encode()
-        _write_atomically(self.folder / _CHECKPOINT, _CHECKPOINT_MAGIC + digest + b"\n" + payload)
+        write_atomically(self.folder / _CHECKPOINT, _CHECKPOINT_MAGIC + digest + b"\n" + payload)
 
     def load_checkpoint(self) -> bytes:
         """The checkpoint's payload.
@@ -168,7 +167,7 @@ class Run:
         """Keep a policy for later evaluation, under its number of optimizer steps."""
         folder = self.folder / "snapshots"
         folder.mkdir(exist_ok=True)
-        _write_atomically(folder / f"{optimizer_steps:010d}.npy", payload)
+        write_atomically(folder / f"{optimizer_steps:010d}.npy", payload)
 
     def discard(self) -> None:
         """Remove the folder of a run that never began."""
@@ -216,7 +215,7 @@ def read_run(folder: Path, field: str = "RUN") -> RunRecord:
             row = json.loads(line)
             iteration = row["iteration"]
         except (ValueError, KeyError, TypeError):
-            if line.endswith(b"\x18"):  # a torn line that a resumed run has closed off
+            if line.endswith(TORN):  # a torn line that a resumed run has closed off
                 torn += len(line)
                 continue
             raise UsageError(
@@ -249,21 +248,6 @@ def unpack_statistics(packed: Mapping[str, Sequence[float]]) -> BlockStatistics:
     return BlockStatistics(packed["size"], packed["square"], packed["dot"], packed.get("block"))
 
 
-def _dump(value: Any, indent: int | None = None) -> str:
-    """Strict JSON: a figure that is not finite becomes null, never a word that other readers choke on."""
-    return json.dumps(_finite(value), indent=indent, allow_nan=False, ensure_ascii=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
-
-
 def _read_manifest(folder: Path, field: str) -> dict[str, Any]:
     path = folder / _MANIFEST
     try:
@@ -281,35 +265,6 @@ def _read_manifest(folder: Path, field: str) -> dict[str, Any]:
     return manifest
 
 
-def _write_atomically(path: Path, content: bytes) -> None:
-    temporary = path.with_name(path.name + ".new")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def _end_torn_line(path: Path) -> None:
-    """Close off an unfinished last line, so that the next row starts on its own; the mark tells readers."""
-    with path.open("r+b") as file:
-        size = file.seek(0, os.SEEK_END)
-        if size:
-            file.seek(size - 1)
-            if file.read(1) != b"\n":
-                file.write(b"\x18\n")
-
-
-def _lock(folder: Path) -> int:
-    descriptor = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise UsageError("--resume", f"{folder} is being written by another process", "Wait for it, or stop it") from None
-    return descriptor
-
-
 def _process() -> dict[str, Any]:
     return {"process": os.getpid(), "host": hashlib.sha256(socket.gethostname().encode()).hexdigest()[:12]}
 
@@ -325,7 +280,3 @@ def _alive(manifest: Mapping[str, Any]) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,245 @@
+"""When a goal is reached: from evaluations of frozen policies to an optimizer step with its uncertainty.
+
+The mean return r(S) of the policy after S optimizer steps is smoothed over ln S, and the goal is reached where the smoothed
+curve crosses it. The same grid and the same smoothing at every batch size, so that nothing in the answer depends on how many
+environments trained or how long their episodes are. Why so, and how it compares with evaluating every step, is in
+docs/frontier.md. Which policies are evaluated is decided by `GoalSearch`; nothing here acts in an environment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlscale.estimate import Estimate
+
+__all__ = ["Crossing", "Evaluated", "GoalSearch", "find_crossing", "is_on_grid", "smooth"]
+
+GROWTH = 1.06  # of the grid of optimizer steps whose policies are kept
+COARSE = 1.26  # of the part of it that is always evaluated, about four grid steps
+BANDWIDTH = 0.12  # of the kernel in ln S, two grid steps: at least five evaluations share a point's noise
+DRAWS = 400
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """One frozen policy's evaluation.
+
+    Attributes:
+        optimizer_steps: S, steps that made the policy; at least 1.
+        return_mean: mean raw return over whole episodes.
+        return_error: standard error of that mean.
+        episodes: how many.
+    """
+
+    optimizer_steps: int
+    return_mean: float
+    return_error: float
+    episodes: int
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Where a goal was reached.
+
+    Attributes:
+        goal: the return to reach.
+        optimizer_steps: S at which the smoothed curve crosses the goal; not resolved where it does not.
+        evaluations: how many went into the curve.
+    """
+
+    goal: float
+    optimizer_steps: Estimate
+    evaluations: int
+
+
+def is_on_grid(optimizer_steps: int, growth: float = GROWTH) -> bool:
+    """Whether S is the nearest whole number to a power of `growth`: every S while small, then every 6%."""
+    if optimizer_steps < 1:
+        return False
+    exponent = round(math.log(optimizer_steps) / math.log(growth))
+    return any(round(growth**k) == optimizer_steps for k in (exponent - 1, exponent, exponent + 1))
+
+
+def smooth(points: Sequence[Evaluated], log_steps: np.ndarray, bandwidth: float = BANDWIDTH) -> np.ndarray:
+    """Mean return at `log_steps` by local linear regression on ln S, (M,).
+
+    Weights: a Gaussian kernel of that bandwidth times the episodes of each evaluation. Where the points lie further apart than
+    the bandwidth, as among the first few steps, the kernel widens to reach two of them.
+
+    Args:
+        points: at least one, at distinct S.
+        log_steps: (M,) where to give the curve.
+    """
+    x, y, episodes = _columns(points)
+    return _smooth(x, y[None], episodes, np.asarray(log_steps, dtype=np.float64), bandwidth)[0]
+
+
+def _columns(points: Sequence[Evaluated]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    ordered = sorted(points, key=lambda p: p.optimizer_steps)
+    x = np.log([p.optimizer_steps for p in ordered])
+    return x, np.array([p.return_mean for p in ordered]), np.array([p.episodes for p in ordered], dtype=np.float64)
+
+
+def _smooth(x: np.ndarray, y: np.ndarray, episodes: np.ndarray, at: np.ndarray, bandwidth: float) -> np.ndarray:
+    """Curves (D, M) of D sets of means y (D, n) at the same x (n,)."""
+    offset = x[None, :] - at[:, None]
+    if len(x) == 1:
+        return np.repeat(y, len(at), axis=1)
+    reach = np.sort(np.abs(offset), axis=1)[:, 1] / 2
+    width = np.maximum(bandwidth, reach)[:, None]
+    weight = np.exp(-0.5 * (offset / width) ** 2) * episodes
+    s0, s1, s2 = (np.sum(weight * offset**k, axis=1, keepdims=True) for k in range(3))
+    coefficient = weight * (s2 - s1 * offset) / (s0 * s2 - s1**2)
+    return y @ coefficient.T
+
+
+def find_crossing(points: Sequence[Evaluated], goal: float, *, bandwidth: float = BANDWIDTH) -> Crossing:
+    """The S at which the smoothed return first reaches the goal, and its 95% interval.
+
+    The interval comes from redrawing every evaluation's mean with its own standard error, enlarged by what the policies
+    themselves scatter about the curve.
+
+    Args:
+        points: evaluations around the crossing, at distinct S.
+        goal: the mean return to reach.
+        bandwidth: of the smoothing, in ln S.
+
+    Returns:
+        A `Crossing`; not resolved where the curve stays below the goal, or is above it from the first evaluation on.
+
+    Raises:
+        ValueError: no points.
+    """
+    if not points:
+        raise ValueError("points: at least one evaluation is needed")
+    x, y, episodes = _columns(points)
+    error = np.array([p.return_error for p in sorted(points, key=lambda p: p.optimizer_steps)])
+    mesh = np.linspace(x[0], x[-1], 2 + 20 * math.ceil((x[-1] - x[0]) / bandwidth))
+    curve = _smooth(x, y[None], episodes, mesh, bandwidth)
+    crossed = _first_crossings(mesh, curve, goal)[0]
+    if math.isnan(crossed):
+        reason = "above the goal at the first evaluation" if curve[0, 0] >= goal else "the goal was not reached"
+        return Crossing(goal, Estimate(None, None, reason), len(points))
+    residual = y - _smooth(x, y[None], episodes, x, bandwidth)[0]
+    # A local line through few points leaves smaller residuals than the scatter about it; the factor is that of a line
+    # through the points under one kernel.
+    excess = max(0.0, float(np.mean(residual**2 - error**2))) * len(x) / max(len(x) - 2, 1)
+    generator = np.random.default_rng(20181214)
+    redrawn = y + np.sqrt(error**2 + excess) * generator.standard_normal((DRAWS, len(x)))
+    draws = _first_crossings(mesh, _smooth(x, redrawn, episodes, mesh, bandwidth), goal)
+    below = _smooth(x, redrawn, episodes, mesh[:1], bandwidth)[:, 0] < goal
+    draws = np.where(np.isnan(draws), np.where(below, mesh[-1], mesh[0]), draws)
+    low, high = np.quantile(draws, [0.025, 0.975])
+    low, high = min(low, crossed), max(high, crossed)
+    return Crossing(goal, Estimate(math.exp(crossed), (math.exp(low), math.exp(high))), len(points))
+
+
+def _first_crossings(mesh: np.ndarray, curves: np.ndarray, goal: float) -> np.ndarray:
+    """ln S of the first upward crossing of each curve (D, M), NaN where there is none."""
+    above = curves >= goal
+    up = above[:, 1:] & ~above[:, :-1]
+    found = up.any(axis=1)
+    at = up.argmax(axis=1)
+    rows = np.arange(len(curves))
+    left, right = curves[rows, at], curves[rows, at + 1]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.where(right > left, (goal - left) / (right - left), 0.0)
+    return np.where(found, mesh[at] + share * (mesh[at + 1] - mesh[at]), math.nan)
+
+
+class GoalSearch:
+    """Decides, while a run goes on, which of its frozen policies to evaluate, until every goal's crossing is known.
+
+    Policies are kept on a geometric grid of optimizer steps. Every fourth is evaluated as it comes. When two in a row reach a
+    goal, all kept ones about the crossing are evaluated too, and `find_crossing` smooths over them. A crossing that does not
+    stand after that is given up, and the run goes on.
+
+    Use: after every optimizer step S call `due(S)`; evaluate what it names, `take` each result, and ask again until it names
+    none. `oldest_needed` says which kept policies may be dropped.
+
+    Args:
+        goals: ascending mean returns.
+    """
+
+    def __init__(self, goals: Sequence[float]) -> None:
+        if not goals or sorted(set(goals)) != list(goals):
+            raise ValueError("goals must be distinct and ascending, and there must be at least one")
+        self.goals = tuple(goals)
+        self.crossings: dict[float, Crossing] = {}
+        self.evaluated: dict[int, Evaluated] = {}
+        self._kept: list[int] = []
+        self._coarse: list[int] = []
+        self._abandoned: set[tuple[float, int]] = set()
+
+    @property
+    def finished(self) -> bool:
+        """Whether every goal's crossing is known."""
+        return len(self.crossings) == len(self.goals)
+
+    def keep(self, optimizer_steps: int) -> bool:
+        """Whether the policy after so many steps is to be kept; call once for every step, in order."""
+        if not is_on_grid(optimizer_steps):
+            return False
+        self._kept.append(optimizer_steps)
+        if not self._coarse or optimizer_steps >= self._coarse[-1] * COARSE:
+            self._coarse.append(optimizer_steps)
+        return True
+
+    def due(self) -> list[int]:
+        """Kept policies to evaluate now, ascending; empty when the run may go on (or ends, if `finished`)."""
+        missing = [s for s in self._coarse if s not in self.evaluated]
+        if missing:
+            return missing
+        for goal in self.goals:
+            if goal in self.crossings:
+                continue
+            window = self._window(goal)
+            if window is None:
+                return []
+            missing = [s for s in window if s not in self.evaluated]
+            if missing:
+                return missing
+            crossing = find_crossing([self.evaluated[s] for s in window], goal)
+            # Two evaluations in a row with the first policy already there count as reached at once: nothing came before.
+            if crossing.optimizer_steps.value is not None:
+                self.crossings[goal] = crossing
+            elif self._last_below(goal) is None:
+                first = Estimate(float(window[0]), (0.0, float(window[0])))
+                self.crossings[goal] = Crossing(goal, first, crossing.evaluations)
+            else:
+                self._abandoned.add((goal, self._coarse[-1]))
+                return []
+        return []
+
+    def take(self, evaluated: Evaluated) -> None:
+        """Record the evaluation of one policy."""
+        self.evaluated[evaluated.optimizer_steps] = evaluated
+
+    @property
+    def oldest_needed(self) -> int:
+        """No policy with fewer steps than this will be asked for again."""
+        pending = [goal for goal in self.goals if goal not in self.crossings]
+        if not pending or not self._coarse:
+            return self._kept[-1] if self._kept else 0
+        below = self._last_below(pending[0])
+        return 0 if below is None else math.floor(below * math.exp(-2 * BANDWIDTH))
+
+    def _last_below(self, goal: float) -> int | None:
+        below = [s for s in self._coarse if s in self.evaluated and self.evaluated[s].return_mean < goal]
+        return max(below, default=None)
+
+    def _window(self, goal: float) -> list[int] | None:
+        """Kept policies about the crossing that the last two coarse evaluations suggest; None where they suggest none."""
+        latest = self._coarse[-2:]
+        reached = len(latest) == 2 and all(self.evaluated[s].return_mean >= goal for s in latest)
+        if not reached or (goal, self._coarse[-1]) in self._abandoned:
+            return None
+        below = self._last_below(goal)
+        above = [s for s in self._coarse if below is None or s > below]
+        low = 1.0 if below is None else below * math.exp(-2 * BANDWIDTH)
+        high = above[min(1, len(above) - 1)]
+        return [s for s in self._kept if low <= s <= high]

@@ -1,0 +1,76 @@
+"""Files that survive a crash: strict JSON, atomic replacement, torn last lines, one writer a folder.
+
+What the files mean is in `rlscale.runs` and `rlscale.sweeps`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rlscale.errors import UsageError
+
+__all__ = ["TORN", "dump_json", "end_torn_line", "lock_folder", "now", "write_atomically"]
+
+TORN = b"\x18"  # ends a line that a crash cut short, once another line follows it
+
+
+def dump_json(value: Any, indent: int | None = None) -> str:
+    """Strict JSON: a figure that is not finite becomes null, never a word that other readers choke on."""
+    return json.dumps(_finite(value), indent=indent, allow_nan=False, ensure_ascii=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace the file; a crash at any moment leaves either the old or the new one whole."""
+    temporary = path.with_name(path.name + ".new")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def end_torn_line(path: Path) -> None:
+    """Close off an unfinished last line, so that the next row starts on its own; the mark tells readers."""
+    with path.open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        if size:
+            file.seek(size - 1)
+            if file.read(1) != b"\n":
+                file.write(TORN + b"\n")
+
+
+def lock_folder(folder: Path, field: str) -> int:
+    """Hold the folder for this process, until the returned file descriptor is closed.
+
+    Raises:
+        UsageError: another process holds it; `field` is what the user named it with.
+    """
+    descriptor = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise UsageError(field, f"{folder} is being written by another process", "Wait for it, or stop it") from None
+    return descriptor
+
+
+def now() -> str:
+    """The time, as ISO 8601 in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

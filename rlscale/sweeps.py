@@ -1,0 +1,206 @@
+"""The record of a sweep: a folder with its plan and one line per finished run.
+
+    sweep.json         the plan, the task, the machine, the commit and the command; written once
+    results.jsonl      one line per run that ended, append-only; docs/glossary.md defines every field
+    trials/<id>/       the record of each run (`rlscale.runs`)
+
+What a plan means is the business of `benchmarks.sweep_plan`; what is concluded from results, of `rlscale.comparison`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from rlscale.errors import UsageError
+from rlscale.storage import TORN, dump_json, end_torn_line, lock_folder, now, write_atomically
+
+__all__ = ["SWEEP_SCHEMA", "Sweep", "SweepRecord", "is_sweep", "read_sweep"]
+
+SWEEP_SCHEMA = 1
+_MANIFEST, _RESULTS = "sweep.json", "results.jsonl"
+
+
+@dataclass(frozen=True)
+class SweepRecord:
+    """A sweep as read back.
+
+    Attributes:
+        folder: where it is.
+        manifest: see `Sweep.open`.
+        results: by trial id, in the order in which they ended.
+        left_out: what could not be used, one sentence each.
+    """
+
+    folder: Path
+    manifest: dict[str, Any]
+    results: dict[str, dict[str, Any]]
+    left_out: tuple[str, ...] = field(default=())
+
+    @property
+    def task(self) -> str:
+        """Name of the task."""
+        task: str = self.manifest["task"]["id"]
+        return task
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """The plan as it was written."""
+        plan: dict[str, Any] = self.manifest["plan"]
+        return plan
+
+
+class Sweep:
+    """A sweep being written. Only one process can hold it, until `close`."""
+
+    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
+        self.folder, self.manifest = folder, manifest
+        self._lock = lock_folder(folder, "--out")
+        try:
+            (folder / _RESULTS).touch()
+            end_torn_line(folder / _RESULTS)
+            record = read_sweep(folder, "--out")
+            self.results, self.left_out = record.results, record.left_out
+            self._lines: IO[str] = (folder / _RESULTS).open("a", encoding="utf-8")
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    @classmethod
+    def open(cls, folder: Path, plan: Mapping[str, Any], facts: Mapping[str, Any]) -> Sweep:
+        """Begin the sweep in that folder, or go on with it.
+
+        Args:
+            folder: of the sweep.
+            plan: what is to be done; a sweep never changes it.
+            facts: task, command, commit, versions and machine, for the record.
+
+        Raises:
+            UsageError: the folder holds another plan's sweep or something else, another process holds it, or it cannot be
+                written.
+        """
+        if (folder / _MANIFEST).exists():
+            manifest = _read_manifest(folder, "--out")
+            if manifest["plan"] != plan:
+                changed = sorted(_differences(manifest["plan"], plan))
+                raise UsageError(
+                    "--out",
+                    f"{folder} holds a sweep with another plan ({', '.join(changed)})",
+                    "Type the command that began it (it is in sweep.json), or choose another folder",
+                )
+            return cls(folder, manifest)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if {path.name for path in folder.iterdir()} - {".lock", f"{_MANIFEST}.new"}:
+                raise UsageError("--out", f"{folder} exists and holds no sweep", "Choose another folder")
+            manifest = {"schema": SWEEP_SCHEMA, "created": now(), **facts, "plan": dict(plan)}
+            write_atomically(folder / _MANIFEST, dump_json(manifest, indent=1).encode())
+        except OSError as error:
+            raise UsageError(
+                "--out", f"cannot write {folder}: {error.strerror}", "Choose a folder that you may write to"
+            ) from None
+        return cls(folder, manifest)
+
+    def append(self, result: Mapping[str, Any]) -> None:
+        """Record a run that ended; it is on disk when this returns."""
+        line = dump_json(result)
+        self._lines.write(line + "\n")
+        self._lines.flush()
+        os.fsync(self._lines.fileno())
+        self.results[str(result["id"])] = json.loads(line)
+
+    def close(self) -> None:
+        self._lines.close()
+        os.close(self._lock)
+
+
+def is_sweep(folder: Path) -> bool:
+    """Whether the folder holds a sweep, of whatever version."""
+    return (folder / _MANIFEST).exists()
+
+
+def read_sweep(folder: Path, field: str = "SWEEP") -> SweepRecord:
+    """Read a sweep, finished or not. Lines that cannot be read are left out and said to be.
+
+    Args:
+        folder: of the sweep.
+        field: what the user named it with, for the error.
+
+    Raises:
+        UsageError: no sweep there, or one of another schema.
+    """
+    manifest = _read_manifest(folder, field)
+    packed = folder / f"{_RESULTS}.gz"  # published records may be compressed
+    try:
+        content = gzip.decompress(packed.read_bytes()) if packed.exists() else (folder / _RESULTS).read_bytes()
+    except OSError as error:
+        raise UsageError(field, f"cannot read {folder / _RESULTS}: {error.strerror}", "Name the folder of a sweep") from None
+    results: dict[str, dict[str, Any]] = {}
+    left_out = []
+    *lines, _ = content.split(b"\n")  # what follows the last line end is a line that a crash cut short: that run is repeated
+    for number, line in enumerate(lines, 1):
+        if line.endswith(TORN):
+            continue
+        try:
+            result = json.loads(line)
+            identity, missing = result["id"], _FIELDS - set(result)
+        except (ValueError, KeyError, TypeError):
+            left_out.append(f"{folder.name}: line {number} of {_RESULTS} is damaged and was left out")
+            continue
+        if missing:
+            left_out.append(f"{folder.name}: line {number} of {_RESULTS} ({identity}) lacks {', '.join(sorted(missing))}")
+        elif identity in results:
+            left_out.append(f"{folder.name}: line {number} of {_RESULTS} repeats {identity} and was left out")
+        else:
+            results[identity] = result
+    return SweepRecord(folder, manifest, results, tuple(left_out))
+
+
+_FIELDS = {
+    "id",
+    "stage",
+    "batch_size",
+    "rate_index",
+    "learning_rate",
+    "seed",
+    "state",
+    "optimizer_steps",
+    "observations",
+    "goals",
+}
+
+
+def _read_manifest(folder: Path, field: str) -> dict[str, Any]:
+    path = folder / _MANIFEST
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(field, f"{folder} holds no sweep ({_MANIFEST} is missing)", "Name the folder of a sweep") from None
+    except OSError as error:
+        raise UsageError(field, f"cannot read {path}: {error.strerror}", "Name the folder of a sweep") from None
+    except ValueError:
+        raise UsageError(field, f"{path} is damaged", "Restore it from a copy") from None
+    if manifest.get("schema") != SWEEP_SCHEMA:
+        raise UsageError(
+            field,
+            f"{folder} has schema {manifest.get('schema')}, this rlscale reads {SWEEP_SCHEMA}",
+            "Use the version that wrote it",
+        )
+    return manifest
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> set[str]:
+    """Names of the settings in which two plans differ."""
+    found = set()
+    for key in set(before) | set(now):
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            found |= _differences(old, new, f"{prefix}{key}.")
+        elif old != new:
+            found.add(prefix + key)
+    return found
