@@ -201,14 +201,13 @@ def run_trial(
 def _goal(search: GoalSearch, goal: float, observations_after: list[int]) -> dict[str, Any]:
     """Where the goal was reached, or how far the run is known not to have reached it."""
     crossing = search.crossings.get(goal)
-    below = [e.optimizer_steps for e in search.evaluated.values() if e.return_mean < goal]
     if crossing is None:
         return {
             "goal": goal,
             "optimizer_steps": None,
             "interval": None,
             "observations": None,
-            "not_before": max(below, default=0),
+            "not_before": math.floor(search.settled),
         }
     estimate = crossing.optimizer_steps
     assert estimate.value is not None

@@ -19,8 +19,9 @@ from rlscale.estimate import Estimate
 __all__ = ["Crossing", "Evaluated", "GoalSearch", "find_crossing", "is_on_grid", "smooth"]
 
 GROWTH = 1.06  # of the grid of optimizer steps whose policies are kept
-COARSE = 1.26  # of the part of it that is always evaluated, about four grid steps
-BANDWIDTH = 0.12  # of the kernel in ln S, two grid steps: at least five evaluations share a point's noise
+COARSE = 1.19  # of the part of it that is always evaluated, three grid steps
+BANDWIDTH = 0.12  # of the kernel in ln S, two grid steps: some six evaluations share a point's noise
+BEFORE = 0.42  # in ln S: how far before a policy that reaches a goal all others are evaluated; a coarse step and the kernel
 DRAWS = 400
 
 
@@ -154,12 +155,12 @@ def _first_crossings(mesh: np.ndarray, curves: np.ndarray, goal: float) -> np.nd
 class GoalSearch:
     """Decides, while a run goes on, which of its frozen policies to evaluate, until every goal's crossing is known.
 
-    Policies are kept on a geometric grid of optimizer steps. Every fourth is evaluated as it comes. When two in a row reach a
-    goal, all kept ones about the crossing are evaluated too, and `find_crossing` smooths over them. A crossing that does not
-    stand after that is given up, and the run goes on.
+    Policies are kept on a geometric grid of optimizer steps, and every third is evaluated as it comes. About each one that
+    reaches a goal, or might (within two standard errors), all kept policies are evaluated too. The crossing is that of the curve
+    smoothed over all evaluations, and it is settled once the kernel's right side is there as well.
 
-    Use: after every optimizer step S call `due(S)`; evaluate what it names, `take` each result, and ask again until it names
-    none. `oldest_needed` says which kept policies may be dropped.
+    Use: call `keep(S)` after every optimizer step S; if it says so, keep the policy, evaluate what `due` names, `take` each
+    result, and ask again until it names none. Kept policies older than `oldest_needed` may be dropped.
 
     Args:
         goals: ascending mean returns.
@@ -173,12 +174,21 @@ class GoalSearch:
         self.evaluated: dict[int, Evaluated] = {}
         self._kept: list[int] = []
         self._coarse: list[int] = []
-        self._abandoned: set[tuple[float, int]] = set()
 
     @property
     def finished(self) -> bool:
         """Whether every goal's crossing is known."""
         return len(self.crossings) == len(self.goals)
+
+    @property
+    def settled(self) -> float:
+        """S up to which the smoothed curve will not change any more: two bandwidths before the latest kept policy."""
+        return self._kept[-1] * math.exp(-2 * BANDWIDTH) if self._kept else 0.0
+
+    @property
+    def oldest_needed(self) -> int:
+        """No policy with fewer steps than this will be asked for again."""
+        return math.floor(self._coarse[-1] * math.exp(-BEFORE)) if self._coarse else 0
 
     def keep(self, optimizer_steps: int) -> bool:
         """Whether the policy after so many steps is to be kept; call once for every step, in order."""
@@ -191,55 +201,30 @@ class GoalSearch:
 
     def due(self) -> list[int]:
         """Kept policies to evaluate now, ascending; empty when the run may go on (or ends, if `finished`)."""
-        missing = [s for s in self._coarse if s not in self.evaluated]
-        if missing:
-            return missing
-        for goal in self.goals:
-            if goal in self.crossings:
-                continue
-            window = self._window(goal)
-            if window is None:
-                return []
-            missing = [s for s in window if s not in self.evaluated]
-            if missing:
-                return missing
-            crossing = find_crossing([self.evaluated[s] for s in window], goal)
-            # Two evaluations in a row with the first policy already there count as reached at once: nothing came before.
-            if crossing.optimizer_steps.value is not None:
-                self.crossings[goal] = crossing
-            elif self._last_below(goal) is None:
-                first = Estimate(float(window[0]), (0.0, float(window[0])))
-                self.crossings[goal] = Crossing(goal, first, crossing.evaluations)
-            else:
-                self._abandoned.add((goal, self._coarse[-1]))
-                return []
+        wanted = {s for s in self._coarse if s not in self.evaluated}
+        pending = [goal for goal in self.goals if goal not in self.crossings]
+        for s in self._coarse if pending else ():
+            e = self.evaluated.get(s)
+            if e is not None and e.return_mean >= pending[0] - 2 * e.return_error:
+                low, high = s * math.exp(-BEFORE), s * math.exp(2 * BANDWIDTH)
+                wanted |= {kept for kept in self._kept if low <= kept <= high and kept not in self.evaluated}
+        wanted = {s for s in wanted if s >= self.oldest_needed}
+        if wanted:
+            return sorted(wanted)
+        for goal in pending:
+            if all(e.return_mean < goal for e in self.evaluated.values()):
+                break  # a smoothed curve cannot cross what no evaluation reaches
+            crossing = find_crossing(list(self.evaluated.values()), goal)
+            first = min(self.evaluated)
+            if crossing.optimizer_steps.value is None and self.evaluated[first].return_mean >= goal:
+                crossing = Crossing(goal, Estimate(float(first), (0.0, float(first))), len(self.evaluated))
+            steps = crossing.optimizer_steps.value
+            if steps is None or steps > self.settled:
+                break
+            self.crossings[goal] = crossing
+            return self.due()  # the next goal has windows of its own
         return []
 
     def take(self, evaluated: Evaluated) -> None:
         """Record the evaluation of one policy."""
         self.evaluated[evaluated.optimizer_steps] = evaluated
-
-    @property
-    def oldest_needed(self) -> int:
-        """No policy with fewer steps than this will be asked for again."""
-        pending = [goal for goal in self.goals if goal not in self.crossings]
-        if not pending or not self._coarse:
-            return self._kept[-1] if self._kept else 0
-        below = self._last_below(pending[0])
-        return 0 if below is None else math.floor(below * math.exp(-2 * BANDWIDTH))
-
-    def _last_below(self, goal: float) -> int | None:
-        below = [s for s in self._coarse if s in self.evaluated and self.evaluated[s].return_mean < goal]
-        return max(below, default=None)
-
-    def _window(self, goal: float) -> list[int] | None:
-        """Kept policies about the crossing that the last two coarse evaluations suggest; None where they suggest none."""
-        latest = self._coarse[-2:]
-        reached = len(latest) == 2 and all(self.evaluated[s].return_mean >= goal for s in latest)
-        if not reached or (goal, self._coarse[-1]) in self._abandoned:
-            return None
-        below = self._last_below(goal)
-        above = [s for s in self._coarse if below is None or s > below]
-        low = 1.0 if below is None else below * math.exp(-2 * BANDWIDTH)
-        high = above[min(1, len(above) - 1)]
-        return [s for s in self._kept if low <= s <= high]

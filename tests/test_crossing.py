@@ -107,13 +107,13 @@ def test_the_same_curve_later_in_log_steps_gives_the_same_crossing_later(shift):
         truth = 150 * math.exp(shift + math.log(goal / (10 - goal)) / 3)
         assert math.log(crossing.optimizer_steps.value / truth) == pytest.approx(0, abs=0.12)
     # The run ends within a few coarse steps of its last goal, and evaluates a small part of its policies.
-    assert steps < 2.1 * found.crossings[8.0].optimizer_steps.value
+    assert steps < 1.4 * found.crossings[8.0].optimizer_steps.value
     assert len(found.evaluated) < 90
 
 
 def test_a_lucky_stretch_is_not_a_crossing():
     def curve(x):
-        return 6.0 if 3.6 < x < 3.68 else rising(x)  # one or two policies of S = 37 … 39 reach the goal, then none until 150
+        return 6.0 if 3.6 < x < 3.68 else rising(x)  # two policies, S = 37 and 39, reach the goal, then none until 150
 
     found, _ = search(curve, [5.0], np.random.default_rng(4))
     assert found.crossings[5.0].optimizer_steps.value == pytest.approx(150, rel=0.15)
@@ -128,7 +128,7 @@ def test_a_goal_below_the_first_policy_is_reached_at_once():
 def test_a_run_that_stays_below_asks_only_for_coarse_evaluations():
     found, _ = search(lambda x: 0.0, [5.0], np.random.default_rng(6), most=5000)
     assert not found.finished
-    assert len(found.evaluated) < 1.2 * math.log(5000) / math.log(1.26) + 2
+    assert len(found.evaluated) < 1.2 * math.log(5000) / math.log(1.19) + 2
 
 
 @pytest.mark.parametrize("goals", [[], [2.0, 1.0], [1.0, 1.0]])
