@@ -168,7 +168,7 @@ def make_plan(task_id: str, options: SweepOptions) -> Plan:
         most_observations=options.observations or observations,
         noise_batch=min(sizes, key=lambda size: (abs(math.log(size / options.noise_batch)), size)),
     )
-    for trial in plan.next_trials({}):
+    for trial in plan.first_trials():
         check_config(plan.config_of(trial))
     make_network(task, config.update.network, 0, config.update.width)
     return plan

@@ -2,8 +2,9 @@
 
 The rule, at every batch size:
 
-1. *coarse*: as many learning rates at every size, an octave apart, centred on ε*/(1 + B*/B)^α, one seed. The centre runs first;
-   the others are given up after 2.5 times its optimizer steps.
+1. *coarse*: as many learning rates at every size, an octave apart, centred on ε*/(1 + B*/B)^α, one seed. The centre runs first,
+   the largest size's before all: a smaller batch needs no more observations, so it is given up after four times those of the
+   next larger one. The other rates are given up after 2.5 times their centre's optimizer steps.
 2. while the best rate lies on an edge of the grid, one more beyond that edge, three times at most; a best rate that still lies on
    an edge marks the size *provisional*.
 3. *fine*: half an octave to both sides of the best, same seed.
@@ -30,6 +31,7 @@ from benchmarks.trial import Trial
 __all__ = ["Choice", "Plan"]
 
 MOST_WIDENINGS = 3
+CENTRE_PATIENCE = 4.0  # a size's first run is given up after so many times the observations of the next larger size
 PATIENCE = {"coarse": 2.5, "fine": 2.0, "final": 5.0}  # a run is given up after so many times the best known steps
 NOISE_PERIOD = 4  # optimizer steps between measurements at the noise batch; others at equal cost per observation
 FEWEST_STEPS = 24  # never give up sooner: crossings need a few evaluations on either side
@@ -141,9 +143,9 @@ class Plan:
 
     def _of_size(self, batch_size: int, results: Mapping[str, dict[str, Any]]) -> list[Trial]:
         """Trials of one batch size that these results call for."""
-        centre = self._trial("coarse", batch_size, 0, 0, None, None)
-        trials = [centre]
-        if centre.id not in results:
+        centre = self._centre(batch_size, results)
+        trials = [] if centre is None else [centre]
+        if centre is None or centre.id not in results:
             return trials
         reached = _steps_to_last_goal(results[centre.id])
         for k in self.coarse_grid:
@@ -182,6 +184,26 @@ class Plan:
                 for k in (best - 1, best + 1):
                     trials.append(self._trial("final", batch_size, k, seed, _steps_to_last_goal(done[best]), by, noise=False))
         return trials
+
+    def _centre(self, batch_size: int, results: Mapping[str, dict[str, Any]]) -> Trial | None:
+        """The first run of a size; None while that of the next larger size has not ended."""
+        centre = self._trial("coarse", batch_size, 0, 0, None, None)
+        larger = next((size for size in self.batch_sizes if size > batch_size), None)
+        if larger is None:
+            return centre
+        by = self._trial("coarse", larger, 0, 0, None, None).id
+        if by not in results:
+            return None
+        steps = _steps_to_last_goal(results[by])
+        if steps is None:
+            return centre
+        most = math.ceil(CENTRE_PATIENCE * max(steps, FEWEST_STEPS) * larger / batch_size)
+        why = f"not there after {most:,} optimizer steps, {CENTRE_PATIENCE:g} times the observations of {by}"
+        return replace(centre, most_optimizer_steps=most, limit=why)
+
+    def first_trials(self) -> list[Trial]:
+        """The centre of every size, without limits."""
+        return [self._trial("coarse", size, 0, 0, None, None) for size in self.batch_sizes]
 
     def _trial(
         self, stage: str, batch_size: int, k: int, seed: int, best_steps: float | None, by: str | None, *, noise: bool = True

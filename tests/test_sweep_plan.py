@@ -78,13 +78,16 @@ def test_the_grid_is_widened_while_the_best_rate_lies_on_its_edge(optimum, tried
 def test_limits_follow_from_named_results_only():
     results = {}
     first = CARTPOLE.next_trials(results)
-    assert [t.rate_index for t in first] == [0] * len(CARTPOLE.batch_sizes)
-    assert all(t.most_optimizer_steps is None for t in first)
+    assert [(t.batch_size, t.rate_index, t.most_optimizer_steps) for t in first] == [(1024, 0, None)]
     results[first[0].id] = reached(CARTPOLE, first[0])
     steps = results[first[0].id]["goals"][-1]["optimizer_steps"]
-    siblings = [t for t in CARTPOLE.next_trials(results) if t.batch_size == first[0].batch_size]
+    following = CARTPOLE.next_trials(results)
+    siblings = [t for t in following if t.batch_size == 1024]
+    assert {t.rate_index for t in siblings} == {-4, -2, 2, 4}
     assert {t.most_optimizer_steps for t in siblings} == {math.ceil(2.5 * steps)}
-    assert all(first[0].id in t.limit for t in siblings)
+    smaller = [t for t in following if t.batch_size < 1024]
+    assert [(t.batch_size, t.most_optimizer_steps) for t in smaller] == [(256, math.ceil(4 * steps * 4))]
+    assert all(first[0].id in t.limit for t in following)
 
 
 def test_a_failed_run_is_passed_over_and_a_size_without_any_goal_ends_with_its_coarse_runs():
