@@ -2,10 +2,11 @@
 """`MinAtarEnv`: the five MinAtar games, N environments at a time in NumPy, as a `TaskEnv`; and what each game looks like.
 
 Here live sticky actions, resets on the step after an end, and saving; the rules are in `envs.minatar_games` and
-`envs.minatar_seaquest`. Nothing here uses the original package; a test plays both side by side, step for step.
+`envs.minatar_seaquest`, what they share in `envs.minatar_base`. Nothing here uses the original package; a test plays both side
+by side, step for step.
 
 The games are by Kenny Young and Tian Tian (MinAtar, arXiv:1903.03176), vectorized here. Following the original this closely
-makes a derived work: this file and the two named above, and they alone, are under the GPL-3.0; the rest of rlscale is under
+makes a derived work: this file and the three named above, and they alone, are under the GPL-3.0; the rest of rlscale is under
 MIT.
 """
 
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from envs.minatar_games import Asterix, Breakout, Freeway, Game, SpaceInvaders, Streams
+from envs.minatar_base import Game, Streams
+from envs.minatar_games import Asterix, Breakout, Freeway, SpaceInvaders
 from envs.minatar_seaquest import Seaquest
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ def actions(game: str) -> int:
 
 
 class MinAtarEnv:
-    """N environments of one game with MinAtar's defaults: sticky actions with probability 0.1, difficulty ramping where it has any.
+    """N environments of one game as MinAtar makes them by default: actions stick with probability 0.1, difficulty ramps.
 
     Each environment draws from a stream of its own, so its course depends on its seed and its actions, not on N.
     """

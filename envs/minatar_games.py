@@ -1,116 +1,19 @@
 # SPDX-License-Identifier: GPL-3.0-only
-"""Rules of four MinAtar games, N environments at a time, and the random streams they draw from.
+"""Rules of four MinAtar games, N environments at a time; Seaquest has a file of its own, `envs.minatar_seaquest`.
 
-Seaquest has a file of its own, `envs.minatar_seaquest`; stepping, sticky actions and resets live in `envs.minatar`.
+Sticky actions, resets and saving live in `envs.minatar`, random streams in `envs.minatar_base`.
 
 The games are by Kenny Young and Tian Tian (MinAtar, arXiv:1903.03176), vectorized here; this file is under the GPL-3.0, see
 `envs.minatar`.
-
-In all of them x grows to the right and y downwards, both from 0 to 9. Rules are written for all N environments, those that the
-step only resets included: what they compute there is thrown away. Only draws must be spared (`live`), or an environment's
-stream would run ahead.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
 import numpy as np
 
-__all__ = ["Asterix", "Breakout", "Freeway", "Game", "SpaceInvaders", "Streams", "members", "within"]
+from envs.minatar_base import Game, Streams, members, within
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-
-
-def _mix(bits: np.ndarray) -> np.ndarray:
-    """splitmix64's output function, a bijection of 64-bit words."""
-    bits = (bits ^ (bits >> np.uint64(30))) * _MIX_1
-    bits = (bits ^ (bits >> np.uint64(27))) * _MIX_2
-    return bits ^ (bits >> np.uint64(31))
-
-
-class Streams:
-    """One stream of uniform random numbers per environment: splitmix64, N at a time.
-
-    A stream depends on its seed alone and moves on only when its own environment draws, so environments may draw at different
-    steps and in any company. Draws of one environment come in the order in which the original game makes them.
-
-    Attributes:
-        state: (N,) uint64; a draw adds a constant and mixes the sum.
-    """
-
-    def __init__(self, num_envs: int) -> None:
-        self.state = np.zeros(num_envs, dtype=np.uint64)
-
-    def seed(self, seeds: np.ndarray) -> None:
-        """Start all streams anew from (N,) non-negative seeds."""
-        # Mixed, because the streams of raw neighbouring seeds would be near each other.
-        self.state = _mix(np.asarray(seeds).astype(np.uint64) + _GOLDEN)
-
-    def uniform(self, which: np.ndarray | slice) -> np.ndarray:
-        """The next number in [0, 1) of each chosen environment (indices without repeats), (M,) float64."""
-        state = self.state[which] + _GOLDEN
-        self.state[which] = state
-        return (_mix(state) >> np.uint64(11)) * 2.0**-53
-
-    def integers(self, which: np.ndarray, low: int, high: int | np.ndarray) -> np.ndarray:
-        """The next integer of each chosen environment, from `low` up to but not including `high`, (M,) int64."""
-        return low + (self.uniform(which) * (high - low)).astype(np.int64)
-
-
-def members(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Flat indices, rows and columns of what is true in a (rows, N) mask; several times as fast as its `nonzero`."""
-    flat = np.flatnonzero(mask)
-    row = flat // mask.shape[1]
-    return flat, row, flat - row * mask.shape[1]
-
-
-def within(values: np.ndarray, low: int, high: int) -> np.ndarray:
-    """np.clip, which is slow on arrays of this size."""
-    return np.minimum(np.maximum(values, low), high)
-
-
-class Game:
-    """N environments of one game.
-
-    Every array attribute is state, and only arrays are; `lanes` is 0..N-1.
-
-    Attributes:
-        channels: C of the (C, 10, 10) observations.
-        actions: size of the minimal action set.
-    """
-
-    channels: ClassVar[int]
-    actions: ClassVar[int]
-
-    def __init__(self, num_envs: int, streams: Streams) -> None:
-        self.streams = streams
-        self.lanes = np.arange(num_envs)
-
-    def restart(self, which: np.ndarray) -> None:
-        """Put the environments of these indices at the start of an episode."""
-        raise NotImplementedError
-
-    def play(self, actions: np.ndarray, live: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """One step of all: (N,) rewards and (N,) ends. Only environments of the (N,) mask `live` may draw."""
-        raise NotImplementedError
-
-    def observation(self) -> np.ndarray:
-        """(N, C, 10, 10) uint8, a new array."""
-        raise NotImplementedError
-
-    def blank(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """An empty observation, the same array flat, and where each environment begins in it, (N,)."""
-        observation = np.zeros((self.lanes.size, self.channels, 10, 10), dtype=np.uint8)
-        return observation, observation.reshape(-1), self.lanes * (self.channels * 100)
-
-    def get_state(self) -> dict[str, Any]:
-        return {name: value.copy() for name, value in vars(self).items() if isinstance(value, np.ndarray)}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            setattr(self, name, value.copy())
+__all__ = ["Asterix", "Breakout", "Freeway", "SpaceInvaders"]
 
 
 class Breakout(Game):
@@ -343,9 +246,10 @@ class Freeway(Game):
         x[x > 9] = 0
         self.car_timer = np.where(moving, self.pause, self.car_timer - 1)
         self.car_x = x
-        # Only the car of the chicken's row can hit it, before it moves or after; the lowest row has none.
+        # Only the car of the chicken's row can hit it, before it moves or after. The lowest row has none, and being hit there
+        # by the car above would change nothing.
         place = (np.minimum(y, 8) - 1) * self.lanes.size + self.lanes
-        hit = ((before.take(place) == 4) | (x.take(place) == 4)) & (y < 9)
+        hit = (before.take(place) == 4) | (x.take(place) == 4)
         self.y = np.where(hit, 9, y)
 
         self.move_timer -= self.move_timer > 0

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from envs.minatar_games import Game, Streams, members, within
+from envs.minatar_base import Game, Streams, members, within
 
 __all__ = ["Seaquest"]
 
@@ -32,8 +32,8 @@ _FIRE = 5
 _FLAT = np.array([(cell >> 4) * 10 + (cell & 15) - 1 for cell in range(160)])
 _BACK, _BULLET, _TRAIL, _ENEMY_BULLET, _FISH, _SUB, _OXYGEN, _DIVERS, _DIVER = (100 * plane for plane in range(1, 10))
 _COLUMNS = np.arange(10)
-_OXYGEN_BAR = (_COLUMNS < np.arange(11)[:, None]).astype(np.uint8)  # [tenths, x]
-_DIVER_BAR = ((_COLUMNS < 9) & (_COLUMNS >= 9 - np.arange(7)[:, None])).astype(np.uint8)  # [divers aboard, x]
+_OXYGEN_BAR = (np.arange(11)[:, None] > _COLUMNS).astype(np.uint8)  # [tenths, x]
+_DIVER_BAR = ((_COLUMNS < 9) & (9 - np.arange(7)[:, None] <= _COLUMNS)).astype(np.uint8)  # [divers aboard, x]
 
 
 def _on_board(cells: np.ndarray) -> np.ndarray:
