@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rlscale.comparison import Comparison, compare, to_csv, to_parquet
-from rlscale.comparison_words import flags, range_of, remarks, say, say_agreement, warnings
+from rlscale.comparison_words import flags, range_of, remarks, say, say_agreement, say_prediction, warnings
 from rlscale.errors import UsageError
 from rlscale.runs import RunRecord, read_run
 from rlscale.sweeps import SweepRecord, is_sweep, read_sweep
@@ -136,10 +136,13 @@ def terminal_tables(comparison: Comparison) -> list[Table]:
         if row.goal is not None:
             b_crit = say(row.measured, "not identifiable")
             figures = (b_crit, say(row.s_min, "unknown"), say(row.e_min, "unknown"))
-            mark, rates = "! " if flags(row) else "", range_of(row.learning_rates).replace(" … ", " …\n")
+            mark, rates = (
+                "! " if flags(row) or row.measured.value is None else "",
+                range_of(row.learning_rates).replace(" … ", " …\n"),
+            )
             cells = [_two_lines(figure) for figure in figures]
             measured.add_row(name, mark + cells[0], *cells[1:], rates)
-        scales = [say(row.predicted(head, "cumulative")) for head in _HEADS]
+        scales = [say_prediction(row, head, "cumulative") for head in _HEADS]
         predicted.add_row(name, *map(_two_lines, (*scales, say(row.ratio("policy", "cumulative"), "–"))))
     return [table for table in (measured, predicted) if table.row_count]
 

@@ -12,16 +12,14 @@ MIT.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from envs.minatar_base import Game, Streams
 from envs.minatar_games import Asterix, Breakout, Freeway, SpaceInvaders
 from envs.minatar_seaquest import Seaquest
-
-if TYPE_CHECKING:
-    from envs.vector import Step
+from envs.vector import Step
 
 __all__ = ["GAMES", "MinAtarEnv", "actions", "channels"]
 
@@ -71,8 +69,6 @@ class MinAtarEnv:
 
     def step(self, actions: np.ndarray) -> Step:
         """Take `actions`, (N,) int64, each below `actions(game)`; environments that ended in the last step reset instead."""
-        from envs.vector import Step  # at the top it would be a circle: `envs.vector` makes these environments
-
         reset = self._ended
         live = ~reset
         restarting = np.flatnonzero(reset)

@@ -15,7 +15,6 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, Literal
 
-from envs import minatar
 from rlscale.errors import UsageError
 
 __all__ = ["Task", "TaskListing", "find_task", "list_tasks"]
@@ -204,6 +203,8 @@ def _atari(rom: str, size: str) -> Task:
 
 
 def _minatar(game: str) -> Task:
+    from envs import minatar  # under another licence than this file: loaded when one of its games is asked for
+
     return Task(
         id=f"minatar/{game}",
         frame_shape=(minatar.channels(game), 10, 10),

@@ -120,7 +120,7 @@ class Frontier:
 
     @property
     def exponent_b_crit(self) -> float | None:
-        """B_crit of the fit with the free exponent; None where it lies outside the sizes that reached the goal."""
+        """B_crit of the fit with the free exponent; None where it lies outside the sizes."""
         return self._free[2]
 
     @cached_property
@@ -148,7 +148,36 @@ def fit(
     group: Sequence[Hashable] | None = None,
     confidence: float = 0.95,
 ) -> Frontier:
-    """..."""
+    """Fit the frontier, with intervals.
+
+    Runs that missed their goal are censored: the likelihood holds that they would have needed more steps. Every batch size
+    counts once, by the mean of its runs, because runs of one size share its learning rate and with that an error of their
+    own. The interval is that of the profile likelihood, F-calibrated: Q may rise by t² times the variance of such a mean, with
+    t of (sizes - 2) degrees of freedom. The variance is the residual one between sizes, or the pooled one of all runs with its
+    own t where that gives more; more by what neighbouring sizes err alike; more, for s_min and e_min, by what groups share.
+
+    Coverage at 95%, simulated: three fresh runs at each of 3 to 10 sizes from B_crit/16 to 16 B_crit, noise of 5, 10 or 20%, at
+    the true best rate or the best of five a factor of √2 or 2 apart, chosen on one noisy run each: B_crit 93 to 99%. Pooling
+    all runs as if independent gives 81 to 91%, and ±1 standard error 60% with five sizes. Two limits: an untuned rate costs
+    steps at every size, so s_min and e_min are those of the runs as tuned (78 to 95% cover the best rate's); and rates three
+    apart, drifting slowly against the best one along the sizes, bend the frontier itself (40 to 80%): choose finer rates.
+
+    Args:
+        batch_size: B of every run, observations per optimizer step. Any positive scale.
+        optimizer_steps: S of every run, to the goal; inf for a run that missed it.
+        observations: those to the goal, or spent without reaching it. Needed for a run that missed its goal, which is then
+            censored at observations / batch_size steps; else only kept.
+        group: for every run the name of its replicate, such as its seed, whose runs at several sizes may share an offset;
+            None for a run by itself.
+        confidence: of the intervals.
+
+    Returns:
+        A `Frontier`. Its b_crit is withheld with the reason where its interval has no end on one side, or lies outside the
+        sizes, and where fewer than three sizes have a run that reached the goal.
+
+    Raises:
+        ValueError: lengths that differ, no run, or a number that is not positive; the message names the argument.
+    """
     b, s = (np.atleast_1d(np.asarray(v, dtype=np.float64)) for v in (batch_size, optimizer_steps))
     e = np.full(b.shape, np.nan) if observations is None else np.atleast_1d(np.asarray(observations, dtype=np.float64))
     names = [None] * b.size if group is None else list(group)
@@ -332,11 +361,11 @@ def _minimum(
 
 
 def _reach(inside: Callable[[np.ndarray], np.ndarray], start: float, edge: float, count: int, points: int = 25) -> float:
-    """The farthest point from start towards edge that is inside; infinite when the edge itself is."""
+    """The farthest point from start towards edge that is inside; exactly edge when that is."""
     grid = np.linspace(edge, start, count)
     found = inside(grid)
     if found[0]:
-        return math.copysign(math.inf, edge - start)
+        return edge
     for _ in range(5):
         found[-1] = True
         index = int(found.argmax())
@@ -432,14 +461,14 @@ def _fit(points: tuple[Point, ...], confidence: float) -> Frontier:
                 q, a, curvature = runs.profile(c)
                 return sign * (a + slope * c) - np.sqrt(np.maximum(best.q + rise - q, 0.0) / curvature)
 
-            return sign * float(_minimum(least, max(low, bottom), min(high, top), 65, 3)[1])
+            return sign * float(_minimum(least, low, high, 65, 3)[1])
 
         return end(1.0), end(-1.0)
 
     low, high = region(rises[1])
-    # A bend outside the sizes that reached the goal would be the model's word, not the data's: one limit is kept.
-    low = -math.inf if best.c < runs.mean_x[0] else low
-    high = math.inf if best.c > runs.mean_x[-1] else high
+    # A bend outside the sizes would be the model's word, not the data's: only one limit is kept.
+    low = -math.inf if low == bottom or best.c < runs.sizes[0] else low
+    high = math.inf if high == top or best.c > runs.sizes[-1] else high
     reason = _advice(runs, best.c, low, high)
 
     def estimate(value: float, ends: tuple[float, float], known: bool) -> Estimate:
@@ -468,47 +497,47 @@ def _fit_exponent(points: tuple[Point, ...], confidence: float) -> tuple[Estimat
 
     best = runs.settle(3, search)
     threshold, start = best.q + _rises(runs, best, confidence)[3], math.log(best.alpha)
-    ends = [math.exp(_reach(lambda v: q(v) <= threshold, start, edge, 12, 9)) for edge in (low, high)]
-    known = ends[0] > 0 and ends[1] < math.inf
+    ends = [_reach(lambda v: q(v) <= threshold, start, edge, 12, 9) for edge in (low, high)]
+    known = ends[0] > low and ends[1] < high
+    interval = math.exp(ends[0]) if ends[0] > low else 0.0, math.exp(ends[1]) if ends[1] < high else math.inf
     reason = None if known else "these runs do not resolve the exponent: add batch sizes at both ends, or more runs"
-    inside = runs.mean_x[0] <= best.c <= runs.mean_x[-1]
-    return Estimate(best.alpha if known else None, (ends[0], ends[1]), reason), best.rms, math.exp(best.c) if inside else None
+    inside = runs.sizes[0] <= best.c <= runs.sizes[-1]
+    return Estimate(best.alpha if known else None, interval, reason), best.rms, math.exp(best.c) if inside else None
 
 
 def _too_few(runs: _Runs) -> str:
-    sizes = np.exp(runs.mean_x)
-    if not len(sizes):
+    """Why no frontier can be fitted at all, and what to add."""
+    sizes = [float(size) for size in np.exp(runs.mean_x)]
+    if not sizes:
         return "no run reached its goal: give them more observations"
-    few = f"three batch sizes must have a run that reached its goal, and only {', '.join(map(_number, sizes))} did"
-    return f"{few}: add {_number(_smaller(sizes[0]))} and {_number(_larger(sizes[-1]))}"
+    few = f"three batch sizes must have a run that reached its goal, and only {' and '.join(map(_number, sizes))} did"
+    add = [_smaller(sizes[0])] * (sizes[0] > 1) + [_larger(sizes[-1])]
+    return f"{few}: add {' and '.join(map(_number, add))}"
 
 
 def _advice(runs: _Runs, c: float, low: float, high: float) -> str | None:
     """Why the interval of B_crit, exp(low) to exp(high) about exp(c), has no end, and what to add; None where it has both."""
     first, last = math.exp(runs.mean_x[0]), math.exp(runs.mean_x[-1])
-    wants = []
-    if high == math.inf:
-        if runs.sizes[-1] > runs.mean_x[-1]:
-            wants.append(f"give the runs at {_number(math.exp(runs.sizes[-1]))} more observations")
-        else:
-            wants.append(f"add a batch size of {_number(_larger(max(last, math.exp(low))))} or more")
-    if low == -math.inf:
-        if runs.sizes[0] < runs.mean_x[0]:
-            wants.append(f"give the runs at {_number(math.exp(runs.sizes[0]))} more observations")
-        elif first > 1:
-            wants.append(f"add a batch size of {_number(_smaller(min(first, math.exp(high))))} or less")
-        else:
-            wants.append("no batch size is small enough")
-    if not wants:
+    if low > -math.inf and high < math.inf:
         return None
-    if c > runs.mean_x[-1]:
-        problem = f"steps still fall as 1/B up to {_number(last)}"
-    elif c < runs.mean_x[0]:
-        problem = f"steps hardly rise down to {_number(first)}"
+    wants = []
+    if high == math.inf and runs.sizes[-1] > runs.mean_x[-1]:
+        wants.append(f"give the runs above {_number(last)} more observations")
+    elif high == math.inf:
+        wants.append(f"add a batch size of {_number(_larger(max(last, math.exp(low))))} or more")
+    if low == -math.inf and runs.sizes[0] < runs.mean_x[0]:
+        wants.append(f"give the runs below {_number(first)} more observations")
+    elif low == -math.inf and first > 1:
+        smaller = _smaller(min(first, math.exp(high)))
+        wants.append(f"add a batch size of {_number(smaller)}{' or fewer' * (smaller > 1)}")
+    if low > -math.inf:
+        problem = f"optimizer steps still fall nearly as 1/B up to a batch size of {_number(last)}"
+    elif high < math.inf:
+        problem = f"optimizer steps hardly rise down to a batch size of {_number(first)}"
     else:
-        problem = "the runs scatter too much: add more runs, or"
-        return f"{problem} {', and '.join(wants)}"
-    return f"{problem}: {', and '.join(wants)}"
+        problem = "these runs scatter too much to show where the frontier bends"
+        wants.append("add more runs")
+    return f"{problem}: {', and '.join(wants) or 'there is no smaller one to add'}"
 
 
 def _larger(size: float) -> float:

@@ -47,5 +47,21 @@ class ScaledBandit(Bandit):
     factors = (0.0, 2.0)
 
 
+class Episodes(Bandit):
+    """Episodes of 1 or of 20 steps, by a coin, with reward 1 a step: short ones finish more often."""
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed)
+        self._left = self.np_random.choice([1, 20], self.num_envs)
+        return observation, info
+
+    def step(self, actions):
+        reset = self._ended
+        self._left = np.where(reset, self.np_random.choice([1, 20], self.num_envs), self._left - 1)
+        self._ended = (self._left == 0) & ~reset
+        reward = np.where(reset, 0.0, 1.0)
+        return self._observation(), reward, self._ended.copy(), np.zeros(self.num_envs, dtype=bool), {}
+
+
 def broken(num_envs: int):
     raise RuntimeError("no such simulator")

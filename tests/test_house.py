@@ -7,14 +7,18 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from agents.config import TrainConfig, config_to_dict, default_config
 from agents.fragments import Fragment
 from agents.train import train
 from benchmarks.options import parse_train
+from benchmarks.sweep import run_sweeps
+from benchmarks.sweep_options import SweepOptions
 from envs import find_task
 from rlscale.events import _NAMES
 from rlscale.runs import read_run
+from rlscale.sweeps import read_sweep
 
 ROOT = Path(__file__).parent.parent
 MAY_IMPORT = {
@@ -43,7 +47,7 @@ def test_imports_run_down_only(path):
 
 
 def test_the_mathematics_needs_neither_ray_nor_environments_nor_files():
-    for name in ("noise", "estimate"):
+    for name in ("noise", "estimate", "frontier", "crossing", "agreement"):
         path = ROOT / "rlscale" / f"{name}.py"
         assert not set(imported(path)) & {"ray", "gymnasium", "ale_py", "pathlib", "os", "io"}
         assert "open(" not in path.read_text()
@@ -134,6 +138,23 @@ def test_every_logged_metric_is_in_the_glossary(tmp_path):
     logged = set(record.rows[-1]) | set(record.rows[-1]["noise"][0]) | set(record.manifest) | set(record.manifest["segments"][0])
     logged |= {entry["head"] for row in record.rows for entry in row["noise"]} | {field.name for field in fields(Fragment)}
     logged |= set(_NAMES.values()) | {"block"}
+    assert logged - defined == set()
+
+
+def test_every_field_of_a_sweep_is_in_the_glossary(tmp_path):
+    options = SweepOptions(
+        tasks=("classic/cartpole",), batch_sizes="256", goals=(40.0, 60.0), rates=1, seeds=1, evaluation_episodes=8, jobs=0
+    )
+    (folder,) = run_sweeps(replace(options, out=str(tmp_path)), [], Console(quiet=True))
+    record = read_sweep(folder)
+    logged = set(record.manifest) | set(record.plan)
+    for result in record.results.values():
+        logged |= set(result) | {result["stage"], result["state"]}
+        for part in ("goals", "evaluations", "noise", "noise_windows"):
+            logged |= {key for entry in result[part] for key in entry}
+        logged |= {entry["quantity"] for entry in result["noise"]}
+    assert {"noise", "interval", "gain", "cumulative"} <= logged, "the sweep measured nothing"
+    defined = set(re.findall(r"`([^`]+)`", (ROOT / "docs" / "glossary.md").read_text()))
     assert logged - defined == set()
 
 

@@ -1,5 +1,6 @@
 """Sweeps as they run: killed at random moments, failing runs, workers that die, Ray and in process, and bad input."""
 
+import contextlib
 import json
 import os
 import random
@@ -21,15 +22,15 @@ from rlscale.sweeps import Sweep, read_sweep
 QUICK = {
     "tasks": ("classic/cartpole",),
     "batch_sizes": "64,256",
-    "goals": (30.0, 45.0),
+    "goals": (40.0, 60.0),
     "rates": 3,
     "seeds": 1,
     "evaluation_episodes": 16,
-    "noise_batch": 256,
+    "noise_batch": 64,
 }
 QUICK_WORDS = [
-    *("classic/cartpole", "--batch-sizes", "64,256", "--goals", "30", "45", "--rates", "3", "--seeds", "1"),
-    *("--evaluation-episodes", "16", "--noise-batch", "256"),
+    *("classic/cartpole", "--batch-sizes", "64,256", "--goals", "40", "60", "--rates", "3", "--seeds", "1"),
+    *("--evaluation-episodes", "16", "--noise-batch", "64"),
 ]
 CLOCKS = ("seconds", "evaluation_seconds")  # what differs between two runs of the same trial
 
@@ -112,10 +113,8 @@ def kill_tree(process):
     except psutil.NoSuchProcess:
         return
     for member in family:
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):
             member.kill()
-        except psutil.NoSuchProcess:
-            pass
     process.wait()
 
 
