@@ -1,27 +1,30 @@
-"""Three of the paper's claims on one MinAtar game, each from a few runs: growth, temperature, model size.
+"""Three of the paper's claims on one MinAtar game, from a few runs of each kind, every run on one core.
 
-    python -m benchmarks.studies [growth] [temperature] [width]
+    python -m benchmarks.studies
 
-* growth: does the noise scale of each head grow over training?
-* temperature: cut ε/B sixteenfold for a stretch of training and restore it; does the noise scale follow and come back?
-* width: three widths of the network; does the noise scale differ at equal return, or only through the return?
+* growth: does the noise scale of each head grow over training? The *plain* runs.
+* temperature: cut ε/B sixteenfold for a stretch of training and restore it; does the noise scale follow and come back? The *cold*
+  runs beside the plain ones of the same seeds.
+* model size: three widths of the network; does the noise scale differ at equal return, or only through the return? The *narrow*
+  and *wide* runs beside the plain ones.
 
-The noise is measured at every iteration and pooled over windows of updates; returns are those of frozen policies. Writes
-results/studies/<study>.json; docs/studies.md says what came out, and draws the pictures from the records.
+The noise of every head is pooled over windows of updates, and the policy at the end of each window is evaluated. Writes
+results/studies.json; `python docs/pictures/studies.py` draws it, and docs/studies.md says what came out.
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tyro
-from rich.console import Console
 from rich.progress import track
 
-from agents.config import TrainConfig
 from agents.evaluate import Evaluator
 from agents.session import Session
 from benchmarks.measuring import write_result
@@ -30,66 +33,76 @@ from envs import find_task
 from rlscale.noise import BlockStatistics, pool
 
 WINDOW = 20  # optimizer steps of a window
+PERIOD = 2  # optimizer steps between measurements
 HEADS = ("policy", "value", "joint", "policy_last_layer")
-TEMPERATURE = 16.0
+CUT = 16.0  # of ε in a cold stretch
 
 
 @dataclass(frozen=True)
 class Options:
-    """Which studies, and on what."""
+    """Growth, temperature and model size of the noise scale."""
 
-    studies: tuple[Literal["growth", "temperature", "width"], ...] = ("growth", "temperature", "width")
-    """Which of the three."""
     task: str = "minatar/breakout"
-    """A task whose runs take a minute."""
+    """A task whose runs take minutes."""
     batch_size: int = 2048
     """Observations per optimizer step."""
-    learning_rate: float = 5e-3
+    learning_rate: float = 7e-3
     """A good one for that batch size."""
-    optimizer_steps: int = 600
-    """Length of each run."""
+    optimizer_steps: int = 480
+    """Length of each run; the middle third is the cold stretch."""
     seeds: int = 3
     """Runs of each kind."""
     episodes: int = 64
     """Episodes of each evaluation, one at the end of each window."""
-    out: Path = Path("results/studies")
-    """Where the records go."""
+    widths: tuple[int, int, int] = (32, 128, 512)
+    """Hidden units of the narrow, plain and wide runs."""
+    out: Path = Path("results/studies.json")
+    """The record."""
 
 
-def run(options: Options, seed: int, *, width: int | None = None, cold: tuple[int, int] | None = None) -> list[dict[str, Any]]:
-    """One run; per window the noise scale of each head and the return of the policy at its end.
+@dataclass(frozen=True)
+class Kind:
+    """What one run differs in.
 
-    Args:
-        options: see there.
+    Attributes:
+        name: `plain`, `cold`, `narrow` or `wide`.
+        width: hidden units.
+        cold: first and last optimizer step of the stretch in which ε/B is a sixteenth, by way of ε, which leaves the noise
+            measurement itself as it was; None for none.
         seed: of everything.
-        width: of the network.
-        cold: first and last optimizer step of the stretch in which ε/B is a sixteenth. Cutting ε and not raising B leaves the
-            noise measurement itself as it was.
     """
-    chosen = SweepOptions(tasks=(options.task,), batch_sizes=str(options.batch_size), width=width)
+
+    name: str
+    width: int
+    cold: tuple[int, int] | None
+    seed: int
+
+
+def run(options: Options, kind: Kind) -> dict[str, Any]:
+    """One run; per window the noise scale of each head and the return of the policy at its end."""
+    chosen = SweepOptions(tasks=(options.task,), batch_sizes=str(options.batch_size), width=kind.width)
     plan = make_plan(options.task, chosen)
-    trial = replace(plan.next_trials({})[0], seed=seed, learning_rate=options.learning_rate, measures_noise=True)
-    config: TrainConfig = plan.config_of(trial)
-    every = replace(config.noise, joint_noise_period=2, policy_noise_period=2, value_noise_period=2)
-    config = replace(config, noise=every)
+    trial = replace(plan.first_trials()[0], seed=kind.seed, learning_rate=options.learning_rate, measures_noise=True)
+    config = plan.config_of(trial)
+    often = replace(config.noise, joint_noise_period=PERIOD, policy_noise_period=PERIOD, value_noise_period=PERIOD)
+    config = replace(config, noise=often)
     session = Session(config, find_task(options.task))
     session.start()
     evaluator = Evaluator(
         session.task,
         config.update.network,
-        width,
+        kind.width,
         episodes=options.episodes,
         bfloat16=session.acts_in_bfloat16,
-        seed=seed,
+        seed=kind.seed,
         threads=1,
     )
     windows: list[dict[str, Any]] = []
     measured: dict[str, list[BlockStatistics]] = {head: [] for head in HEADS}
     for step in range(options.optimizer_steps):
-        is_cold = cold is not None and cold[0] <= step < cold[1]
-        iterated = session.iterate(options.learning_rate / (TEMPERATURE if is_cold else 1.0))
-        if iterated is None:
-            continue
+        is_cold = kind.cold is not None and kind.cold[0] <= step < kind.cold[1]
+        iterated = session.iterate(options.learning_rate / (CUT if is_cold else 1.0))
+        assert iterated is not None, "16 steps cannot all be resets"
         row, result = iterated
         for record in result.noise:
             measured[record.head].append(record.statistics)
@@ -108,45 +121,37 @@ def run(options: Options, seed: int, *, width: int | None = None, cold: tuple[in
             measured = {head: [] for head in HEADS}
     session.close()
     evaluator.close()
-    return windows
+    return {**asdict(kind), "windows": windows}
 
 
 def _packed(statistics: list[BlockStatistics]) -> dict[str, Any]:
     noise = pool(statistics)
-    return {"value": noise.b_simple, "interval": noise.interval, "trace_cov": noise.trace_cov, "grad_sq": noise.grad_sq}
-
-
-def growth(options: Options) -> list[dict[str, Any]]:
-    """Plain runs."""
-    return [{"seed": seed, "windows": run(options, seed)} for seed in track(range(options.seeds), "growth")]
-
-
-def temperature(options: Options) -> list[dict[str, Any]]:
-    """Runs with a cold stretch in their middle third, each beside the same seed without it."""
-    third = options.optimizer_steps // 3 // WINDOW * WINDOW
-    cases = [(seed, cold) for seed in range(options.seeds) for cold in (None, (third, 2 * third))]
-    return [{"seed": seed, "cold": cold, "windows": run(options, seed, cold=cold)} for seed, cold in track(cases, "temperature")]
-
-
-def width(options: Options) -> list[dict[str, Any]]:
-    """Runs of three widths, each four times the one before."""
-    cases = [(seed, units) for units in (32, 128, 512) for seed in range(options.seeds)]
-    return [{"seed": seed, "width": units, "windows": run(options, seed, width=units)} for seed, units in track(cases, "width")]
+    high = noise.interval[1] if noise.b_simple is not None else None  # null: no upper end
+    interval = (noise.interval[0], high)
+    return {"value": noise.b_simple, "interval": interval, "trace_cov": noise.trace_cov, "grad_sq": noise.grad_sq}
 
 
 def main() -> None:
-    """Run the studies that were named and write a record of each."""
+    """Make every run and write the record."""
     options = tyro.cli(Options)
-    console = Console()
-    for name in options.studies:
-        readings = {"growth": growth, "temperature": temperature, "width": width}[name](options)
-        settings = {**asdict(options), "out": str(options.out), "studies": [name]}
-        write_result(
-            options.out / f"{name}.json",
-            "python -m benchmarks.studies " + " ".join(sys.argv[1:]),
-            {"settings": settings, "runs": readings},
+    third = options.optimizer_steps // 3 // WINDOW * WINDOW
+    narrow, plain, wide = options.widths
+    kinds = [
+        Kind(name, width, cold, seed)
+        for name, width, cold in (
+            ("wide", wide, None),
+            ("plain", plain, None),
+            ("cold", plain, (third, 2 * third)),
+            ("narrow", narrow, None),
         )
-        console.print(f"{name} done")
+        for seed in range(options.seeds)
+    ]
+    cores = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool_of_processes:
+        runs = list(track(pool_of_processes.map(run, [options] * len(kinds), kinds), "runs", total=len(kinds)))
+    settings = {**asdict(options), "out": str(options.out)}
+    command = " ".join(["python -m benchmarks.studies", *sys.argv[1:]])
+    write_result(options.out, command, {"settings": settings, "runs": runs})
 
 
 if __name__ == "__main__":
