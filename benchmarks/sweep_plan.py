@@ -33,7 +33,7 @@ __all__ = ["Choice", "Plan"]
 MOST_WIDENINGS = 3
 CENTRE_PATIENCE = 4.0  # a size's first run is given up after so many times the observations of the next larger size
 PATIENCE = {"coarse": 2.5, "fine": 2.0, "final": 5.0}  # a run is given up after so many times the best known steps
-NOISE_PERIOD = 4  # optimizer steps between measurements at the noise batch; others at equal cost per observation
+NOISE_PERIOD = 4  # optimizer steps between measurements at the noise batch and above; more for smaller, noisier batches
 FEWEST_STEPS = 24  # never give up sooner: crossings need a few evaluations on either side
 
 
@@ -97,7 +97,7 @@ class Plan:
     def config_of(self, trial: Trial) -> TrainConfig:
         """Settings of one trial's run."""
         config = self.config
-        period = max(1, NOISE_PERIOD * self.noise_batch // trial.batch_size) if trial.measures_noise else 0
+        period = NOISE_PERIOD * max(1, self.noise_batch // trial.batch_size) if trial.measures_noise else 0
         return replace(
             config,
             seed=trial.seed,

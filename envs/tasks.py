@@ -101,7 +101,7 @@ _CLASSIC = {
 _MINATAR_GOALS: dict[str, tuple[float, ...]] = {
     "asterix": (1.0, 2.0),
     "breakout": (2.0, 4.0),
-    "freeway": (10.0, 20.0),
+    "freeway": (2.0, 10.0),
     "seaquest": (1.0, 2.0),
     "space_invaders": (8.0, 16.0, 30.0),
 }

@@ -163,7 +163,7 @@ def fit(
     apart, drifting slowly against the best one along the sizes, bend the frontier itself (40 to 80%): choose finer rates.
 
     Args:
-        batch_size: B of every run, observations per optimizer step. Any positive scale.
+        batch_size: B of every run, observations per optimizer step; exactly the same number for runs meant as one size.
         optimizer_steps: S of every run, to the goal; inf for a run that missed it.
         observations: those to the goal, or spent without reaching it. Needed for a run that missed its goal, which is then
             censored at observations / batch_size steps; else only kept.
@@ -291,7 +291,7 @@ class _Runs:
             c, alpha = search()
             before = self.sigma
             for _ in range(50):
-                q, a = (float(v[0]) for v in self.profile(np.array([c]), alpha)[:2])
+                a = float(self.profile(np.array([c]), alpha)[1][0])
                 r = self.y - a - _bend(alpha * (c - self.x))
                 squares = float(r[~self.missed] @ r[~self.missed])
                 rms = math.sqrt(squares / (len(r) - missed))
@@ -306,10 +306,11 @@ class _Runs:
                 if freedom < 0.5:
                     squares, freedom = squares + self.sigma**2 * (missed + surplus), len(r)
                 last, self.sigma = self.sigma, max(math.sqrt(squares / freedom), _NOISE_FLOOR)
-                if not missed or abs(self.sigma / last - 1) < 1e-3:
+                if not missed or abs(self.sigma / last - 1) < 1e-4:
                     break
             if not missed or abs(self.sigma / before - 1) < 1e-3:
                 break
+        q = float(self.profile(np.array([c]), alpha)[0][0])  # at the σ that all intervals use
         mean = np.bincount(self.size, r)[self.counts] / self.count[self.counts]
         between = mean**2 + np.bincount(self.size, left)[self.counts] / self.count[self.counts] ** 2
         total = float((r**2 + left)[self.counts[self.size]].sum())
@@ -362,14 +363,14 @@ def _minimum(
 
 def _reach(inside: Callable[[np.ndarray], np.ndarray], start: float, edge: float, count: int, points: int = 25) -> float:
     """The farthest point from start towards edge that is inside; exactly edge when that is."""
-    grid = np.linspace(edge, start, count)
+    grid, fine = np.linspace(edge, start, count), np.linspace(0.0, 1.0, points)
     found = inside(grid)
     if found[0]:
         return edge
     for _ in range(5):
         found[-1] = True
         index = int(found.argmax())
-        grid = np.linspace(grid[index - 1], grid[index], points)
+        grid = grid[index - 1] + (grid[index] - grid[index - 1]) * fine
         found = inside(grid)
     return float(grid[-1])
 
@@ -405,7 +406,7 @@ def _rises(runs: _Runs, best: _Best, confidence: float) -> list[float]:
         between = lack * max(1.0, float(h @ correlation @ h) / square)
         offsets = np.bincount(runs.group[kept], (h / counts)[place])
         extra = shared * float(offsets @ offsets) / square
-        degrees = (between + extra) ** 2 / max(between**2 / best.degrees + extra**2 / groups, 1e-300)  # Satterthwaite
+        degrees = (between + extra) ** 2 / max(between**2 / best.degrees + extra**2 / groups, 1e-300)  # Satterthwaite's
         rises.append(max(least, t_squared(max(degrees, 1.0)) * (between + extra)))
     return [*rises, max(least, t_squared(best.degrees) * lack)]
 
@@ -511,6 +512,8 @@ def _too_few(runs: _Runs) -> str:
     if not sizes:
         return "no run reached its goal: give them more observations"
     few = f"three batch sizes must have a run that reached its goal, and only {' and '.join(map(_number, sizes))} did"
+    if runs.missed.any():
+        return f"{few}: give the others more observations"
     add = [_smaller(sizes[0])] * (sizes[0] > 1) + [_larger(sizes[-1])]
     return f"{few}: add {' and '.join(map(_number, add))}"
 
