@@ -107,7 +107,7 @@ class Update:
     threads: int = 0
     """CPU threads of the learner, and of sampling in this process; 0 for all cores."""
     chunk: int | None = None
-    """Most observations that pass through the network at once, which bounds memory; None: 4096 on CUDA, else 256, or 1024 of small ones."""
+    """Most observations in the network at once, which bounds memory; None: 4096 on CUDA, else 256, or 1024 small ones."""
 
 
 @dataclass(frozen=True)

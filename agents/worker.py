@@ -16,8 +16,8 @@ from agents.fragments import Fragment
 from agents.machine import keep_freed_memory
 from agents.networks import ActingNetwork, flatten_parameters, make_network
 from envs import Task, make_env
-from envs.tasks import Network
 from envs.pool import PoolEnv
+from envs.tasks import Network
 from envs.vector import AtariEnv, Step
 
 __all__ = ["RolloutWorker", "WorkerSettings"]
@@ -90,8 +90,8 @@ class RolloutWorker:
     def _desynchronize(self, most: int) -> None:
         """Leave environment i where its own number of random steps, uniform in 0 … most, has brought it.
 
-        Atari and EnvPool environments restart one by one, so that at the end each has taken its own number. Others cannot; there all
-        take `most` steps and their episodes' random lengths do the rest.
+        Atari and EnvPool environments restart one by one, so that at the end each has taken its own number. Others cannot;
+        there all take `most` steps and their episodes' random lengths do the rest.
         """
         n = self.settings.environments
         restart_at = most - self._generator.integers(0, most + 1, size=n)
