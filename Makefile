@@ -8,7 +8,7 @@ STAMP := .venv/installed
 .PHONY: help install demo test lint types unit bench peers clean
 
 help:
-	@echo "make demo     train Atari Pong on two Ray actors for two minutes and write a report page"
+	@echo "make demo     measure the critical batch size of MinAtar Breakout, train Pong for a minute, write a page"
 	@echo "make test     lint, types and tests"
 	@echo "make install  the environment in .venv that both use"
 	@echo "make bench    cost of the noise measurement, and sampling against bare processes"
@@ -23,9 +23,17 @@ $(STAMP): pyproject.toml constraints.txt
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $(STAMP)
 
+# The sweep: fewer sizes, rates and seeds than the default, so that it takes some three minutes on two cores.
 demo: $(STAMP)
-	.venv/bin/rlscale train atari/pong --actors 2 --seconds 120 --environments 32 --rollout-length 64 --mini-batch 512 --epochs 3 \
-		--policy-noise-period 2 --value-noise-period 4 --run runs/demo-$$(date +%Y%m%d-%H%M%S) --report
+	@set -e; folder=runs/demo-$$(date +%Y%m%d-%H%M%S); \
+	echo "== the critical batch size of MinAtar Breakout"; \
+	.venv/bin/rlscale sweep minatar/breakout --batch-sizes 128..8192 --rates 3 --seeds 2 --no-neighbours \
+		--evaluation-episodes 64 --out $$folder; \
+	echo "== a minute of Atari Pong on two Ray actors"; \
+	.venv/bin/rlscale train atari/pong --actors 2 --seconds 60 --environments 32 --rollout-length 64 --mini-batch 512 --epochs 3 \
+		--policy-noise-period 2 --value-noise-period 4 --run $$folder/atari-pong; \
+	.venv/bin/rlscale report $$folder/atari-pong; \
+	.venv/bin/rlscale compare $$folder/minatar-breakout $$folder/atari-pong --out $$folder/comparison.html
 
 test: lint types unit
 
