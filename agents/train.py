@@ -138,6 +138,7 @@ def _loop(session: Session, run: Run, stop: threading.Event, follow: Follow) -> 
     """Iterations until the budget is spent or a stop is asked for."""
     config, learner = session.config, session.learner
     started = last_checkpoint = time.perf_counter()
+    before = session.progress.seconds
     next_snapshot = _next_snapshot(config, max(run.snapshot_steps(learner.optimizer_steps), default=0))
     while not stop.is_set() and not _finished(session, time.perf_counter() - started):
         iterated = session.iterate(_learning_rate(session))
@@ -152,6 +153,7 @@ def _loop(session: Session, run: Run, stop: threading.Event, follow: Follow) -> 
         if time.perf_counter() - last_checkpoint >= config.recording.checkpoint_seconds:
             _save(run, session)
             last_checkpoint = time.perf_counter()
+        session.progress.seconds = before + time.perf_counter() - started  # what recording took is part of the run
 
 
 def _finished(session: Session, session_seconds: float) -> bool:

@@ -55,7 +55,7 @@ def ours(precision: str, *, noise: bool) -> Callable[[int], list[float]]:
             run = Path(folder) / "run"
             words = ["train", "atari/pong", "--environments", ENVIRONMENTS, "--rollout-length", STEPS, "--epochs", EPOCHS]
             words += ["--mini-batch", MINI_BATCH, "--precision", precision, "--actors", 2, "--run", run]
-            words += [] if noise else ["--no-joint-noise", "--policy-noise-period", 0]
+            words += [] if noise else ["--joint-noise-period", 0, "--policy-noise-period", 0]
             words += [] if noise else ["--value-noise-period", 0, "--entropy-noise-period", 0]
             words += ["--optimizer-steps", (iterations + WARM_UP) * EPOCHS * BATCH // MINI_BATCH]
             subprocess.run([sys.executable, "-m", "rlscale", *map(str, words)], check=True, stdout=subprocess.DEVNULL)

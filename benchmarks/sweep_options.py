@@ -87,7 +87,7 @@ class SweepOptions:
 # Where the best learning rates of a family of tasks were found: ε* and B* of the grid's centre, and what a run may spend.
 _CENTRES: dict[str, tuple[float, float, int]] = {
     "minatar": (2e-2, 2048.0, 6_000_000),
-    "classic": (1e-2, 512.0, 4_000_000),
+    "classic": (3e-3, 512.0, 4_000_000),
     "atari": (2e-3, 2048.0, 10_000_000),
     "other": (3e-3, 2048.0, 10_000_000),
 }

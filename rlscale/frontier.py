@@ -158,9 +158,9 @@ def fit(
 
     Coverage at 95%, simulated: three fresh runs at each of 3 to 10 sizes from B_crit/16 to 16 B_crit, noise of 5, 10 or 20%, at
     the true best rate or the best of five a factor of √2 or 2 apart, chosen on one noisy run each: B_crit 93 to 99%. Pooling
-    all runs as if independent gives 81 to 91%, and ±1 standard error 60% with five sizes. Two limits: an untuned rate costs
-    steps at every size, so s_min and e_min are those of the runs as tuned (78 to 95% cover the best rate's); and rates three
-    apart, drifting slowly against the best one along the sizes, bend the frontier itself (40 to 80%): choose finer rates.
+    all runs as if independent gives 81 to 91% there, and ±1 standard error 60% with five sizes. Two limits. A rate beside the
+    best costs steps at every size, so s_min and e_min are those of the runs as tuned (the best rate's in 78 to 98%). And rates
+    three apart that drift against the best one along the sizes bend the frontier itself (58 to 92%): choose finer ones.
 
     Args:
         batch_size: B of every run, observations per optimizer step; exactly the same number for runs meant as one size.
