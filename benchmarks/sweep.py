@@ -12,6 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -161,6 +162,7 @@ def failed(trial: Trial, reason: str) -> dict[str, Any]:
         "noise": [],
         "noise_windows": [],
         "seconds": 0.0,
+        "commit": _commit(),
     }
 
 
@@ -168,7 +170,7 @@ def run_job(job: Job) -> dict[str, Any]:
     """Run the trial, its record in `job.folder`; what an interrupted attempt left there is removed first."""
     shutil.rmtree(job.folder, ignore_errors=True)
     try:
-        return run_trial(
+        result = run_trial(
             job.trial,
             goals=job.plan.goals,
             most_observations=job.plan.most_observations,
@@ -176,9 +178,16 @@ def run_job(job: Job) -> dict[str, Any]:
                 job.plan.config_of(job.trial), episodes=job.plan.episodes, folder=job.folder, command=list(job.command)
             ),
         )
+        return {**result, "commit": _commit()}
     except Exception as error:  # one run's failure is a result of the sweep, not its end
         lines = str(error).strip().splitlines()
         return failed(job.trial, f"{type(error).__name__}: {lines[0] if lines else ''}")
+
+
+@cache
+def _commit() -> str | None:
+    """Commit of this code, once a process: a sweep may be finished by another version than began it."""
+    return find_commit()
 
 
 class _LocalPool:

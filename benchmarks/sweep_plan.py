@@ -7,13 +7,17 @@ The rule, at every batch size:
    next larger one. The other rates are given up after 2.5 times their centre's optimizer steps.
 2. while the best rate lies on an edge of the grid, one more beyond that edge, three times at most; a best rate that still lies on
    an edge marks the size *provisional*.
-3. *fine*: half an octave to both sides of the best, same seed.
+3. *fine*: half an octave to both sides of the best, same seed; again if that makes another rate the best.
 4. *final*: S measured on fresh seeds at the chosen rate and at its two neighbours. The frontier is made of the runs at the chosen
    rate alone: nothing was chosen by looking at them.
 
-The best rate is the one that reaches the last goal in the fewest optimizer steps; where none does, the most goals, then the
-fewest steps. What a run may cost depends only on results named here, never on what else happens to be finished, so a sweep gives
-the same result in whatever order its runs end. Nothing is run here.
+The best rate reaches the last goal in the fewest optimizer steps; where none does, the most goals, then the fewest steps. One
+run's ln S is lucky or unlucky by a third, and a rate on the brink of instability may look best by luck: so after the coarse
+stage ln S is averaged over the rates within an octave (weights 1, 2/3, 1/3 at distances of 0, ½ and 1 octave), a run that
+missed the goal counting with twice the steps it made.
+
+What a run may cost depends only on results named here, never on what else happens to be finished, so a sweep gives the same
+result in whatever order its runs end. Nothing is run here.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ from benchmarks.trial import Trial
 __all__ = ["Choice", "Plan"]
 
 MOST_WIDENINGS = 3
+MOST_REFINEMENTS = 3
 CENTRE_PATIENCE = 4.0  # a size's first run is given up after so many times the observations of the next larger size
 PATIENCE = {"coarse": 2.5, "fine": 2.0, "final": 5.0}  # a run is given up after so many times the best known steps
 NOISE_PERIOD = 4  # optimizer steps between measurements at the noise batch and above; more for smaller, noisier batches
@@ -137,7 +142,8 @@ class Plan:
         tried = [t for t in self._of_size(batch_size, results) if t.stage != "final"]
         complete = all(t.id in results for t in tried)
         done = {t.rate_index: results[t.id] for t in tried if t.id in results}
-        best = _best(done)
+        fine = any(t.stage == "fine" for t in tried)
+        best = _smoothed_best(done) if fine and complete else _best(done)
         on_edge = best is not None and self.rates > 1 and best in (min(done), max(done))
         return Choice(best, on_edge, complete)
 
@@ -167,15 +173,16 @@ class Plan:
         best = _best(done)
         if best is None:
             return trials  # no rate reached any goal: nothing to refine, and these runs are its censored points
-        if self.rates > 1:
+        for _ in range(MOST_REFINEMENTS if self.rates > 1 else 0):
             by = next(t.id for t in trials if t.rate_index == best)
-            for k in (best - 1, best + 1):
-                trials.append(self._trial("fine", batch_size, k, 0, _steps_to_last_goal(done[best]), by))
+            missing = [k for k in (best - 1, best + 1) if k not in done]
+            if not missing:
+                break
+            trials += [self._trial("fine", batch_size, k, 0, _steps_to_last_goal(done[best]), by) for k in missing]
             if not _all_in(trials, results):
                 return trials
-        done = {t.rate_index: results[t.id] for t in trials}
-        best = _best(done)
-        assert best is not None
+            done = {t.rate_index: results[t.id] for t in trials}
+            best = _smoothed_best(done)
         by = next(t.id for t in trials if t.rate_index == best)
         for seed in range(1, self.seeds + 1):
             trials.append(self._trial("final", batch_size, best, seed, _steps_to_last_goal(done[best]), by))
@@ -244,7 +251,36 @@ def _all_in(trials: list[Trial], results: Mapping[str, dict[str, Any]]) -> bool:
 
 def _steps_to_last_goal(result: dict[str, Any]) -> float | None:
     """S to the last goal; None for a run that did not get there."""
-    steps: float | None = result["goals"][-1]["optimizer_steps"] if result["goals"] else None
+    return _steps_to(result, -1)
+
+
+def _smoothed_best(done: Mapping[int, dict[str, Any]]) -> int:
+    """k of the best rate by ln S averaged over the rates within an octave; only rates that came as far as any may win."""
+    best = _best(done)
+    assert best is not None
+    goals = _reached(done[best])
+
+    def log_steps(k: int) -> float:
+        steps = _steps_to(done[k], goals - 1)
+        return math.log(steps if steps is not None else 2 * max(done[k]["optimizer_steps"], 1))
+
+    def score(k: int) -> tuple[float, int]:
+        near = [other for other in done if abs(other - k) <= 2 and done[other]["goals"]]
+        weight = {other: 1 - abs(other - k) / 3 for other in near}
+        mean = sum(weight[other] * log_steps(other) for other in near) / sum(weight.values())
+        return mean, abs(k)
+
+    return min((k for k in done if _reached(done[k]) == goals), key=score)
+
+
+def _reached(result: dict[str, Any]) -> int:
+    """How many goals the run reached."""
+    return sum(goal["optimizer_steps"] is not None for goal in result["goals"])
+
+
+def _steps_to(result: dict[str, Any], goal: int) -> float | None:
+    """S to the goal of that number; None for a run that did not get there."""
+    steps: float | None = result["goals"][goal]["optimizer_steps"] if result["goals"] else None
     return steps
 
 
