@@ -15,6 +15,7 @@ import torch
 
 from agents.networks import ActingNetwork, flatten_parameters, make_network
 from envs import Task, make_env
+from envs.pool import PoolEnv
 from envs.tasks import Network
 from rlscale.crossing import Evaluated
 
@@ -69,18 +70,26 @@ class Evaluator:
         self._env = make_env(task, episodes, threads=threads, cut_on_life_loss=False)
         self._network = make_network(task, network, seed, width)
         self._flat = flatten_parameters(self._network)
+        self._begun = False
 
     def evaluate(self, weights: np.ndarray, key: int) -> Evaluation:
         """Play one episode in every environment with these parameters, (P,) float32, sampling actions as in training.
 
         Args:
-            key: which policy this is (its optimizer steps); with the seed it decides all randomness.
+            key: which policy this is (its optimizer steps); with the seed it decides all randomness. (EnvPool's environments
+                go on with their own generators, so there the order of evaluations counts too.)
         """
         started = time.perf_counter()
         generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([self._seed, 0xE7A1, key])))
         self._flat.copy_(torch.tensor(weights))
         policy = ActingNetwork(self._network, self._bfloat16)
-        observation = self._env.reset(generator.integers(0, 2**31 - 1, size=self._episodes))
+        seeds = generator.integers(0, 2**31 - 1, size=self._episodes)
+        if isinstance(self._env, PoolEnv) and self._begun:
+            # Making football's environments anew would take 40 MB each that are never given back.
+            observation = self._env.restart(np.ones(self._episodes, dtype=bool), seeds)
+        else:
+            observation = self._env.reset(seeds)
+        self._begun = True
         returns = np.zeros(self._episodes)
         playing = np.ones(self._episodes, dtype=bool)
         action = np.zeros(self._episodes, dtype=np.int64)

@@ -98,7 +98,7 @@ def read_folders(folders: Sequence[str]) -> tuple[list[SweepRecord], list[RunRec
     """Sweeps and runs in these folders, and a sentence for each that could not be read beside others that could.
 
     Raises:
-        UsageError: none named, one that is neither, or not one that can be read (then the first one's reason).
+        UsageError: none named, or not one that can be read (then the first one's reason).
     """
     if not folders:
         mend = "Name folders of sweeps or runs, for example: rlscale compare sweeps/*"
@@ -110,7 +110,8 @@ def read_folders(folders: Sequence[str]) -> tuple[list[SweepRecord], list[RunRec
         named = next(Path(name) for name in folders if Path(name).resolve() == folder)
         if not is_sweep(named) and not (named / "manifest.json").exists():
             problem = "holds neither a sweep nor a run" if named.exists() else "does not exist"
-            raise UsageError("FOLDER", f"{named} {problem}", "Name folders that rlscale sweep or rlscale train wrote")
+            errors.append(UsageError("FOLDER", f"{named} {problem}", "Name folders that rlscale sweep or rlscale train wrote"))
+            continue
         try:
             if is_sweep(named):
                 sweeps.append(read_sweep(named, "FOLDER"))

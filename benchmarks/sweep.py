@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from agents.cluster import connect, disconnect
+from agents.fleet import LostWorkerError
 from agents.machine import describe_machine, find_commit, find_versions, resolve_device
 from benchmarks.sweep_display import SweepDisplay
 from benchmarks.sweep_options import SweepOptions, make_plan
@@ -30,8 +31,8 @@ from rlscale.sweeps import Sweep
 
 __all__ = ["Job", "run_sweeps"]
 
-MOST_ATTEMPTS = 3  # of a run whose worker died; a run that raised an error is not repeated
-_ORDER = {"coarse": 0, "fine": 1, "final": 2}
+MOST_ATTEMPTS = 3  # of a run whose worker died or could not write; a run that raised another error is not repeated
+_ORDER = {"coarse": 0, "fine": 1, "final": 2, "neighbour": 3}
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,9 @@ def run_sweeps(options: SweepOptions, command: list[str], console: Console) -> l
     try:
         for plan in plans:
             sweeps.append(_open(plan, Path(options.out), command))
+        for sweep in sweeps:
+            for sentence in sweep.left_out:
+                console.print(f"note: {sentence}; that run is made again", highlight=False, soft_wrap=True)
         with SweepDisplay(plans, [sweep.results for sweep in sweeps], console) as display:
             _run(plans, sweeps, options, command, display)
         return [sweep.folder for sweep in sweeps]
@@ -137,7 +141,7 @@ def _run(
                 if ended.result is None and job.attempt < MOST_ATTEMPTS:
                     again.append(replace(job, attempt=job.attempt + 1))
                     continue
-                result = ended.result or failed(job.trial, f"its worker died {MOST_ATTEMPTS} times: {ended.reason}")
+                result = ended.result or failed(job.trial, f"its worker failed {MOST_ATTEMPTS} times: {ended.reason}")
                 sweeps[job.sweep].append(result)
                 del running[job.sweep, job.trial.id]
                 display.ended(job.sweep, result)
@@ -179,6 +183,8 @@ def run_job(job: Job) -> dict[str, Any]:
             ),
         )
         return {**result, "commit": _commit()}
+    except (LostWorkerError, OSError):
+        raise  # a fault of the machine, not of the run: it is tried again
     except Exception as error:  # one run's failure is a result of the sweep, not its end
         lines = str(error).strip().splitlines()
         return failed(job.trial, f"{type(error).__name__}: {lines[0] if lines else ''}")
@@ -205,7 +211,12 @@ class _LocalPool:
 
     def wait(self, seconds: float) -> list[_Ended]:
         job, self._job = self._job, None
-        return [] if job is None else [_Ended(job, run_job(job))]
+        if job is None:
+            return []
+        try:
+            return [_Ended(job, run_job(job))]
+        except OSError as error:
+            return [_Ended(job, None, str(error))]
 
     def close(self) -> None:
         pass
@@ -226,12 +237,19 @@ class _RayPool:
         self._ray = ray
         available = int(ray.cluster_resources().get("CPU", 1))
         jobs = options.jobs or max(1, available // cpus)
+        if jobs * cpus > available:
+            raise UsageError("--jobs", f"{jobs} runs need {jobs * cpus} CPUs, the cluster has {available}", "Use fewer")
         self._worker = ray.remote(_TrialWorker).options(num_cpus=0 if actors else 1)
-        self._idle = [self._start() for _ in range(jobs)]
+        self._idle: list[Any] = []
         self._busy: dict[Any, tuple[Any, Job]] = {}
+        self._starting: dict[Any, Any] = {}
+        for _ in range(jobs):
+            self._start()
 
-    def _start(self) -> Any:
-        return self._worker.remote(os.getcwd())
+    def _start(self) -> None:
+        """A worker more; it counts as free once it stands, which on a busy cluster may take long."""
+        worker = self._worker.remote(os.getcwd())
+        self._starting[worker.ready.remote()] = worker
 
     @property
     def free(self) -> int:
@@ -243,11 +261,14 @@ class _RayPool:
         self._busy[worker.run.remote(absolute)] = (worker, job)
 
     def wait(self, seconds: float) -> list[_Ended]:
-        if not self._busy:
-            return []
-        done, _ = self._ray.wait(list(self._busy), num_returns=1, timeout=seconds)
+        done, _ = self._ray.wait([*self._busy, *self._starting], num_returns=1, timeout=seconds)
         ended = []
         for reference in done:
+            if reference in self._starting:
+                worker = self._starting.pop(reference)
+                self._ray.get(reference)
+                self._idle.append(worker)
+                continue
             worker, job = self._busy.pop(reference)
             try:
                 ended.append(_Ended(job, self._ray.get(reference)))
@@ -255,11 +276,11 @@ class _RayPool:
             except self._ray.exceptions.RayError as error:
                 ended.append(_Ended(job, None, str(error).strip().splitlines()[0]))
                 self._ray.kill(worker)
-                self._idle.append(self._start())
+                self._start()
         return ended
 
     def close(self) -> None:
-        for worker in (*self._idle, *(worker for worker, _ in self._busy.values())):
+        for worker in (*self._idle, *self._starting.values(), *(worker for worker, _ in self._busy.values())):
             self._ray.kill(worker)
         disconnect()
 
@@ -275,6 +296,10 @@ class _TrialWorker:
         sys.path.append(folder)
         if os.path.isdir(folder):
             os.chdir(folder)
+
+    def ready(self) -> bool:
+        """Returns once the worker stands."""
+        return True
 
     def run(self, job: Job) -> dict[str, Any]:
         return run_job(job)

@@ -57,7 +57,7 @@ class SweepDisplay:
         """A run ended and is recorded."""
         with self._lock:
             self._running.pop((sweep, result["id"]), None)
-        if self._live is None:
+        if self._live is None or result["state"] == "failed":
             self._console.print(self._line(sweep, result), highlight=False, soft_wrap=True)
 
     def _line(self, sweep: int, result: dict[str, Any]) -> str:
@@ -95,7 +95,7 @@ class SweepDisplay:
         for name in ("batch size", "runs", "running", "given up", "rate", "optimizer steps", "observations", "goal"):
             table.add_column(name, justify="right")
         for size in plan.batch_sizes:
-            mine = [r for r in results.values() if r["batch_size"] == size]
+            mine = [r for r in list(results.values()) if r["batch_size"] == size]
             now = sum(t.batch_size == size for (number, _), t in self._running.items() if number == sweep)
             lost = sum(r["state"] != "finished" for r in mine)
             best = _best(mine)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -39,7 +38,7 @@ class SweepOptions:
     observations: int | None = None
     """A run that has spent so many is given up; None: the task's own limit."""
     evaluation_episodes: int | None = None
-    """Episodes of one evaluation of a frozen policy; None: 128, or 16 on Atari."""
+    """Episodes of one evaluation of a frozen policy; None: 128, or 16 on Atari and EnvPool."""
     noise_batch: int = 2048
     """Batch size whose final runs give the predicted noise scale; the nearest of the sweep's own is taken."""
     learning_rate: float | None = None
@@ -48,6 +47,8 @@ class SweepOptions:
     """B* of that centre; None: the task's own."""
     rate_exponent: float = 0.5
     """α of that centre: 1 for SGD, 0.5 to 1 for Adam."""
+    random_first_steps: int = 0
+    """Up to so many random steps per environment before a run, to set them out of step (football: 500; the paper: 500)."""
     rollout_length: int | None = None
     """Steps of each environment per batch, the same at every batch size; None: the task's own."""
     optimizer: Literal["adam", "rmsprop"] = "adam"
@@ -73,9 +74,9 @@ class SweepOptions:
     seed: int = 0
     """Seed of the runs that choose the rate; the final runs take the next ones."""
     actors: int | None = None
-    """Ray actors that sample for each run; 0: the run samples itself. None: 1 on Atari and EnvPool, else 0."""
+    """Most Ray actors that sample for each run; 0: the run samples itself. None: 1 on Atari and EnvPool, else 0."""
     jobs: int | None = None
-    """Runs side by side; 0 runs one at a time without Ray. None: as many as there are CPUs for."""
+    """Runs side by side; 0 runs one at a time in this process, without Ray. None: as many as there are CPUs for."""
     ray_address: str | None = None
     """An existing Ray cluster, host:port or 'auto'; without it a local one is started."""
     out: str = "sweeps"
@@ -86,7 +87,7 @@ class SweepOptions:
 
 # Where the best learning rates of a family of tasks were found: ε* and B* of the grid's centre, and what a run may spend.
 _CENTRES: dict[str, tuple[float, float, int]] = {
-    "minatar": (2e-2, 2048.0, 6_000_000),
+    "minatar": (2e-2, 2048.0, 12_000_000),
     "classic": (3e-3, 512.0, 4_000_000),
     "atari": (2e-3, 2048.0, 10_000_000),
     "other": (3e-3, 2048.0, 10_000_000),
@@ -130,11 +131,17 @@ def make_plan(task_id: str, options: SweepOptions) -> Plan:
     sizes = parse_sizes(options.batch_sizes)
     goals = task.goals if options.goals is None else tuple(options.goals)
     _check(task, options, sizes, goals, length)
-    actors = (1 if family in ("atari", "other") else 0) if options.actors is None else options.actors
+    usual = 1 if task.kind in ("atari", "pool") and options.jobs != 0 else 0
+    actors = usual if options.actors is None else options.actors
     config = TrainConfig(
         task=task.id,
         seed=options.seed,
-        rollout=Rollout(environments=sizes[0] // length, rollout_length=length, actors=actors),
+        rollout=Rollout(
+            environments=sizes[0] // length,
+            rollout_length=length,
+            actors=actors,
+            random_first_steps=options.random_first_steps,
+        ),
         update=Update(
             epochs=1,
             mini_batch=None,
@@ -150,7 +157,7 @@ def make_plan(task_id: str, options: SweepOptions) -> Plan:
             width=options.width,
             precision=options.precision,
             device=options.device,
-            threads=1 if options.device in ("auto", "cpu") else len(os.sched_getaffinity(0)),
+            threads=1 if options.device in ("auto", "cpu") else 0,
         ),
         noise=NoiseSettings(blocks=32),
         recording=Recording(),
@@ -164,7 +171,7 @@ def make_plan(task_id: str, options: SweepOptions) -> Plan:
         rate_exponent=options.rate_exponent,
         seeds=options.seeds,
         neighbours=options.neighbours,
-        episodes=options.evaluation_episodes or (16 if task.kind == "atari" else 128),
+        episodes=options.evaluation_episodes or (16 if task.kind in ("atari", "pool") else 128),
         most_observations=options.observations or observations,
         noise_batch=min(sizes, key=lambda size: (abs(math.log(size / options.noise_batch)), size)),
     )
@@ -194,12 +201,24 @@ def _check(task: Task, options: SweepOptions, sizes: tuple[int, ...], goals: tup
         "--learning-rate": options.learning_rate,
         "--evaluation-episodes": options.evaluation_episodes,
         "--noise-batch": options.noise_batch,
+        "--rate-batch": options.rate_batch,
     }
     for flag, value in positive.items():
         if value is not None and not (value > 0 and math.isfinite(value)):
             raise UsageError(flag, f"{value} is not a positive number", "Give one above zero")
-    for flag, count in (("--seeds", options.seeds), ("--jobs", options.jobs), ("--actors", options.actors)):
-        if count is not None and count < 0:
-            raise UsageError(flag, f"{count} is negative", "Give zero or more")
+    not_negative = {
+        "--seeds": options.seeds,
+        "--jobs": options.jobs,
+        "--actors": options.actors,
+        "--random-first-steps": options.random_first_steps,
+        "--rate-exponent": options.rate_exponent,
+    }
+    for flag, value in not_negative.items():
+        if value is not None and not (value >= 0 and math.isfinite(value)):
+            raise UsageError(flag, f"{value} is not zero or more", "Give zero or more")
+    if options.jobs == 0:
+        for flag, given in (("--actors", options.actors), ("--ray-address", options.ray_address)):
+            if given:
+                raise UsageError(flag, "with --jobs 0 there is no Ray", "Leave it out, or give --jobs 1 or more")
     if options.evaluation_episodes == 1:
         raise UsageError("--evaluation-episodes", "one episode has no standard error", "Give at least 2; 128 is the default")

@@ -8,8 +8,8 @@ The rule, at every batch size:
 2. while the best rate lies on an edge of the grid, one more beyond that edge, three times at most; a best rate that still lies on
    an edge marks the size *provisional*.
 3. *fine*: half an octave to both sides of the best, same seed; again if that makes another rate the best.
-4. *final*: S measured on fresh seeds at the chosen rate and at its two neighbours. The frontier is made of the runs at the chosen
-   rate alone: nothing was chosen by looking at them.
+4. *final*: S measured on fresh seeds at the chosen rate. The frontier is made of these runs alone: nothing was chosen by
+   looking at them. *neighbour*: the same seeds at the chosen rate's two neighbours.
 
 The best rate reaches the last goal in the fewest optimizer steps; where none does, the most goals, then the fewest steps. One
 run's ln S is lucky or unlucky by a third, and a rate on the brink of instability may look best by luck: so after the coarse
@@ -22,14 +22,13 @@ result in whatever order its runs end. Nothing is run here.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from agents.config import TrainConfig, config_from_dict, config_to_dict
+from agents.config import TrainConfig, config_to_dict
 from benchmarks.trial import Trial
 
 __all__ = ["Choice", "Plan"]
@@ -37,8 +36,12 @@ __all__ = ["Choice", "Plan"]
 MOST_WIDENINGS = 3
 MOST_REFINEMENTS = 3
 CENTRE_PATIENCE = 4.0  # a size's first run is given up after so many times the observations of the next larger size
-PATIENCE = {"coarse": 2.5, "fine": 2.0, "final": 5.0}  # a run is given up after so many times the best known steps
-NOISE_PERIOD = 4  # optimizer steps between measurements at the noise batch and above; more for smaller, noisier batches
+PATIENCE = {
+    "coarse": 2.5,
+    "fine": 2.0,
+    "final": 5.0,
+    "neighbour": 5.0,
+}  # a run is given up after so many times the best known steps
 FEWEST_STEPS = 24  # never give up sooner: crossings need a few evaluations on either side
 
 
@@ -101,12 +104,14 @@ class Plan:
 
     def config_of(self, trial: Trial) -> TrainConfig:
         """Settings of one trial's run."""
-        config = self.config
-        period = NOISE_PERIOD * max(1, self.noise_batch // trial.batch_size) if trial.measures_noise else 0
+        config, period = self.config, int(trial.measures_noise)
+        environments = trial.batch_size // config.rollout.rollout_length
+        # As many actors as were asked for, or as the environments can be dealt to.
+        actors = max(n for n in range(config.rollout.actors + 1) if n == 0 or environments % n == 0)
         return replace(
             config,
             seed=trial.seed,
-            rollout=replace(config.rollout, environments=trial.batch_size // config.rollout.rollout_length),
+            rollout=replace(config.rollout, environments=environments, actors=actors),
             update=replace(config.update, learning_rate=trial.learning_rate),
             noise=replace(
                 config.noise,
@@ -139,7 +144,7 @@ class Plan:
 
     def choice(self, batch_size: int, results: Mapping[str, dict[str, Any]]) -> Choice:
         """The learning rate of a batch size, as far as these results tell."""
-        tried = [t for t in self._of_size(batch_size, results) if t.stage != "final"]
+        tried = [t for t in self._of_size(batch_size, results) if t.stage in ("coarse", "fine")]
         complete = all(t.id in results for t in tried)
         done = {t.rate_index: results[t.id] for t in tried if t.id in results}
         fine = any(t.stage == "fine" for t in tried)
@@ -189,7 +194,7 @@ class Plan:
         if self.neighbours and self.rates > 1:
             for seed in range(1, self.seeds + 1):
                 for k in (best - 1, best + 1):
-                    trials.append(self._trial("final", batch_size, k, seed, _steps_to_last_goal(done[best]), by, noise=False))
+                    trials.append(self._trial("neighbour", batch_size, k, seed, _steps_to_last_goal(done[best]), by))
         return trials
 
     def _centre(self, batch_size: int, results: Mapping[str, dict[str, Any]]) -> Trial | None:
@@ -212,9 +217,7 @@ class Plan:
         """The centre of every size, without limits."""
         return [self._trial("coarse", size, 0, 0, None, None) for size in self.batch_sizes]
 
-    def _trial(
-        self, stage: str, batch_size: int, k: int, seed: int, best_steps: float | None, by: str | None, *, noise: bool = True
-    ) -> Trial:
+    def _trial(self, stage: str, batch_size: int, k: int, seed: int, best_steps: float | None, by: str | None) -> Trial:
         most = None if best_steps is None else max(FEWEST_STEPS, math.ceil(PATIENCE[stage] * best_steps))
         return Trial(
             id=f"b{batch_size}-k{k:+d}-s{seed}",
@@ -225,24 +228,13 @@ class Plan:
             seed=self.config.seed + seed,
             most_optimizer_steps=most,
             limit=None if most is None else f"not there after {most:,} optimizer steps, {PATIENCE[stage]:g} times those of {by}",
-            measures_noise=noise and stage == "final",
+            measures_noise=stage == "final" and batch_size == self.noise_batch,
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists, for the record."""
         stored: dict[str, Any] = json.loads(json.dumps({**asdict(self), "config": config_to_dict(self.config)}))
         return stored
-
-    @classmethod
-    def from_dict(cls, stored: dict[str, Any]) -> Plan:
-        """The inverse of `to_dict`."""
-        lists = {key: tuple(stored[key]) for key in ("batch_sizes", "goals")}
-        return cls(**{**stored, **lists, "config": config_from_dict(stored["config"])})
-
-    @property
-    def fingerprint(self) -> str:
-        """Twelve letters that differ between different plans."""
-        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _all_in(trials: list[Trial], results: Mapping[str, dict[str, Any]]) -> bool:

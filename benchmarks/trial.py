@@ -26,7 +26,7 @@ from rlscale.noise import BlockStatistics, NoiseEstimate, pool, run_average
 from rlscale.runs import Run
 from rlscale.summary import UPDATES
 
-__all__ = ["Course", "TrainingCourse", "Trial", "run_trial"]
+__all__ = ["Course", "DivergedError", "TrainingCourse", "Trial", "run_trial"]
 
 MOST_WINDOWS = 24
 
@@ -37,7 +37,7 @@ class Trial:
 
     Attributes:
         id: stable name, for example `b2048-k+1-s3`.
-        stage: `coarse`, `fine` or `final`.
+        stage: `coarse`, `fine`, `final` or `neighbour`.
         batch_size: B, environments x rollout length.
         rate_index: k, the learning rate's place on the plan's grid, in half-octaves from its centre.
         learning_rate: constant during the run.
@@ -58,11 +58,19 @@ class Trial:
     measures_noise: bool
 
 
+class DivergedError(RuntimeError):
+    """A gradient or a parameter of the run is not finite any more."""
+
+
 class Course(Protocol):
     """What a trial advances: PPO on a task here, a problem with a known answer in the tests."""
 
     def advance(self) -> tuple[int, list[NoiseRecord]]:
-        """Make one optimizer step; observations sampled so far, and the noise measured in it."""
+        """Make one optimizer step; observations sampled so far, and the noise measured in it.
+
+        Raises:
+            DivergedError: the run cannot go on.
+        """
         ...
 
     def weights(self) -> np.ndarray:
@@ -110,9 +118,16 @@ class TrainingCourse:
 
     def advance(self) -> tuple[int, list[NoiseRecord]]:
         iterated = None
-        while iterated is None:
-            iterated = self._session.iterate(self._learning_rate)
+        try:
+            while iterated is None:
+                iterated = self._session.iterate(self._learning_rate)
+        except ValueError as error:
+            if "not finite" in str(error):  # the noise measurement notices first
+                raise DivergedError from error
+            raise
         row, result = iterated
+        if not math.isfinite(row["gradient_norm"]):
+            raise DivergedError
         self._run.append(row)
         return row["observations"], result.noise
 
@@ -164,7 +179,11 @@ def run_trial(
             if observations_after[-1] >= most_observations:
                 state, reason = "budget", f"{most_observations:,} observations spent"
                 break
-            observations, measured = course.advance()
+            try:
+                observations, measured = course.advance()
+            except DivergedError:
+                state, reason = "hopeless", f"diverged in optimizer step {steps + 1:,}"
+                break
             observations_after.append(observations)
             noise += measured
             if not search.keep(steps + 1):
@@ -239,18 +258,23 @@ def _noise_at_goals(search: GoalSearch, observations_after: list[int], noise: Se
             until = [statistics for step, statistics in measured if step < reached]
             if len(until) < 2:
                 continue
-            window = min(UPDATES, max(1, len(until) // 4))
+            window = min(UPDATES, len(until))
             batch = observations_after[-1] / (len(observations_after) - 1)
             quantities = {
                 "start": pool(until[:window]),
                 "goal": pool(until[-window:]),
-                "cumulative": run_average(until, batch, window),
+                "cumulative": run_average(until, batch, _window_of(until)),
             }
-            gain = _gain(until, batch, window)
+            gain = _gain(until, batch, _window_of(until))
             for quantity, estimated in quantities.items():
                 entry = {"head": head, "goal": goal, "quantity": quantity, **_packed(estimated)}
                 found.append({**entry, "gain": gain if quantity == "cumulative" else None})
     return found
+
+
+def _window_of(statistics: list[BlockStatistics]) -> int:
+    """Updates in each of the fewest equal windows of at most 20; a remainder of a few updates would be all noise."""
+    return math.ceil(len(statistics) / math.ceil(len(statistics) / UPDATES))
 
 
 def _gain(statistics: list[BlockStatistics], batch: float, window: int) -> float | None:
@@ -270,10 +294,10 @@ def _noise_windows(search: GoalSearch, observations_after: list[int], noise: Seq
     evaluated = list(search.evaluated.values())
     windows = []
     for head, measured in _by_head(noise).items():
-        size = max(min(UPDATES, len(measured) // 4), math.ceil(len(measured) / MOST_WINDOWS), 1)
+        size = max(min(UPDATES, len(measured)), math.ceil(len(measured) / MOST_WINDOWS))
         for start in range(0, len(measured) - size + 1, size):
             part = measured[start : start + size]
-            middle = 1 + float(np.mean([step for step, _ in part]))
+            middle = max(1.0, float(np.mean([step for step, _ in part])))  # of the policies that were measured
             windows.append(
                 {
                     "head": head,
@@ -295,4 +319,5 @@ def _packed(noise: NoiseEstimate) -> dict[str, Any]:
         "blocks": noise.blocks,
         "measurements": noise.updates,
         "top_tenth_share": noise.top_tenth_share,
+        "reason": noise.reason,
     }

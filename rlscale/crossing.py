@@ -19,9 +19,10 @@ from rlscale.estimate import Estimate
 __all__ = ["Crossing", "Evaluated", "GoalSearch", "find_crossing", "is_on_grid", "smooth"]
 
 GROWTH = 1.06  # of the grid of optimizer steps whose policies are kept
-COARSE = 1.19  # of the part of it that is always evaluated, three grid steps
+COARSE = 1.19  # of the part of it that is always evaluated, three or four grid steps
 BANDWIDTH = 0.12  # of the kernel in ln S, two grid steps: some six evaluations share a point's noise
-BEFORE = 0.42  # in ln S: how far before a policy that reaches a goal all others are evaluated; a coarse step and the kernel
+BEFORE = 0.48  # in ln S: how far before a policy that reaches a goal all others are evaluated; a coarse step and the kernel
+FIRST = 4  # so many first evaluations above a goal say that it was reached from the start
 DRAWS = 400
 
 
@@ -87,15 +88,19 @@ def _columns(points: Sequence[Evaluated]) -> tuple[np.ndarray, np.ndarray, np.nd
 
 def _smooth(x: np.ndarray, y: np.ndarray, episodes: np.ndarray, at: np.ndarray, bandwidth: float) -> np.ndarray:
     """Curves (D, M) of D sets of means y (D, n) at the same x (n,)."""
+    return y @ _coefficients(x, episodes, at, bandwidth).T
+
+
+def _coefficients(x: np.ndarray, episodes: np.ndarray, at: np.ndarray, bandwidth: float) -> np.ndarray:
+    """(M, n): what each evaluation contributes to the curve at each of M places."""
     offset = x[None, :] - at[:, None]
     if len(x) == 1:
-        return np.repeat(y, len(at), axis=1)
+        return np.ones((len(at), 1))
     reach = np.sort(np.abs(offset), axis=1)[:, 1] / 2
     width = np.maximum(bandwidth, reach)[:, None]
     weight = np.exp(-0.5 * (offset / width) ** 2) * episodes
     s0, s1, s2 = (np.sum(weight * offset**k, axis=1, keepdims=True) for k in range(3))
-    coefficient = weight * (s2 - s1 * offset) / (s0 * s2 - s1**2)
-    return y @ coefficient.T
+    return weight * (s2 - s1 * offset) / (s0 * s2 - s1**2)
 
 
 def find_crossing(points: Sequence[Evaluated], goal: float, *, bandwidth: float = BANDWIDTH) -> Crossing:
@@ -125,10 +130,12 @@ def find_crossing(points: Sequence[Evaluated], goal: float, *, bandwidth: float 
     if math.isnan(crossed):
         reason = "above the goal at the first evaluation" if curve[0, 0] >= goal else "the goal was not reached"
         return Crossing(goal, Estimate(None, None, reason), len(points))
-    residual = y - _smooth(x, y[None], episodes, x, bandwidth)[0]
-    # A local line through few points leaves smaller residuals than the scatter about it; the factor is that of a line
-    # through the points under one kernel.
-    excess = max(0.0, float(np.mean(residual**2 - error**2))) * len(x) / max(len(x) - 2, 1)
+    # What policies scatter about the curve, beyond their standard errors, near the crossing: elsewhere they may scatter
+    # otherwise. Residuals are R y with R = 1 - smoother, so their expected squares are R² times the variances.
+    remainder = np.eye(len(x)) - _coefficients(x, episodes, x, bandwidth)
+    near = np.abs(x - crossed) < BEFORE
+    surplus = ((remainder @ y) ** 2 - remainder**2 @ error**2)[near].sum()
+    excess = max(0.0, float(surplus / np.maximum((remainder**2)[near].sum(), 1e-12)))
     generator = np.random.default_rng(20181214)
     redrawn = y + np.sqrt(error**2 + excess) * generator.standard_normal((DRAWS, len(x)))
     draws = _first_crossings(mesh, _smooth(x, redrawn, episodes, mesh, bandwidth), goal)
@@ -182,7 +189,7 @@ class GoalSearch:
 
     @property
     def settled(self) -> float:
-        """S up to which the smoothed curve will not change any more: two bandwidths before the latest kept policy."""
+        """S up to which later evaluations hardly move the smoothed curve: two bandwidths before the latest kept policy."""
         return self._kept[-1] * math.exp(-2 * BANDWIDTH) if self._kept else 0.0
 
     @property
@@ -215,9 +222,9 @@ class GoalSearch:
             if all(e.return_mean < goal for e in self.evaluated.values()):
                 break  # a smoothed curve cannot cross what no evaluation reaches
             crossing = find_crossing(list(self.evaluated.values()), goal)
-            first = min(self.evaluated)
-            if crossing.optimizer_steps.value is None and self.evaluated[first].return_mean >= goal:
-                crossing = Crossing(goal, Estimate(float(first), (0.0, float(first))), len(self.evaluated))
+            first = sorted(self.evaluated)[:FIRST]
+            if len(first) == FIRST and all(self.evaluated[s].return_mean >= goal for s in first):
+                crossing = Crossing(goal, Estimate(float(first[0]), (0.0, float(first[0]))), len(self.evaluated))
             steps = crossing.optimizer_steps.value
             if steps is None or steps > self.settled:
                 break

@@ -18,6 +18,7 @@ import math
 import os
 import shutil
 import socket
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -205,8 +206,9 @@ def read_run(folder: Path, field: str = "RUN") -> RunRecord:
     try:
         packed = folder / f"{_ROWS}.gz"  # published records may be compressed
         content = gzip.decompress(packed.read_bytes()) if packed.exists() else (folder / _ROWS).read_bytes()
-    except OSError as error:
-        raise UsageError(field, f"cannot read {folder / _ROWS}: {error.strerror}", "Name the folder of a run") from None
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or "it is damaged"
+        raise UsageError(field, f"cannot read {folder / _ROWS}: {reason}", "Name the folder of a run") from None
     *lines, tail = content.split(b"\n")
     rows: list[dict[str, Any]] = []
     torn = len(tail)

@@ -16,6 +16,7 @@ from rlscale.sweeps import SweepRecord
 
 __all__ = ["GoalReading", "NoiseReading", "SizeRuns", "SweepRun", "WindowReading", "read_runs", "size_runs"]
 
+CHOOSING = ("coarse", "fine")  # stages whose runs the learning rate is chosen on
 _NAMED = 4  # of several runs left out for the same reason
 
 
@@ -81,7 +82,7 @@ class SweepRun:
 
     Attributes:
         goals: by goal, what the run says about it; empty for a run that failed.
-        noise: empty unless `measures_noise`.
+        noise: empty unless the run measured it.
     """
 
     id: str
@@ -90,7 +91,6 @@ class SweepRun:
     rate_index: int
     learning_rate: float
     seed: int
-    measures_noise: bool
     state: str
     reason: str | None
     optimizer_steps: int
@@ -173,14 +173,14 @@ def size_runs(sweep: SweepRecord, runs: Sequence[SweepRun]) -> tuple[list[SizeRu
         count = "1 run" if len(failures) == 1 else f"{len(failures)} runs"
         notes.append(f"{count} failed and {'was' if len(failures) == 1 else 'were'} left out ({named}{more})")
     usable = [run for run in runs if not run.failed]
-    any_final = any(run.stage == "final" and run.measures_noise for run in usable)
+    any_final = any(run.stage == "final" for run in usable)
     found = []
     for batch_size in sorted({run.batch_size for run in usable} | set(sweep.plan["batch_sizes"])):
         mine = [run for run in usable if run.batch_size == batch_size]
-        final = [run for run in mine if run.stage == "final" and run.measures_noise]
-        tried = [run for run in mine if run.stage != "final"]
+        final = [run for run in mine if run.stage == "final"]
+        tried = [run for run in mine if run.stage in CHOOSING]
         best = _best(tried)
-        ended = sum(run.batch_size == batch_size and run.stage != "final" for run in runs)
+        ended = sum(run.batch_size == batch_size and run.stage in CHOOSING for run in runs)
         if final:
             found.append(_size(batch_size, "final", final, tried))
             if len(final) < sweep.plan["seeds"]:
@@ -233,7 +233,6 @@ def _run(result: Mapping[str, Any]) -> SweepRun:
         rate_index=int(result["rate_index"]),
         learning_rate=_positive(result["learning_rate"], "learning_rate"),
         seed=int(result["seed"]),
-        measures_noise=bool(result["measures_noise"]),
         state=str(result["state"]),
         reason=result["reason"],
         optimizer_steps=int(result["optimizer_steps"]),
@@ -268,5 +267,5 @@ def _interval(ends: Sequence[float | None]) -> tuple[float, float]:
 def _scale(entry: Mapping[str, Any]) -> Estimate:
     value, interval = entry["value"], _interval(entry["interval"])
     if value is None:
-        return Estimate(None, interval, "the signal does not stand out from the noise")
+        return Estimate(None, interval, entry.get("reason") or "not resolved")
     return Estimate(float(value), interval) if value > 0 else Estimate(None, interval, "the gradients show no noise")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,18 +59,13 @@ class SweepRecord:
 class Sweep:
     """A sweep being written. Only one process can hold it, until `close`."""
 
-    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
-        self.folder, self.manifest = folder, manifest
-        self._lock = lock_folder(folder, "--out")
-        try:
-            (folder / _RESULTS).touch()
-            end_torn_line(folder / _RESULTS)
-            record = read_sweep(folder, "--out")
-            self.results, self.left_out = record.results, record.left_out
-            self._lines: IO[str] = (folder / _RESULTS).open("a", encoding="utf-8")
-        except BaseException:
-            os.close(self._lock)
-            raise
+    def __init__(self, folder: Path, manifest: dict[str, Any], lock: int) -> None:
+        self.folder, self.manifest, self._lock = folder, manifest, lock
+        (folder / _RESULTS).touch()
+        end_torn_line(folder / _RESULTS)
+        record = read_sweep(folder, "--out")
+        self.results, self.left_out = record.results, record.left_out
+        self._lines: IO[str] = (folder / _RESULTS).open("a", encoding="utf-8")
 
     @classmethod
     def open(cls, folder: Path, plan: Mapping[str, Any], facts: Mapping[str, Any]) -> Sweep:
@@ -84,8 +80,19 @@ class Sweep:
             UsageError: the folder holds another plan's sweep or something else, another process holds it, or it cannot be
                 written.
         """
-        if (folder / _MANIFEST).exists():
-            manifest = _read_manifest(folder, "--out")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if not is_sweep(folder) and {path.name for path in folder.iterdir()} - {".lock", f"{_MANIFEST}.new"}:
+                raise UsageError("--out", f"{folder} exists and holds no sweep", "Choose another folder")
+            lock = lock_folder(folder, "--out")
+        except OSError as error:
+            raise _unwritable(folder, error) from None
+        try:
+            if is_sweep(folder):
+                manifest = _read_manifest(folder, "--out")
+            else:
+                manifest = {"schema": SWEEP_SCHEMA, "created": now(), **facts, "plan": dict(plan)}
+                write_atomically(folder / _MANIFEST, dump_json(manifest, indent=1).encode())
             if manifest["plan"] != plan:
                 changed = sorted(_differences(manifest["plan"], plan))
                 raise UsageError(
@@ -93,18 +100,13 @@ class Sweep:
                     f"{folder} holds a sweep with another plan ({', '.join(changed)})",
                     "Type the command that began it (it is in sweep.json), or choose another folder",
                 )
-            return cls(folder, manifest)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if {path.name for path in folder.iterdir()} - {".lock", f"{_MANIFEST}.new"}:
-                raise UsageError("--out", f"{folder} exists and holds no sweep", "Choose another folder")
-            manifest = {"schema": SWEEP_SCHEMA, "created": now(), **facts, "plan": dict(plan)}
-            write_atomically(folder / _MANIFEST, dump_json(manifest, indent=1).encode())
+            return cls(folder, manifest, lock)
         except OSError as error:
-            raise UsageError(
-                "--out", f"cannot write {folder}: {error.strerror}", "Choose a folder that you may write to"
-            ) from None
-        return cls(folder, manifest)
+            os.close(lock)
+            raise _unwritable(folder, error) from None
+        except BaseException:
+            os.close(lock)
+            raise
 
     def append(self, result: Mapping[str, Any]) -> None:
         """Record a run that ended; it is on disk when this returns."""
@@ -117,6 +119,10 @@ class Sweep:
     def close(self) -> None:
         self._lines.close()
         os.close(self._lock)
+
+
+def _unwritable(folder: Path, error: OSError) -> UsageError:
+    return UsageError("--out", f"cannot write {folder}: {error.strerror}", "Choose a folder that you may write to")
 
 
 def is_sweep(folder: Path) -> bool:
@@ -138,8 +144,9 @@ def read_sweep(folder: Path, field: str = "SWEEP") -> SweepRecord:
     packed = folder / f"{_RESULTS}.gz"  # published records may be compressed
     try:
         content = gzip.decompress(packed.read_bytes()) if packed.exists() else (folder / _RESULTS).read_bytes()
-    except OSError as error:
-        raise UsageError(field, f"cannot read {folder / _RESULTS}: {error.strerror}", "Name the folder of a sweep") from None
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or "it is damaged"
+        raise UsageError(field, f"cannot read {folder / _RESULTS}: {reason}", "Restore it from a copy") from None
     results: dict[str, dict[str, Any]] = {}
     left_out = []
     *lines, _ = content.split(b"\n")  # what follows the last line end is a line that a crash cut short: that run is repeated
@@ -148,7 +155,7 @@ def read_sweep(folder: Path, field: str = "SWEEP") -> SweepRecord:
             continue
         try:
             result = json.loads(line)
-            identity, missing = result["id"], _FIELDS - set(result)
+            identity, missing = str(result["id"]), _FIELDS - set(result)
         except (ValueError, KeyError, TypeError):
             left_out.append(f"{folder.name}: line {number} of {_RESULTS} is damaged and was left out")
             continue
@@ -161,6 +168,7 @@ def read_sweep(folder: Path, field: str = "SWEEP") -> SweepRecord:
     return SweepRecord(folder, manifest, results, tuple(left_out))
 
 
+_PLAN = {"config", "batch_sizes", "goals", "rates", "seeds", "noise_batch"}
 _FIELDS = {
     "id",
     "stage",
@@ -185,12 +193,17 @@ def _read_manifest(folder: Path, field: str) -> dict[str, Any]:
         raise UsageError(field, f"cannot read {path}: {error.strerror}", "Name the folder of a sweep") from None
     except ValueError:
         raise UsageError(field, f"{path} is damaged", "Restore it from a copy") from None
+    if not isinstance(manifest, dict):
+        raise UsageError(field, f"{path} is damaged", "Restore it from a copy")
     if manifest.get("schema") != SWEEP_SCHEMA:
         raise UsageError(
             field,
             f"{folder} has schema {manifest.get('schema')}, this rlscale reads {SWEEP_SCHEMA}",
             "Use the version that wrote it",
         )
+    task, plan = manifest.get("task"), manifest.get("plan")
+    if not (isinstance(task, dict) and "id" in task and isinstance(plan, dict) and set(plan) >= _PLAN):
+        raise UsageError(field, f"{path} is damaged: task or plan is missing", "Restore it from a copy")
     return manifest
 
 

@@ -93,8 +93,8 @@ class Planted:
             "evaluation_steps": 40_000,
             "evaluation_seconds": 3.0,
             "evaluation_unfinished": 0,
-            "noise": self._noise(goals) if trial.measures_noise else [],
-            "noise_windows": self._windows(plan, steps, trial.batch_size) if trial.measures_noise else [],
+            "noise": self._noise(goals) if trial.stage == "final" else [],
+            "noise_windows": self._windows(plan, steps, trial.batch_size) if trial.stage == "final" else [],
             "seconds": 20.0,
         }
 

@@ -45,7 +45,7 @@ def test_a_planted_frontier_comes_out(tmp_path):
 
 def test_only_final_runs_at_the_chosen_rate_make_the_frontier(tmp_path):
     def spoil(trial, result):
-        if trial.stage == "final" and not trial.measures_noise:
+        if trial.stage == "neighbour":
             result["goals"] = [
                 {**goal, "optimizer_steps": 1.0, "observations": float(trial.batch_size)} for goal in result["goals"]
             ]

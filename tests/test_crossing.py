@@ -81,6 +81,23 @@ def test_the_interval_covers_and_the_crossing_is_not_early():
     assert covered >= 0.9 * 120
 
 
+@pytest.mark.parametrize(("scatter", "slope"), [(0.5, 3.0), (1.0, 1.5)])
+def test_the_interval_covers_what_policies_scatter_about_the_curve(scatter, slope):
+    """Successive policies differ by more than their evaluations do, and the interval has to hold that too."""
+    rng = np.random.default_rng(7)
+    covered = 0
+    for _ in range(150):
+        own = {}
+
+        def curve(x, own=own):
+            return 10 / (1 + math.exp(-slope * (x - math.log(150)))) + own.setdefault(x, scatter * rng.standard_normal())
+
+        found, _ = search(curve, [5.0], rng)
+        low, high = found.crossings[5.0].optimizer_steps.interval
+        covered += low <= 150 <= high
+    assert covered >= 0.87 * 150
+
+
 def test_the_first_lucky_evaluation_would_be_early():
     """What the smoothing is for: with few episodes, taking the first evaluation that reaches the goal reads S too low."""
     rng = np.random.default_rng(2)
@@ -122,7 +139,17 @@ def test_a_lucky_stretch_is_not_a_crossing():
 def test_a_goal_below_the_first_policy_is_reached_at_once():
     found, steps = search(lambda x: 7.0 + x, [1.0], np.random.default_rng(5))
     assert found.crossings[1.0].optimizer_steps.value == 1.0
-    assert steps <= 3
+    assert steps <= 5
+
+
+def test_one_lucky_first_policy_does_not_reach_a_goal():
+    found = GoalSearch([5.0])
+    for steps in (1, 2, 3, 4, 5, 6):
+        if found.keep(steps):
+            while due := found.due():
+                for s in due:
+                    found.take(Evaluated(s, 5.1 if s == 1 else 1.0, 0.8, 8))
+    assert not found.crossings
 
 
 def test_a_run_that_stays_below_asks_only_for_coarse_evaluations():
