@@ -29,7 +29,7 @@ from rlscale.estimate import Estimate
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["BlockStatistics", "NoiseEstimate", "block_statistics", "estimate", "pool", "run_average"]
+__all__ = ["BlockStatistics", "NoiseEstimate", "block_statistics", "estimate", "fieller", "pool", "run_average"]
 
 _COLUMNS_PER_CHUNK = 16_384  # 16 rows of float32 fill 1 MiB, one core's second-level cache
 
@@ -286,7 +286,7 @@ def _resolve(
         return unresolved(0.0, "|G|² + tr Σ / B is not positive in some window: use longer windows")
     covariance = (blocks - 1) * np.cov(numerator[1:], denominator[1:], ddof=0)
     t = float(stdtrit(blocks - 1, 0.975))
-    low, high = _fieller(a, b, covariance, t)
+    low, high = fieller(a, b, covariance, t)
     if math.isinf(high):
         return unresolved(low, "|G|² does not stand out from the noise")
     if (numerator > 0).all() and (denominator > 0).all():
@@ -297,8 +297,17 @@ def _resolve(
     return NoiseEstimate(trace_cov, grad_sq, a / b, (low, high), *common)
 
 
-def _fieller(a: float, b: float, covariance: np.ndarray, t: float) -> tuple[float, float]:
-    """All ratios ρ ≥ 0 for which a - ρb is within t standard errors of zero (Fieller 1954)."""
+def fieller(a: float, b: float, covariance: np.ndarray, t: float) -> tuple[float, float]:
+    """All ratios ρ ≥ 0 for which a - ρb is within t standard errors of zero (Fieller 1954).
+
+    Args:
+        a, b: numerator and denominator; b may be negative.
+        covariance: of the two, (2, 2).
+        t: quantile of Student's distribution.
+
+    Returns:
+        The lowest and the highest such ratio; the latter is inf where b does not stand out from zero.
+    """
     vaa, vab, vbb = float(covariance[0, 0]), float(covariance[0, 1]), float(covariance[1, 1])
     quadratic, linear, constant = b * b - t * t * vbb, a * b - t * t * vab, a * a - t * t * vaa
     discriminant = linear * linear - quadratic * constant

@@ -1,106 +1,94 @@
-"""Draw docs/pictures/study-*.png from results/studies.json: `python docs/pictures/studies.py`."""
+"""Draw docs/pictures/study-*.png from results/studies.json and print their numbers: `python docs/pictures/studies.py`.
+
+Noise scales are pooled over stretches of 80 optimizer steps and over the seeds: numerators and denominators are summed, then
+divided; the interval is Fieller's, from leaving out one window of 20 steps at a time.
+"""
 
 import json
-import math
 from pathlib import Path
 
 import altair as alt
+import numpy as np
 import vl_convert
+from scipy.special import stdtrit
 
 from rlscale.chart_style import PALETTE
+from rlscale.noise import fieller
 
 HERE = Path(__file__).parent
 RECORD = json.loads((HERE.parent.parent / "results" / "studies.json").read_text())
 RUNS, SETTINGS = RECORD["readings"]["runs"], RECORD["readings"]["settings"]
 HEADS = ["policy", "value", "joint"]
-GAME, BATCH = SETTINGS["task"], f"batch of {SETTINGS['batch_size']:,}"
+STRETCH = 80
+AXIS = (10.0, 1e6)
+WHAT = f"{SETTINGS['task']}, batch of {SETTINGS['batch_size']:,}, {SETTINGS['seeds']} seeds"
 
 
-def points(*names):
-    """One entry per run, window and head whose noise scale is resolved."""
-    for run in RUNS:
-        if run["name"] in names:
-            for window in run["windows"]:
-                for head in HEADS:
-                    noise = window["noise"][head]
-                    low, high = noise["interval"]
-                    if noise["value"] is not None:
-                        common = {"seed": run["seed"], "kind": run["name"], "width": f"{run['width']} units", "head": head}
-                        step, score = window["optimizer_steps"], window["return"]
-                        yield {**common, "step": step, "return": score, "value": noise["value"], "low": low, "high": high}
+def pooled(kind, head, first):
+    """One stretch: noise scale (None where not resolved) with its interval, and the mean return there."""
+    windows = [w for r in RUNS if r["name"] == kind for w in r["windows"] if first < w["optimizer_steps"] <= first + STRETCH]
+    trace, grad = (np.array([w["noise"][head][part] for w in windows]) for part in ("trace_cov", "grad_sq"))
+    count = len(windows)
+    covariance = (count - 1) * np.cov(trace.sum() - trace, grad.sum() - grad, ddof=0)
+    low, high = fieller(trace.sum(), grad.sum(), covariance, float(stdtrit(count - 1, 0.975)))
+    value = float(trace.sum() / grad.sum()) if np.isfinite(high) else None
+    score = float(np.mean([w["return"] for w in windows]))
+    return {"kind": kind, "head": head, "step": first + STRETCH / 2, "return": score, "value": value, "low": low, "high": high}
 
 
-def log_y(title="noise scale (observations)"):
-    axis = alt.Axis(format="~s", values=[10.0**k for k in range(-1, 7)])
-    return alt.Y("value:Q", title=title, scale=alt.Scale(type="log"), axis=axis)
-
-
-def colour(field, domain):
-    legend = alt.Legend(orient="bottom", labelLimit=300, symbolStrokeWidth=3)
-    return alt.Color(f"{field}:N", title=None, scale=alt.Scale(domain=domain, range=PALETTE[: len(domain)]), legend=legend)
-
-
-STEPS = alt.X("step:Q", title="optimizer steps", scale=alt.Scale(nice=False))
-
-
-def growth():
-    data = list(points("plain"))
-    base = alt.Chart(alt.Data(values=data)).encode(x=STEPS, y=log_y(), color=colour("head", HEADS))
-    lines = base.mark_line(strokeWidth=1.2, opacity=0.8).encode(detail="seed:N")
-    return (lines + base.mark_point(size=14, filled=True)).properties(
-        title=f"{GAME}, {BATCH}: every head, {SETTINGS['seeds']} seeds", width=620, height=320
-    )
-
-
-def temperature():
-    plain = {(p["seed"], p["head"], p["step"]): p["value"] for p in points("plain")}
-    data = [
-        {**p, "value": p["value"] / plain[p["seed"], p["head"], p["step"]]}
-        for p in points("cold")
-        if (p["seed"], p["head"], p["step"]) in plain
+def table(kinds, heads):
+    rows = [
+        pooled(kind, head, first) for kind in kinds for head in heads for first in range(0, SETTINGS["optimizer_steps"], STRETCH)
     ]
-    first, last = next(run["cold"] for run in RUNS if run["name"] == "cold")
-    stretch = alt.Chart(alt.Data(values=[{"first": first, "last": last}])).mark_rect(color="#56B4E9", opacity=0.18)
-    one = alt.Chart(alt.Data(values=[{"value": 1}])).mark_rule(strokeDash=[4, 4], color="#888").encode(y="value:Q")
-    axis = alt.Axis(values=[0.25, 0.5, 1, 2, 4, 8, 16, 32])
-    y = alt.Y("value:Q", title="noise scale, cold run ÷ plain run", scale=alt.Scale(type="log"), axis=axis)
-    base = alt.Chart(alt.Data(values=data)).encode(x=STEPS, y=y, color=colour("head", HEADS))
-    lines = base.mark_line(strokeWidth=1.2, opacity=0.8).encode(detail="seed:N")
-    shade = stretch.encode(x="first:Q", x2="last:Q")
-    return (shade + one + lines + base.mark_point(size=14, filled=True)).properties(
-        title=f"{GAME}, {BATCH}: ε cut {16}-fold in the shaded stretch", width=620, height=320
-    )
+    for row in rows:
+        high = f"{row['high']:,.0f}]" if np.isfinite(row["high"]) else "∞]"
+        shown = "not resolved" if row["value"] is None else f"{row['value']:,.0f}"
+        print(
+            f"{row['kind']:7s}{row['head']:8s}{row['step']:5.0f} return {row['return']:.1f}: {shown} [{row['low']:,.0f}, {high}"
+        )
+        row["mark"] = "resolved" if row["value"] is not None else "above"
+        row["from"] = float(np.clip(row["low"], *AXIS))
+        row["to"] = float(np.clip(row["high"], *AXIS))
+        row["at"] = row["value"] if row["value"] is not None else row["from"]
+        row["low"], row["high"] = None, None
+    return rows
 
 
-def width():
-    data = [p for p in points("narrow", "plain", "wide") if p["head"] == "policy"]
-    order = [f"{units} units" for units in SETTINGS["widths"]]
-    x = alt.X("return:Q", title="return of the frozen policy")
-    base = alt.Chart(alt.Data(values=data)).encode(
-        x=x, y=log_y("noise scale of the policy (observations)"), color=colour("width", order)
-    )
-    bars = base.mark_rule(opacity=0.25).encode(y=alt.Y("low:Q"), y2="high:Q")
-    return (bars + base.mark_point(size=26, filled=True)).properties(
-        title=f"{GAME}, {BATCH}: three widths at equal return", width=620, height=320
-    )
+def draw(rows, x, colour, names, dash=None, shade=None):
+    legend = alt.Legend(orient="bottom", labelLimit=300, symbolOpacity=1)
+    scale = alt.Scale(domain=names, range=PALETTE[: len(names)])
+    hue = alt.Color(f"{colour}:N", title=None, scale=scale, legend=legend)
+    axis = alt.Axis(format="~s", values=[10.0**k for k in range(1, 7)])
+    y = alt.Y("at:Q", title="noise scale (observations)", scale=alt.Scale(type="log", domain=list(AXIS)), axis=axis)
+    shape = alt.Shape("mark:N", legend=None, scale=alt.Scale(domain=["resolved", "above"], range=["circle", "triangle-up"]))
+    base = alt.Chart(alt.Data(values=rows)).encode(x=x, color=hue)
+    dashes = {} if dash is None else {"strokeDash": alt.StrokeDash(f"{dash}:N", title=None, legend=alt.Legend(orient="bottom"))}
+    lines = base.transform_filter("datum.mark == 'resolved'").mark_line(strokeWidth=1.5).encode(y=y, **dashes)
+    bars = base.mark_rule(opacity=0.35).encode(y=alt.Y("from:Q", scale=alt.Scale(type="log", domain=list(AXIS))), y2="to:Q")
+    points = base.mark_point(size=60, filled=True, opacity=1).encode(y=y, shape=shape)
+    return alt.layer(*([shade] if shade is not None else []), bars, lines, points)
 
 
-for name, chart in (("growth", growth()), ("temperature", temperature()), ("width", width())):
-    spec = chart.configure_axis(labelFontSize=12, titleFontSize=12, gridOpacity=0.4).configure_view(stroke=None).to_dict()
+def save(name, chart, title):
+    finished = chart.properties(title=f"{title} ({WHAT})", width=620, height=320)
+    spec = finished.configure_axis(labelFontSize=12, titleFontSize=12, gridOpacity=0.4).configure_view(stroke=None).to_dict()
     (HERE / f"study-{name}.png").write_bytes(vl_convert.vegalite_to_png(spec, scale=1.5))
 
 
-def geometric_mean(values):
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
+steps = alt.X("step:Q", title="optimizer steps", scale=alt.Scale(domain=[0, SETTINGS["optimizer_steps"]], nice=False))
+save("growth", draw(table(["plain"], HEADS), steps, "head", HEADS), "Noise scale over training")
 
+first, last = next(run["cold"] for run in RUNS if run["name"] == "cold")
+stretch = alt.Chart(alt.Data(values=[{"first": first, "last": last}])).mark_rect(color="#56B4E9", opacity=0.18)
+shade = stretch.encode(x="first:Q", x2="last:Q")
+heads = ["value", "joint"]
+save(
+    "temperature",
+    draw(table(["plain", "cold"], heads), steps, "head", heads, "kind", shade),
+    "ε cut 16-fold in the shaded stretch",
+)
 
-def between(kind, head, first, last):
-    """Geometric mean over seeds and windows of steps first … last, and how many windows were resolved."""
-    values = [p["value"] for p in points(kind) if p["head"] == head and first < p["step"] <= last]
-    return f"{geometric_mean(values):,.0f} ({len(values)})"
-
-
-third = SETTINGS["optimizer_steps"] // 3
-for head in HEADS:
-    cells = [between(kind, head, k * third, (k + 1) * third) for kind in ("plain", "cold", "narrow", "wide") for k in range(3)]
-    print(f"{head:8s}", *cells)
+score = alt.X("return:Q", title="return of the frozen policy", scale=alt.Scale(zero=False))
+units = dict(zip(("narrow", "plain", "wide"), SETTINGS["widths"], strict=True))
+rows = [{**row, "width": f"{units[row['kind']]} units"} for row in table(units, ["policy"])]
+save("width", draw(rows, score, "width", [f"{u} units" for u in units.values()]), "Policy's noise scale at equal return")
