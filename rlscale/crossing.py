@@ -137,7 +137,7 @@ def find_crossing(points: Sequence[Evaluated], goal: float, *, bandwidth: float 
     surplus = ((remainder @ y) ** 2 - remainder**2 @ error**2)[near].sum()
     excess = max(0.0, float(surplus / np.maximum((remainder**2)[near].sum(), 1e-12)))
     generator = np.random.default_rng(20181214)
-    redrawn = y + np.sqrt(error**2 + excess) * generator.standard_normal((DRAWS, len(x)))
+    redrawn = y + np.sqrt(error**2 + excess * near) * generator.standard_normal((DRAWS, len(x)))
     draws = _first_crossings(mesh, _smooth(x, redrawn, episodes, mesh, bandwidth), goal)
     below = _smooth(x, redrawn, episodes, mesh[:1], bandwidth)[:, 0] < goal
     draws = np.where(np.isnan(draws), np.where(below, mesh[-1], mesh[0]), draws)

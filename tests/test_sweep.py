@@ -74,8 +74,8 @@ def test_a_sweep_leaves_a_result_and_a_run_record_for_every_trial(undisturbed):
                 assert goal["interval"][0] <= goal["optimizer_steps"] <= goal["interval"][1]
                 share = goal["observations"] / (goal["optimizer_steps"] * trial.batch_size)
                 assert 0.8 < share <= 1.0, "observations leave masked steps out"
-    assert any(r["noise"] for r in undisturbed.results.values() if r["measures_noise"])
-    assert not any(r["noise"] for r in undisturbed.results.values() if not r["measures_noise"])
+    assert any(r["noise_windows"] for r in undisturbed.results.values() if r["measures_noise"])
+    assert not any(r["noise_windows"] for r in undisturbed.results.values() if not r["measures_noise"])
 
 
 @pytest.mark.parametrize(("jobs", "kills"), [(0, 7), (2, 3)])
