@@ -15,10 +15,10 @@ import torch
 from agents.fragments import Fragment
 from agents.machine import keep_freed_memory
 from agents.networks import ActingNetwork, flatten_parameters, make_network
-from envs import Task, make_env
+from envs import Step, Task, make_env
 from envs.pool import PoolEnv
 from envs.tasks import Network
-from envs.vector import AtariEnv, Step
+from envs.vector import AtariEnv
 
 __all__ = ["RolloutWorker", "WorkerSettings"]
 

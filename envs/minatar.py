@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from envs.interface import Step
 from envs.minatar_base import Game, Streams
 from envs.minatar_games import Asterix, Breakout, Freeway, SpaceInvaders
 from envs.minatar_seaquest import Seaquest
-from envs.vector import Step
 
 __all__ = ["GAMES", "MinAtarEnv", "actions", "channels"]
 

@@ -11,15 +11,12 @@ import math
 import warnings
 from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from envs.vector import Step
+from envs.interface import Step
 from rlscale.errors import UsageError
-
-if TYPE_CHECKING:
-    from envs.tasks import Task
 
 __all__ = ["PoolEnv", "list_pool_ids", "pool_name", "pool_spaces"]
 
@@ -122,14 +119,14 @@ class PoolEnv:
     Environment i depends on its own seed only: neither on the others nor on the number of threads.
 
     Args:
-        task: its id is `pool/<name>`.
+        name: of the task, without `pool/`.
         num_envs: N.
         threads: EnvPool's threads, which step the environments.
     """
 
-    def __init__(self, task: Task, num_envs: int, *, threads: int = 1) -> None:
+    def __init__(self, name: str, num_envs: int, *, threads: int = 1) -> None:
         self.num_envs = num_envs
-        self._pool_id = _find(task.id.removeprefix("pool/"))
+        self._pool_id = _find(name)
         self._layout = _layout(self._pool_id)
         self._threads = min(threads, num_envs)
         self._env: Any = None

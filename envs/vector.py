@@ -1,60 +1,18 @@
-"""`TaskEnv`: one interface over the vector environments of all tasks, and `make_env`, which makes one.
+"""`make_env`, which makes the environments of any task, and those of ale-py and Gymnasium behind `envs.interface`.
 
-Every environment here resets itself on the step *after* an end (Gymnasium's NEXT_STEP mode): that step ignores its action
-and returns reward 0, so it is no experience, and `Step.reset` marks it. Learning does not live here.
+Those of MinAtar and EnvPool have modules of their own. Learning does not live here.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 
+from envs.interface import Step, TaskEnv
 from envs.tasks import ATARI_FRAME_SKIP, ATARI_STACK, Task
 
-__all__ = ["AtariEnv", "GymnasiumEnv", "Step", "TaskEnv", "make_env"]
-
-
-class Step(NamedTuple):
-    """What one step of N environments gave.
-
-    Attributes:
-        observation: (N, *task.observation_shape), after the step; not reused by later steps.
-        reward: (N,) float32, raw.
-        terminated: (N,) bool, the return ends here; a lost life counts when the environment was made so.
-        truncated: (N,) bool, the episode was cut short: its return goes on in theory.
-        reset: (N,) bool, this step only reset the environment. Its action was ignored: never learn from it.
-    """
-
-    observation: np.ndarray
-    reward: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    reset: np.ndarray
-
-
-class TaskEnv(Protocol):
-    """N environments of one task, stepped together."""
-
-    num_envs: int
-
-    def reset(self, seeds: np.ndarray) -> np.ndarray:
-        """Start all environments anew, environment i from `seeds[i]` (non-negative, below 2**31); the observations."""
-        ...
-
-    def step(self, actions: np.ndarray) -> Step:
-        """Take `actions`, (N,) int64."""
-        ...
-
-    def get_state(self) -> dict[str, Any] | None:
-        """All that is needed to go on exactly from here; None when these environments cannot be saved."""
-        ...
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Go on exactly from where `get_state` was called."""
-        ...
-
-    def close(self) -> None: ...
+__all__ = ["AtariEnv", "GymnasiumEnv", "make_env"]
 
 
 def make_env(task: Task, num_envs: int, *, threads: int = 1, cut_on_life_loss: bool = True) -> TaskEnv:
@@ -71,7 +29,7 @@ def make_env(task: Task, num_envs: int, *, threads: int = 1, cut_on_life_loss: b
     if task.kind == "pool":
         from envs.pool import PoolEnv
 
-        return PoolEnv(task, num_envs, threads=threads)
+        return PoolEnv(task.id.removeprefix("pool/"), num_envs, threads=threads)
     if task.kind == "minatar":
         from envs.minatar import MinAtarEnv
 

@@ -5,7 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from envs import Task
+from agents.worker import RolloutWorker, WorkerSettings
+from envs import find_task
 from envs.pool import PoolEnv, list_pool_ids, pool_name, pool_spaces
 from rlscale.errors import UsageError
 
@@ -18,21 +19,7 @@ def envpool():
 
 
 def pool(name, num_envs, threads=1):
-    frame_shape, dtype, actions = pool_spaces(name)
-    task = Task(
-        id=f"pool/{name}",
-        frame_shape=frame_shape,
-        frame_dtype=dtype,
-        frame_stack=1,
-        actions=actions,
-        preprocessing="none",
-        frame_skip=1,
-        rollout_length=8,
-        environments=num_envs,
-        discount=0.99,
-        network="mlp",
-    )
-    return PoolEnv(task, num_envs, threads=threads), actions
+    return PoolEnv(name, num_envs, threads=threads), pool_spaces(name)[2]
 
 
 def play(name, seeds, steps, threads=1, columns=slice(None)):
@@ -225,3 +212,15 @@ def test_without_envpool_the_mend_is_its_installation(monkeypatch, use):
     with pytest.raises(UsageError, match=r"Install it: pip install 'rlscale\[envpool\]'$") as caught:
         use()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["pool/CartPole-v1", "pool/football/1_vs_1_easy"])
+def test_a_task_of_that_name_is_found_and_sampled(name):
+    pytest.importorskip("envpool")
+    task = find_task(name)
+    assert find_task(task.id) == task
+    worker = RolloutWorker(WorkerSettings(task, 2, 4, "mlp", False, 1, True, 3, 0), 0)
+    fragment = worker.sample(0)
+    assert fragment.frames.shape == (4, 2, *task.frame_shape)
+    assert fragment.frames.dtype == task.frame_dtype
+    worker.close()
