@@ -183,7 +183,8 @@ def make_plan(task_id: str, options: SweepOptions) -> Plan:
 
 def _check(task: Task, options: SweepOptions, sizes: tuple[int, ...], goals: tuple[float, ...], length: int) -> None:
     if not goals:
-        raise UsageError("--goals", f"{task.id} has no goals of its own", "Name returns to reach, for example --goals 10 20")
+        problem = f"{task.id} has no goals of its own" if options.goals is None else "none was named"
+        raise UsageError("--goals", problem, "Name returns to reach, for example --goals 10 20")
     if any(not math.isfinite(goal) for goal in goals) or sorted(set(goals)) != list(goals):
         raise UsageError("--goals", f"{' '.join(map(str, goals))} are not ascending", "Name each once, the lowest first")
     if length < 1:
