@@ -17,6 +17,7 @@ from rlscale.sweeps import SweepRecord
 __all__ = ["GoalReading", "NoiseReading", "SizeRuns", "SweepRun", "WindowReading", "read_runs", "size_runs"]
 
 CHOOSING = ("coarse", "fine")  # stages whose runs the learning rate is chosen on
+_CLEARLY = 1.25  # times fewer steps, before a neighbour of the chosen rate is called faster
 _NAMED = 4  # of several runs left out for the same reason
 
 
@@ -183,6 +184,7 @@ def size_runs(sweep: SweepRecord, runs: Sequence[SweepRun]) -> tuple[list[SizeRu
         ended = sum(run.batch_size == batch_size and run.stage in CHOOSING for run in runs)
         if final:
             found.append(_size(batch_size, "final", final, tried))
+            notes += _faster_neighbours(batch_size, final, [run for run in mine if run.stage == "neighbour"])
             if len(final) < sweep.plan["seeds"]:
                 notes.append(f"batch size {batch_size:,}: {len(final)} of {sweep.plan['seeds']} final runs are there")
         elif best is None and tried and ended >= sweep.plan["rates"]:
@@ -195,6 +197,29 @@ def size_runs(sweep: SweepRecord, runs: Sequence[SweepRun]) -> tuple[list[SizeRu
             missing = "no final run of it is there" if best is not None else "its learning rates have not all been tried"
             notes.append(f"batch size {batch_size:,} was left out: {missing}")
     return found, notes
+
+
+def _faster_neighbours(batch_size: int, final: Sequence[SweepRun], neighbours: Sequence[SweepRun]) -> list[str]:
+    """A sentence for each neighbour of the chosen rate that was clearly faster to the last goal on as many fresh seeds.
+
+    The frontier keeps to the chosen rate all the same: taking the best of three on the seeds that are measured would flatter.
+    """
+
+    def mean_steps(runs: Sequence[SweepRun]) -> float:
+        reached = [max(run.goals.items())[1].optimizer_steps if run.goals else None for run in runs]
+        steps = [value for value in reached if value is not None]
+        return math.exp(sum(map(math.log, steps)) / len(steps)) if len(steps) == len(runs) else math.inf
+
+    found, chosen = [], mean_steps(final)
+    for rate in sorted({run.learning_rate for run in neighbours}):
+        beside = [run for run in neighbours if run.learning_rate == rate]
+        if len(beside) >= len(final) and _CLEARLY * mean_steps(beside) < chosen:
+            missed = " (a run at the chosen rate missed it)" if math.isinf(chosen) else f" against {chosen:,.0f}"
+            found.append(
+                f"batch size {batch_size:,}: rate {rate:.3g}, beside the chosen {final[0].learning_rate:.3g}, was faster to the "
+                f"last goal on fresh seeds: {mean_steps(beside):,.0f} optimizer steps{missed}"
+            )
+    return found
 
 
 def _size(

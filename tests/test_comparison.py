@@ -54,8 +54,22 @@ def test_only_final_runs_at_the_chosen_rate_make_the_frontier(tmp_path):
     fair = row_of(write_sweep(tmp_path / "fair", Planted()))
     spoilt = row_of(write_sweep(tmp_path / "spoilt", Planted(), change=spoil))
     assert spoilt.measured == fair.measured
-    assert {point.group for point in fair.frontier.points} == {1, 2, 3}
     assert len(fair.frontier.points) == 6 * 3
+    assert {point.group for point in fair.frontier.points} == {1, 2, 3}
+
+
+def test_a_neighbour_that_was_faster_is_named_and_not_taken(tmp_path):
+    def quicker(trial, result):
+        if trial.stage == "neighbour" and trial.batch_size == 2048 and trial.rate_index > 0:
+            result["goals"] = [{**goal, "optimizer_steps": goal["optimizer_steps"] / 2} for goal in result["goals"]]
+        return result
+
+    comparison = compare([write_sweep(tmp_path / "quicker", Planted(), change=quicker)], [])
+    named = [note for note in comparison.notes if "beside the chosen" in note]
+    assert len(named) == 1
+    assert "batch size 2,048" in named[0]
+    fair = compare([write_sweep(tmp_path / "fair", Planted())], [])
+    assert not [note for note in fair.notes if "beside the chosen" in note]
 
 
 def test_a_run_that_missed_the_goal_enters_as_a_limit(tmp_path):
