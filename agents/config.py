@@ -6,6 +6,7 @@ The defaults written here are those of ordinary PPO; `default_config` puts in wh
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -26,6 +27,8 @@ __all__ = [
     "config_from_dict",
     "config_to_dict",
     "default_config",
+    "require_not_negative",
+    "require_positive",
 ]
 
 MOST_BLOCKS = 32
@@ -216,6 +219,28 @@ def default_config(task: Task, algorithm: str = "ppo") -> TrainConfig:
     return TrainConfig(task=task.id, rollout=rollout, update=update)
 
 
+def require_positive(flags: Mapping[str, float | None]) -> None:
+    """Refuse a number that is not above zero; None is no number.
+
+    Raises:
+        UsageError: names the flag.
+    """
+    for flag, value in flags.items():
+        if value is not None and not (value > 0 and math.isfinite(value)):
+            raise UsageError(f"--{flag}", f"{value} is not a positive number", "Give one above zero")
+
+
+def require_not_negative(flags: Mapping[str, float | None]) -> None:
+    """Refuse a number below zero, and one that is not finite; None is no number.
+
+    Raises:
+        UsageError: names the flag.
+    """
+    for flag, value in flags.items():
+        if value is not None and not (value >= 0 and math.isfinite(value)):
+            raise UsageError(f"--{flag}", f"{value} is not zero or more", "Give zero or more")
+
+
 def check_config(config: TrainConfig) -> None:
     """Refuse settings that cannot work.
 
@@ -239,9 +264,7 @@ def check_config(config: TrainConfig) -> None:
         "seconds": b.seconds,
         "checkpoint-seconds": config.recording.checkpoint_seconds,
     }
-    for flag, value in positive.items():
-        if value is not None and not (value > 0 and math.isfinite(value)):
-            raise UsageError(f"--{flag}", f"{value} is not a positive number", "Give one above zero")
+    require_positive(positive)
     not_negative: dict[str, float | None] = {
         "seed": config.seed,
         "actors": r.actors,
@@ -254,9 +277,7 @@ def check_config(config: TrainConfig) -> None:
         "value-noise-period": n.value_noise_period,
         "entropy-noise-period": n.entropy_noise_period,
     }
-    for flag, value in not_negative.items():
-        if value is not None and not (value >= 0 and math.isfinite(value)):
-            raise UsageError(f"--{flag}", f"{value} is negative", "Give zero or more")
+    require_not_negative(not_negative)
     if config.seed >= 2**63:
         raise UsageError("--seed", f"{config.seed} is too large", "Give one below 2**63")
     for flag, value in (("discount", u.discount), ("gae-lambda", u.gae_lambda)):

@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import subprocess
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -88,8 +89,12 @@ def find_versions() -> dict[str, str | None]:
     return versions
 
 
+@cache
 def find_commit() -> str | None:
-    """Commit of the checkout this code runs from, with `+changes` when it was edited since; None outside a checkout."""
+    """Commit of the checkout this code runs from, with `+changes` when it was edited since; None outside a checkout.
+
+    Asked once a process: what runs is what was loaded, whatever is committed later.
+    """
     root = Path(__file__).resolve().parent.parent
     if not (root / ".git").exists():
         return None

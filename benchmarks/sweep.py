@@ -12,7 +12,6 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -166,7 +165,7 @@ def failed(trial: Trial, reason: str) -> dict[str, Any]:
         "noise": [],
         "noise_windows": [],
         "seconds": 0.0,
-        "commit": _commit(),
+        "commit": find_commit(),
     }
 
 
@@ -182,18 +181,12 @@ def run_job(job: Job) -> dict[str, Any]:
                 job.plan.config_of(job.trial), episodes=job.plan.episodes, folder=job.folder, command=list(job.command)
             ),
         )
-        return {**result, "commit": _commit()}
+        return {**result, "commit": find_commit()}
     except (LostWorkerError, OSError):
         raise  # a fault of the machine, not of the run: it is tried again
     except Exception as error:  # one run's failure is a result of the sweep, not its end
         lines = str(error).strip().splitlines()
         return failed(job.trial, f"{type(error).__name__}: {lines[0] if lines else ''}")
-
-
-@cache
-def _commit() -> str | None:
-    """Commit of this code, once a process: a sweep may be finished by another version than began it."""
-    return find_commit()
 
 
 class _LocalPool:

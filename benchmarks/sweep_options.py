@@ -9,7 +9,16 @@ from typing import Annotated, Literal
 
 import tyro
 
-from agents.config import NoiseSettings, Recording, Rollout, TrainConfig, Update, check_config
+from agents.config import (
+    Budget,
+    NoiseSettings,
+    Rollout,
+    TrainConfig,
+    Update,
+    check_config,
+    require_not_negative,
+    require_positive,
+)
 from agents.networks import make_network
 from benchmarks.sweep_plan import Plan
 from envs import Task, find_task
@@ -160,7 +169,7 @@ def make_plan(task_id: str, options: SweepOptions) -> Plan:
             threads=1 if options.device in ("auto", "cpu") else 0,
         ),
         noise=NoiseSettings(blocks=32),
-        recording=Recording(),
+        budget=Budget(observations=options.observations or observations),
     )
     plan = Plan(
         config=config,
@@ -196,27 +205,25 @@ def _check(task: Task, options: SweepOptions, sizes: tuple[int, ...], goals: tup
             f"{wrong[0]} is no whole number of environments with {length} steps each",
             f"Use multiples of {length}, or change --rollout-length",
         )
-    positive = {
-        "--rates": options.rates,
-        "--observations": options.observations,
-        "--learning-rate": options.learning_rate,
-        "--evaluation-episodes": options.evaluation_episodes,
-        "--noise-batch": options.noise_batch,
-        "--rate-batch": options.rate_batch,
-    }
-    for flag, value in positive.items():
-        if value is not None and not (value > 0 and math.isfinite(value)):
-            raise UsageError(flag, f"{value} is not a positive number", "Give one above zero")
-    not_negative = {
-        "--seeds": options.seeds,
-        "--jobs": options.jobs,
-        "--actors": options.actors,
-        "--random-first-steps": options.random_first_steps,
-        "--rate-exponent": options.rate_exponent,
-    }
-    for flag, value in not_negative.items():
-        if value is not None and not (value >= 0 and math.isfinite(value)):
-            raise UsageError(flag, f"{value} is not zero or more", "Give zero or more")
+    require_positive(
+        {
+            "rates": options.rates,
+            "observations": options.observations,
+            "learning-rate": options.learning_rate,
+            "evaluation-episodes": options.evaluation_episodes,
+            "noise-batch": options.noise_batch,
+            "rate-batch": options.rate_batch,
+        }
+    )
+    require_not_negative(
+        {
+            "seeds": options.seeds,
+            "jobs": options.jobs,
+            "actors": options.actors,
+            "random-first-steps": options.random_first_steps,
+            "rate-exponent": options.rate_exponent,
+        }
+    )
     if options.jobs == 0:
         for flag, given in (("--actors", options.actors), ("--ray-address", options.ray_address)):
             if given:

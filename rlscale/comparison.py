@@ -319,6 +319,7 @@ def _columns() -> list[tuple[str, str, Callable[[Row], Any]]]:
         *_ends("e_min", lambda row: row.e_min),
         *_ends("overhead_20_batch", lambda row: row.frontier.overhead_batch(0.2) if row.frontier else none),
         ("residual", "double", _of_frontier(lambda f: f.residual if math.isfinite(f.residual) else None)),
+        ("scatter", "double", _of_frontier(lambda f: f.scatter if math.isfinite(f.scatter) else None)),
         *_ends("exponent", lambda row: row.frontier.exponent if row.frontier else none),
         ("b_crit_without_a_size_low", "double", _left_out_sizes(min)),
         ("b_crit_without_a_size_high", "double", _left_out_sizes(max)),

@@ -125,7 +125,8 @@ _RUN_NOTE = (
     "its full-batch steps. A single run predicts and measures nothing."
 )
 _FIT_NOTE = (
-    "Residual: root mean square of ln S about the curve. Exponent: of S = S_min (1 + (B_crit/B)^α) fitted freely; the theory "
+    "Residual: root mean square of ln S about the curve. Seeds: the same about the mean of each batch size, which no "
+    "curve can remove. Exponent: of S = S_min (1 + (B_crit/B)^α) fitted freely; the theory "
     "says 1. Without one size: range of B_crit when any one batch size is left out. 20% overhead: the batch size that costs a "
     "fifth more observations than the fewest."
 )
@@ -209,19 +210,19 @@ _OF_RUN = {"start": "first window", "goal": "last window", "cumulative": "cumula
 
 
 def _fit_table(rows: Sequence[Row]) -> str:
-    columns = ["goal", "B_crit", "residual", "points", "missed", "exponent α", "B_crit without one size", "20% overhead"]
+    columns = ["goal", "B_crit", "residual", "seeds", "points", "missed", "exponent α", "B_crit without one size", "20% overhead"]
     cells = []
     for row in rows:
         frontier = row.frontier
         if frontier is None:
-            cells.append([row.goal_label, say(row.measured, "not identifiable"), *["–"] * 6])
+            cells.append([row.goal_label, say(row.measured, "not identifiable"), *["–"] * 7])
             continue
         without = [value for value in frontier.leave_one_size_out.values() if value is not None]
         cells.append(
             [
                 row.goal_label,
                 say(row.measured, "not identifiable"),
-                f"{frontier.residual:.2f}" if math.isfinite(frontier.residual) else "–",
+                *(f"{figure:.2f}" if math.isfinite(figure) else "–" for figure in (frontier.residual, frontier.scatter)),
                 str(len(frontier.points)),
                 str(sum(point.censored for point in frontier.points)),
                 say(frontier.exponent),

@@ -124,11 +124,9 @@ def find_crossing(points: Sequence[Evaluated], goal: float, *, bandwidth: float 
         raise ValueError("points: at least one evaluation is needed")
     x, y, episodes = _columns(points)
     error = np.array([p.return_error for p in sorted(points, key=lambda p: p.optimizer_steps)])
-    mesh = np.linspace(x[0], x[-1], 2 + 20 * math.ceil((x[-1] - x[0]) / bandwidth))
-    curve = _smooth(x, y[None], episodes, mesh, bandwidth)
-    crossed = _first_crossings(mesh, curve, goal)[0]
+    mesh, curve, crossed = _place(points, goal, bandwidth)
     if math.isnan(crossed):
-        reason = "above the goal at the first evaluation" if curve[0, 0] >= goal else "the goal was not reached"
+        reason = "above the goal at the first evaluation" if curve[0] >= goal else "the goal was not reached"
         return Crossing(goal, Estimate(None, None, reason), len(points))
     # What policies scatter about the curve, beyond their standard errors, near the crossing: elsewhere they may scatter
     # otherwise. Residuals are R y with R = 1 - smoother, so their expected squares are R² times the variances.
@@ -144,6 +142,14 @@ def find_crossing(points: Sequence[Evaluated], goal: float, *, bandwidth: float 
     low, high = np.quantile(draws, [0.025, 0.975])
     low, high = min(low, crossed), max(high, crossed)
     return Crossing(goal, Estimate(math.exp(crossed), (math.exp(low), math.exp(high))), len(points))
+
+
+def _place(points: Sequence[Evaluated], goal: float, bandwidth: float) -> tuple[np.ndarray, np.ndarray, float]:
+    """A mesh of ln S, the smoothed curve on it, and ln S of its first crossing (NaN where there is none)."""
+    x, y, episodes = _columns(points)
+    mesh = np.linspace(x[0], x[-1], 2 + 20 * math.ceil((x[-1] - x[0]) / bandwidth))
+    curve = _smooth(x, y[None], episodes, mesh, bandwidth)
+    return mesh, curve[0], float(_first_crossings(mesh, curve, goal)[0])
 
 
 def _first_crossings(mesh: np.ndarray, curves: np.ndarray, goal: float) -> np.ndarray:
@@ -221,14 +227,14 @@ class GoalSearch:
         for goal in pending:
             if all(e.return_mean < goal for e in self.evaluated.values()):
                 break  # a smoothed curve cannot cross what no evaluation reaches
-            crossing = find_crossing(list(self.evaluated.values()), goal)
-            first = sorted(self.evaluated)[:FIRST]
-            if len(first) == FIRST and all(self.evaluated[s].return_mean >= goal for s in first):
-                crossing = Crossing(goal, Estimate(float(first[0]), (0.0, float(first[0]))), len(self.evaluated))
-            steps = crossing.optimizer_steps.value
-            if steps is None or steps > self.settled:
-                break
-            self.crossings[goal] = crossing
+            evaluated = sorted(self.evaluated.values(), key=lambda e: e.optimizer_steps)
+            if len(evaluated) >= FIRST and all(e.return_mean >= goal for e in evaluated[:FIRST]):
+                first = float(evaluated[0].optimizer_steps)
+                self.crossings[goal] = Crossing(goal, Estimate(first, (0.0, first)), len(evaluated))
+            elif _place(evaluated, goal, BANDWIDTH)[2] <= math.log(self.settled):
+                self.crossings[goal] = find_crossing(evaluated, goal)
+            else:
+                break  # not crossed, or not settled yet
             return self.due()  # the next goal has windows of its own
         return []
 

@@ -109,6 +109,20 @@ class Frontier:
         return Estimate(None if b.value is None else overhead * b.value, interval, b.reason)
 
     @property
+    def scatter(self) -> float:
+        """Rms of ln S about the mean of its own batch size, over the runs that reached the goal; nan without repetitions.
+
+        Degrees of freedom: runs - sizes. No curve can remove it from `residual`.
+        """
+        reached: dict[float, list[float]] = {}
+        for p in self.points:
+            if not p.censored:
+                reached.setdefault(p.batch_size, []).append(math.log(p.optimizer_steps))
+        logs = [np.array(values) for values in reached.values()]
+        freedom = sum(len(values) - 1 for values in logs)
+        return math.sqrt(sum(float(((v - v.mean()) ** 2).sum()) for v in logs) / freedom) if freedom else math.nan
+
+    @property
     def exponent(self) -> Estimate:
         """α of S = S_min (1 + (B_crit/B)^α), fitted freely; 1 is the theory. Below 1 the bend is longer than it says."""
         return self._free[0]

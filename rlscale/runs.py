@@ -28,7 +28,7 @@ import numpy as np
 
 from rlscale.errors import UsageError
 from rlscale.noise import BlockStatistics
-from rlscale.storage import TORN, dump_json, end_torn_line, lock_folder, now, write_atomically
+from rlscale.storage import TORN, dump_json, end_torn_line, lock_folder, now, read_manifest, write_atomically
 
 __all__ = ["SCHEMA", "Run", "RunRecord", "pack_statistics", "read_run", "unpack_statistics"]
 
@@ -115,7 +115,7 @@ class Run:
         Raises:
             UsageError: there is no run, another process holds it, or it cannot be written.
         """
-        manifest = _read_manifest(folder, "--resume")
+        manifest = read_manifest(folder / _MANIFEST, what="run", schema=SCHEMA, field="--resume")
         try:
             run = cls(folder, manifest)
         except OSError as error:
@@ -202,7 +202,7 @@ def read_run(folder: Path, field: str = "RUN") -> RunRecord:
     Raises:
         UsageError: no run there, one of another schema, or a damaged line among good ones.
     """
-    manifest = _read_manifest(folder, field)
+    manifest = read_manifest(folder / _MANIFEST, what="run", schema=SCHEMA, field=field)
     try:
         packed = folder / f"{_ROWS}.gz"  # published records may be compressed
         content = gzip.decompress(packed.read_bytes()) if packed.exists() else (folder / _ROWS).read_bytes()
@@ -248,23 +248,6 @@ def pack_statistics(statistics: BlockStatistics) -> dict[str, list[float]]:
 def unpack_statistics(packed: Mapping[str, Sequence[float]]) -> BlockStatistics:
     """The inverse of `pack_statistics`."""
     return BlockStatistics(packed["size"], packed["square"], packed["dot"], packed.get("block"))
-
-
-def _read_manifest(folder: Path, field: str) -> dict[str, Any]:
-    path = folder / _MANIFEST
-    try:
-        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UsageError(field, f"{folder} holds no run ({_MANIFEST} is missing)", "Name the folder of a run") from None
-    except OSError as error:
-        raise UsageError(field, f"cannot read {path}: {error.strerror}", "Name the folder of a run") from None
-    except ValueError:
-        raise UsageError(field, f"{path} is damaged", "Restore it from a copy") from None
-    if manifest.get("schema") != SCHEMA:
-        raise UsageError(
-            field, f"{folder} has schema {manifest.get('schema')}, this rlscale reads {SCHEMA}", "Use the version that wrote it"
-        )
-    return manifest
 
 
 def _process() -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from rlscale.errors import UsageError
 
-__all__ = ["TORN", "dump_json", "end_torn_line", "lock_folder", "now", "write_atomically"]
+__all__ = ["TORN", "dump_json", "end_torn_line", "lock_folder", "now", "read_manifest", "write_atomically"]
 
 TORN = b"\x18"  # ends a line that a crash cut short, once another line follows it
 
@@ -34,6 +34,36 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return value
+
+
+def read_manifest(path: Path, *, what: str, schema: int, field: str) -> dict[str, Any]:
+    """The manifest of a folder, if this version can read it.
+
+    Args:
+        path: of the manifest.
+        what: the folder should hold: `run` or `sweep`.
+        schema: version of the format that is read.
+        field: what the user named the folder with, for the error.
+
+    Raises:
+        UsageError: none there, a damaged one, or one of another schema.
+    """
+    folder, mend = path.parent, f"Name the folder of a {what}"
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(field, f"{folder} holds no {what} ({path.name} is missing)", mend) from None
+    except OSError as error:
+        raise UsageError(field, f"cannot read {path}: {error.strerror}", mend) from None
+    except ValueError:
+        manifest = None
+    if not isinstance(manifest, dict):
+        raise UsageError(field, f"{path} is damaged", "Restore it from a copy")
+    if manifest.get("schema") != schema:
+        raise UsageError(
+            field, f"{folder} has schema {manifest.get('schema')}, this rlscale reads {schema}", "Use the version that wrote it"
+        )
+    return manifest
 
 
 def write_atomically(path: Path, content: bytes) -> None:

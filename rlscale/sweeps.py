@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from rlscale.errors import UsageError
-from rlscale.storage import TORN, dump_json, end_torn_line, lock_folder, now, write_atomically
+from rlscale.storage import TORN, dump_json, end_torn_line, lock_folder, now, read_manifest, write_atomically
 
 __all__ = ["SWEEP_SCHEMA", "Sweep", "SweepRecord", "is_sweep", "read_sweep"]
 
@@ -185,22 +185,7 @@ _FIELDS = {
 
 def _read_manifest(folder: Path, field: str) -> dict[str, Any]:
     path = folder / _MANIFEST
-    try:
-        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UsageError(field, f"{folder} holds no sweep ({_MANIFEST} is missing)", "Name the folder of a sweep") from None
-    except OSError as error:
-        raise UsageError(field, f"cannot read {path}: {error.strerror}", "Name the folder of a sweep") from None
-    except ValueError:
-        raise UsageError(field, f"{path} is damaged", "Restore it from a copy") from None
-    if not isinstance(manifest, dict):
-        raise UsageError(field, f"{path} is damaged", "Restore it from a copy")
-    if manifest.get("schema") != SWEEP_SCHEMA:
-        raise UsageError(
-            field,
-            f"{folder} has schema {manifest.get('schema')}, this rlscale reads {SWEEP_SCHEMA}",
-            "Use the version that wrote it",
-        )
+    manifest = read_manifest(path, what="sweep", schema=SWEEP_SCHEMA, field=field)
     task, plan = manifest.get("task"), manifest.get("plan")
     if not (isinstance(task, dict) and "id" in task and isinstance(plan, dict) and set(plan) >= _PLAN):
         raise UsageError(field, f"{path} is damaged: task or plan is missing", "Restore it from a copy")

@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 from regressions import NOISE_SCALE, Regression
 
+from agents.learner import NoiseRecord
 from benchmarks.sweep_options import SweepOptions, make_plan, parse_sizes
-from benchmarks.trial import run_trial
+from benchmarks.trial import _gain, _noise_at_goals, run_trial
+from rlscale.crossing import Crossing, GoalSearch
 from rlscale.errors import UsageError
+from rlscale.estimate import Estimate
 from rlscale.frontier import fit
+from rlscale.noise import BlockStatistics
 
 CARTPOLE = make_plan("classic/cartpole", SweepOptions(tasks=("classic/cartpole",), batch_sizes="64..1024", goals=(100.0, 200.0)))
 
@@ -231,3 +235,30 @@ def test_cloned_observations_multiply_the_critical_batch_size_and_leave_the_step
         steps = sorted(r["goals"][0]["optimizer_steps"] for r in runs)
         same = sorted(r["goals"][0]["optimizer_steps"] for r in small_steps[1].values() if r["batch_size"] == size // 4)
         assert steps == pytest.approx(same, rel=1e-9)
+
+
+def statistics(scale, blocks=4, size=25):
+    """A batch of 100 observations with tr Σ = scale and |G|² = 1, exactly."""
+    return BlockStatistics([size] * blocks, [1 + scale / size] * blocks, [1 + scale / (blocks * size)] * blocks)
+
+
+DRIFT = [statistics(10)] * 20 + [statistics(1000)] * 20
+FULL_BATCH_STEPS = 20 / 1.1, 20 / 11  # that 20 updates make at B = 100 and noise scales of 10 and 1,000
+
+
+def test_the_gain_weighs_stretches_by_full_batch_steps():
+    first, last = FULL_BATCH_STEPS
+    expected = (math.sqrt(10) * first + math.sqrt(1000) * last) ** 2 / ((first + last) * (10 * first + 1000 * last))
+    assert _gain(DRIFT, 100.0, 20) == pytest.approx(expected)
+
+
+def test_the_cumulative_noise_scale_is_the_mean_over_full_batch_steps_up_to_the_goal():
+    """The first updates, the last before the goal, and the mean between; what comes after the goal counts in none."""
+    search = GoalSearch([1.0])
+    search.crossings[1.0] = Crossing(1.0, Estimate(39.5, (39.0, 40.0)), 9)
+    noise = [NoiseRecord("policy", "rollout", step, s) for step, s in enumerate([*DRIFT, *[statistics(10**6)] * 20])]
+    found = {n["quantity"]: n["value"] for n in _noise_at_goals(search, [100 * step for step in range(61)], noise)}
+    first, last = FULL_BATCH_STEPS
+    assert found["start"] == pytest.approx(10)
+    assert found["goal"] == pytest.approx(1000)
+    assert found["cumulative"] == pytest.approx((10 * first + 1000 * last) / (first + last))
