@@ -1,10 +1,10 @@
-"""Generalized advantage estimation, and the two ways to scale advantages. Pure functions; no network, no environment."""
+"""Generalized advantage estimation. Pure functions; no network, no environment."""
 
 from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["generalized_advantages", "normalize", "running_square"]
+__all__ = ["generalized_advantages"]
 
 
 def generalized_advantages(
@@ -50,15 +50,3 @@ def generalized_advantages(
         following = delta[t] + carry[t] * following
         advantage[t] = following
     return advantage.astype(np.float32), (advantage + value).astype(np.float32)
-
-
-def normalize(advantage: np.ndarray, valid: np.ndarray) -> np.ndarray:
-    """Zero mean and unit deviation over all valid observations of the iteration batch; both arrays of any one shape."""
-    used = advantage[valid].astype(np.float64)
-    return ((advantage - used.mean()) / (used.std() + 1e-8)).astype(np.float32)
-
-
-def running_square(previous: float | None, advantage: np.ndarray, valid: np.ndarray, decay: float = 0.99) -> float:
-    """Running mean square of the advantages, for a scale that does not change the algorithm with the batch size."""
-    square = float(np.square(advantage[valid], dtype=np.float64).mean())
-    return square if previous is None else decay * previous + (1 - decay) * square

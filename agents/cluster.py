@@ -12,17 +12,18 @@ from typing import Any
 
 from rlscale.errors import UsageError
 
-__all__ = ["connect", "disconnect"]
+__all__ = ["connect", "disconnect", "spilled_bytes", "store_bytes"]
 
 PATIENCE_SECONDS = 3.0
 
 
-def connect(address: str | None, cpus: int) -> None:
+def connect(address: str | None, cpus: int, store: int | None = None) -> None:
     """Connect to Ray; a connection that stands already is used as it is.
 
     Args:
         address: `host:port` or `auto` of an existing cluster; None starts an instance in this machine.
         cpus: CPUs that the actors need; what a started instance gets.
+        store: bytes of the object store of a started instance; None leaves it to Ray.
 
     Raises:
         UsageError: nothing answers at the address (within seconds; Ray itself would try for more than a minute), or the
@@ -39,7 +40,7 @@ def connect(address: str | None, cpus: int) -> None:
     with contextlib.chdir(Path(__file__).resolve().parent.parent):
         options: dict[str, Any] = dict(logging_level=logging.ERROR, log_to_driver=False, configure_logging=True)
         if address is None:
-            ray.init(address="local", num_cpus=cpus, include_dashboard=False, **options)
+            ray.init(address="local", num_cpus=cpus, object_store_memory=store, include_dashboard=False, **options)
         else:
             known = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
             if known != "auto":
@@ -63,6 +64,28 @@ def _require_cpus(cpus: int) -> None:
         raise UsageError(
             "--actors", f"the actors need {cpus} CPUs, the cluster has {available}", "Use fewer actors, or fewer --actor-cpus"
         )
+
+
+def store_bytes() -> int:
+    """Size of the object store of the node that this process is connected to, and so of what it can hold at once."""
+    import ray
+
+    here = ray.get_runtime_context().get_node_id()
+    return int(next(node["Resources"].get("object_store_memory", 0) for node in ray.nodes() if node["NodeID"] == here))
+
+
+def spilled_bytes() -> int:
+    """Bytes that this node's object store has written to disk because it was full, as far as they are still there."""
+    import ray
+
+    node = ray._private.worker._global_node
+    if node is None:
+        return 0
+    total = 0
+    with contextlib.suppress(OSError):
+        for folder in Path(node.get_session_dir_path()).glob("ray_spilled_objects*"):
+            total += sum(path.stat().st_size for path in folder.iterdir())
+    return total
 
 
 def disconnect() -> None:

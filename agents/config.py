@@ -55,10 +55,24 @@ class Rollout:
     """Environments in all, spread evenly over the actors."""
     rollout_length: int = 128
     """Steps of each environment per iteration. Iteration batch = environments x rollout length."""
+    batch_size: int | Literal["adaptive"] | None = None
+    """Iteration batch: a multiple of environments x rollout length, filled in rounds; None: one; adaptive: follows the noise."""
+    exchange_rate: float | None = None
+    """Adaptive: observations that an optimizer step is worth, r in B = sqrt(r x noise scale); None: B = noise scale."""
+    fragment_environments: int | None = None
+    """Environments of one fragment, the piece that travels; None: as many as keep it under 64 MiB (adaptive: 8)."""
+    lag: Literal[0, 1] = 0
+    """1 samples the next iteration with the present policy while this one is learned; 0 waits."""
+    memory: str | None = None
+    """Most memory that fragments may take, for example 12GiB; None: what the machine has to spare."""
     actors: int = 0
     """Ray actors that sample side by side; 0 samples in this process."""
     actor_cpus: int = 1
     """CPUs, and threads, of each Ray actor."""
+    actor_device: str = "cpu"
+    """Where policies act: cpu, or cuda for a machine with more cores than its GPU needs."""
+    alternate: bool = False
+    """Two halves of each fragment's environments take turns: one is stepped while the policy acts on the other."""
     ray_address: str | None = None
     """An existing Ray cluster, host:port or 'auto'; without it a local one is started when actors are asked for."""
     cut_on_life_loss: bool = True
@@ -82,7 +96,13 @@ class Update:
     optimizer: Literal["adam", "rmsprop"] = "adam"
     """Adam (eps 1e-5), or RMSProp (alpha 0.99, eps 1e-5)."""
     learning_rate: float = 2.5e-4
-    """Step size."""
+    """Step size (see --lr-rule)."""
+    lr_rule: Literal["constant", "sqrt", "linear", "noise"] = "constant"
+    """With batch B: rate, rate x sqrt(B/b), rate x B/b, or rate / (1 + noise scale/B); B in observations per optimizer step."""
+    lr_batch: int | None = None
+    """The b that the learning rate was found at, for sqrt and linear; None: 256, the default mini-batch."""
+    warm_up: int = 0
+    """Optimizer steps over which the rate rises linearly from zero."""
     anneal: bool = False
     """Let the learning rate fall linearly to zero at the last observation of the budget."""
     discount: float = 0.99
@@ -109,8 +129,12 @@ class Update:
     """Where the learner works: cpu, cuda, cuda:1; auto takes CUDA when there is one."""
     threads: int = 0
     """CPU threads of the learner, and of sampling in this process; 0 for all cores."""
+    learners: int = 1
+    """Learner processes that share every update, each with its environments' blocks (Ray actors, gloo or NCCL)."""
+    stream: bool = False
+    """Learn from fragments as they come and free them: memory does not grow with the batch. One epoch, one step."""
     chunk: int | None = None
-    """Most observations in the network at once, which bounds memory; None: 4096 on CUDA, else 256, or 1024 small ones."""
+    """Most observations in the network at once, which bounds memory; None: 4096 on CUDA, else 512, or 1024 small ones."""
 
 
 @dataclass(frozen=True)
@@ -128,25 +152,32 @@ class NoiseSettings:
     entropy_noise_period: int | None = None
     """The entropy bonus, likewise."""
 
-    def step_blocks(self, observations: int, environments: int, *, equal: bool) -> int:
+    def step_blocks(self, observations: int, environments: int, *, equal: bool, multiple: int = 1) -> int:
         """Blocks of an optimizer step; smaller ones than 256 observations would slow the learner down.
 
         Args:
             observations: of the step.
             environments: of the step; there are at most as many blocks.
             equal: every block must hold equally many environments, so that all steps of an epoch are of one size.
+            multiple: of which the number must be one, so that so many learners have equally many (with `equal`).
         """
         wanted = min(max(observations // 256, FEWEST_BLOCKS), MOST_BLOCKS) if self.blocks is None else self.blocks
         if not equal:
             return min(wanted, environments)
         enough = [
-            k for k in range(1, environments + 1) if environments % k == 0 and k >= min(FEWEST_BLOCKS, wanted, environments)
+            k
+            for k in range(multiple, environments + 1, multiple)
+            if environments % k == 0 and k >= min(FEWEST_BLOCKS, wanted, environments)
         ]
         return max((k for k in enough if k <= wanted), default=enough[0])
 
-    def head_blocks(self, environments: int) -> int:
-        """Blocks of a measurement of one head, which is rare and may take smaller ones."""
-        return min(MOST_BLOCKS if self.blocks is None else self.blocks, environments)
+    def head_blocks(self, environments: int, multiple: int = 1) -> int:
+        """Blocks of a measurement of one head, which is rare and may take smaller ones; for several learners as above."""
+        most = min(MOST_BLOCKS if self.blocks is None else self.blocks, environments)
+        if multiple == 1:
+            return most
+        equal = [k for k in range(multiple, environments + 1, multiple) if environments % k == 0]
+        return max((k for k in equal if k <= most), default=equal[0])
 
     def period(self, head: str, epochs: int) -> int:
         """Iterations between two measurements of that head; 0 for never."""
@@ -187,9 +218,30 @@ class TrainConfig:
     recording: Recording = field(default_factory=Recording)
 
     @property
+    def adaptive(self) -> bool:
+        """Whether the iteration batch follows the measured noise scale."""
+        return self.rollout.batch_size == "adaptive"
+
+    @property
     def batch(self) -> int:
-        """Steps of one iteration batch, masked ones included."""
-        return self.rollout.environments * self.rollout.rollout_length
+        """Steps of one iteration batch, masked ones included; when adaptive, of one round of all environments."""
+        return self.rollout.environments * self.rollout.rollout_length * self.rounds
+
+    @property
+    def rounds(self) -> int:
+        """Fragments that every environment gives to one iteration batch, all by one policy."""
+        size = self.rollout.batch_size
+        return size // (self.rollout.environments * self.rollout.rollout_length) if isinstance(size, int) else 1
+
+    @property
+    def workers(self) -> int:
+        """Rollout workers: the actors, or the one in this process."""
+        return max(self.rollout.actors, 1)
+
+    @property
+    def rays(self) -> bool:
+        """Whether the run needs Ray."""
+        return self.rollout.actors > 0 or self.update.learners > 1
 
     @property
     def mini_batch(self) -> int:
@@ -200,8 +252,8 @@ class TrainConfig:
     def shuffles_transitions(self) -> bool:
         """Whether mini-batches are made of shuffled transitions, not of whole environments."""
         if self.update.shuffle == "auto":
-            whole = self.mini_batch % self.rollout.rollout_length == 0
-            return not whole or self.mini_batch // self.rollout.rollout_length < FEWEST_BLOCKS
+            steps = self.rollout.rollout_length * self.rounds
+            return self.mini_batch % steps != 0 or self.mini_batch // steps < FEWEST_BLOCKS
         return self.update.shuffle == "transitions"
 
 
@@ -259,6 +311,11 @@ def check_config(config: TrainConfig) -> None:
         "clip": u.clip,
         "max-grad-norm": u.max_grad_norm,
         "chunk": u.chunk,
+        "learners": u.learners,
+        "lr-batch": u.lr_batch,
+        "exchange-rate": r.exchange_rate,
+        "fragment-environments": r.fragment_environments,
+        "batch-size": r.batch_size if isinstance(r.batch_size, int) else None,
         "observations": b.observations,
         "optimizer-steps": b.optimizer_steps,
         "seconds": b.seconds,
@@ -270,6 +327,7 @@ def check_config(config: TrainConfig) -> None:
         "actors": r.actors,
         "random-first-steps": r.random_first_steps,
         "threads": u.threads,
+        "warm-up": u.warm_up,
         "entropy-coef": u.entropy_coef,
         "value-coef": u.value_coef,
         "joint-noise-period": n.joint_noise_period,
@@ -297,7 +355,7 @@ def check_config(config: TrainConfig) -> None:
         raise UsageError(
             "--environments", f"{r.environments} environments do not divide over {r.actors} actors", f"Use for example {down}"
         )
-    if r.ray_address is not None and not r.actors:
+    if r.ray_address is not None and not config.rays:
         raise UsageError("--ray-address", "there are no actors to place on a cluster", "Give --actors as well")
     mini = config.mini_batch
     if mini > config.batch or config.batch % mini:
@@ -312,10 +370,91 @@ def check_config(config: TrainConfig) -> None:
             f"{mini} observations are no whole number of environments with {r.rollout_length} steps each",
             f"Use a multiple of {r.rollout_length}, or --shuffle transitions",
         )
+    _check_batch(config)
     if u.anneal and b.observations is None:
         raise UsageError("--anneal", "the learning rate needs an end to fall to", "Give --observations")
     if b.observations is None and b.optimizer_steps is None and b.seconds is None:
         raise UsageError("--observations", "the run would have no end", "Give --observations, --optimizer-steps or --seconds")
+
+
+def _check_batch(config: TrainConfig) -> None:
+    """How a batch is made up, cut into fragments, streamed and shared between learners.
+
+    Raises:
+        UsageError: names the flag and the mend.
+    """
+    r, u = config.rollout, config.update
+    step = r.environments * r.rollout_length
+    if isinstance(r.batch_size, int) and r.batch_size % step:
+        nearest = max(round(r.batch_size / step), 1) * step
+        raise UsageError(
+            "--batch-size",
+            f"{r.batch_size:,} is no multiple of {r.environments} environments x {r.rollout_length} steps = {step:,}",
+            f"Use for example {nearest}",
+        )
+    if config.adaptive and u.mini_batch is not None:
+        raise UsageError(
+            "--batch-size", "an adaptive batch is the batch of one optimizer step", "Give --mini-batch None, and best --epochs 1"
+        )
+    if config.adaptive and not config.noise.joint_noise_period:
+        raise UsageError("--joint-noise-period", "an adaptive batch needs the noise to be measured", "Give 1")
+    if u.lr_rule == "noise" and not config.noise.joint_noise_period:
+        raise UsageError("--joint-noise-period", "--lr-rule noise needs the noise to be measured", "Give 1")
+    if r.exchange_rate is not None and not config.adaptive:
+        raise UsageError("--exchange-rate", "only an adaptive batch size follows it", "Give --batch-size adaptive as well")
+    each, n = r.environments // config.workers, r.fragment_environments
+    if n is not None and each % n:
+        raise UsageError(
+            "--fragment-environments",
+            f"{n} do not divide the {each} environments of {'an actor' if r.actors else 'this process'}",
+            f"Use for example {_nearest_divisor(each, n)}",
+        )
+    if config.adaptive and (n or min(each, 8)) < 4:
+        raise UsageError(
+            "--fragment-environments",
+            f"{n or each} environments are too few to see noise between them",
+            "Give at least 4, and --environments a multiple of it",
+        )
+    if r.alternate and not config.task.startswith("atari/"):
+        raise UsageError("--alternate", "only Atari's environments can be stepped in the background", "Leave it out")
+    if r.alternate and (n or each) % 2:
+        raise UsageError("--alternate", f"{n or each} environments have no two equal halves", "Use an even number")
+    if u.stream and not (u.epochs == 1 and u.mini_batch is None):
+        raise UsageError(
+            "--stream", "a batch that is freed as it is learned from is seen once", "Give --epochs 1 --mini-batch None as well"
+        )
+    if u.stream and u.advantage_scale == "batch":
+        raise UsageError(
+            "--stream",
+            "advantages cannot be normalized over a batch that is not here yet",
+            "Give --advantage-scale running, or none",
+        )
+    if (u.stream or u.learners > 1) and r.rollout_length < 2:
+        raise UsageError("--rollout-length", "fragments of one step may hold nothing but resets", "Give at least 2")
+    if u.learners > 1:
+        _check_learners(config)
+
+
+def _check_learners(config: TrainConfig) -> None:
+    """Every learner must have equally many blocks of equally many environments."""
+    u, e = config.update, config.rollout.environments
+    if config.shuffles_transitions:
+        if config.noise.blocks is not None and config.noise.blocks % u.learners:
+            raise UsageError(
+                "--blocks", f"{config.noise.blocks} do not divide over {u.learners} learners", "Use a multiple of them"
+            )
+        return
+    if e % u.learners:
+        raise UsageError(
+            "--learners", f"{e} environments do not divide over {u.learners} learners", f"Use {_nearest_divisor(e, u.learners)}"
+        )
+    steps = max(config.batch // config.mini_batch, 1)
+    if (e // steps) % u.learners:
+        raise UsageError(
+            "--learners",
+            f"the {e // steps} environments of a mini-batch do not divide over {u.learners} learners",
+            f"Use {_nearest_divisor(e // steps, u.learners)}, or larger mini-batches",
+        )
 
 
 def _nearest_divisor(number: int, wanted: int) -> int:

@@ -1,6 +1,6 @@
 """`Fragment`, the unit of experience, and how the learner gets exact stacked observations back from its single frames.
 
-How fragments are made is in `agents.worker`; what is learned from them in `agents.learner`.
+`FragmentFacts` travel ahead of it. How fragments are made is in `agents.worker`; what is learned from them in `agents.learner`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,25 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-__all__ = ["Fragment", "FragmentTensors"]
+__all__ = ["Fragment", "FragmentFacts", "FragmentTensors"]
+
+
+@dataclass(frozen=True)
+class FragmentFacts:
+    """What the one who keeps the record needs of a fragment: a few numbers, however large the fragment itself.
+
+    Attributes:
+        observations: valid ones.
+        episode_return, episode_length, policy_version, actor, group, seconds: as of the fragment.
+    """
+
+    observations: int
+    episode_return: np.ndarray
+    episode_length: np.ndarray
+    policy_version: int
+    actor: int
+    group: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -36,7 +54,8 @@ class Fragment:
         episode_length: (M,) int64, their lengths in observations.
         policy_version: iteration whose policy acted.
         actor: index of the worker that made it.
-        index: how many fragments that worker had made before.
+        group: which set of environments, numbered over all workers in the order in which they take turns.
+        index: how many fragments of that group had been made before.
         seconds: seconds the worker took.
     """
 
@@ -54,8 +73,22 @@ class Fragment:
     episode_length: np.ndarray
     policy_version: int
     actor: int
+    group: int
     index: int
     seconds: float
+
+    @property
+    def facts(self) -> FragmentFacts:
+        """All of it but what is learned from."""
+        return FragmentFacts(
+            observations=int((~self.reset).sum()),
+            episode_return=self.episode_return,
+            episode_length=self.episode_length,
+            policy_version=self.policy_version,
+            actor=self.actor,
+            group=self.group,
+            seconds=self.seconds,
+        )
 
     @property
     def steps(self) -> int:
@@ -87,7 +120,8 @@ class FragmentTensors:
         self.stack = stack
         self.frame_shape = fragment.frames.shape[2:]
         frames = _tensor_view(fragment.frames).reshape(len(fragment.frames) * self.environments, -1)
-        self.frames = frames.to(device)
+        # From page-locked memory a copy to an accelerator runs beside what that computes.
+        self.frames = frames if device.type == "cpu" else frames.pin_memory().to(device, non_blocking=True)
         # An observation at t shows the frame of t - age only if no reset step lies in t - age … t - 1.
         self._age_of_reset = torch.from_numpy(_steps_since_reset(fragment.reset, stack)).to(device)
 
@@ -106,10 +140,13 @@ class FragmentTensors:
         row = (step[:, None] + torch.arange(self.stack, device=step.device)) * self.environments + environment[:, None]
         observation = self.frames.index_select(0, row.reshape(-1)).view(-1, self.stack, self.frames.shape[1])
         age = self._age_of_reset[step, environment]
-        for missing in range(1, self.stack):  # rarely more than a handful of rows
-            stale = (age < missing).nonzero().squeeze(1)
-            if len(stale):
-                observation[stale, self.stack - 1 - missing] = 0
+        for missing in range(1, self.stack):
+            if observation.device.type == "cpu":
+                stale = (age < missing).nonzero().squeeze(1)  # rarely more than a handful of rows
+                if len(stale):
+                    observation[stale, self.stack - 1 - missing] = 0
+            else:  # there, to ask how many they are would wait for all that is under way
+                observation[:, self.stack - 1 - missing].masked_fill_((age < missing)[:, None], 0)
         return observation.view(-1, self.stack, *self.frame_shape)
 
 
@@ -118,11 +155,11 @@ def _steps_since_reset(reset: np.ndarray, stack: int) -> np.ndarray:
 
     Carry-in frames need no mask: the environment has already put zeros where it showed none.
     """
-    ages = np.empty(reset.shape, dtype=np.int64)
-    age = np.full(reset.shape[1], stack - 1, dtype=np.int64)
+    ages = np.empty(reset.shape, dtype=np.int8)
+    age = np.full(reset.shape[1], stack - 1, dtype=np.int8)
     for t in range(len(reset)):
         ages[t] = age
-        age = np.where(reset[t], 0, np.minimum(age + 1, stack - 1))
+        age = np.where(reset[t], 0, np.minimum(age + 1, stack - 1)).astype(np.int8)
     return ages
 
 

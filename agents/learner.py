@@ -1,7 +1,8 @@
 """The learner: PPO updates whose gradient is accumulated over blocks, so that every update yields its noise statistics.
 
 A block is a set of environments. Its mean gradient is one row of a (K, P) matrix; one pass over that matrix gives both the
-batch gradient for the optimizer and the block statistics for `rlscale.noise`. The loss itself is in `agents.losses`.
+batch gradient for the optimizer and the block statistics for `rlscale.noise`. Of several learners each holds the rows of its
+own blocks, and only the weighted sum of all rows is shared (`agents.learners`). The loss itself is in `agents.losses`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,15 +18,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from agents.advantages import generalized_advantages, normalize, running_square
+from agents.batch import IterationBatch, Moments, Place, Sum, arrange
 from agents.config import FEWEST_BLOCKS, NoiseSettings, TrainConfig, Update
-from agents.fragments import Fragment, FragmentTensors
-from agents.losses import HEADS, Losses, ppo_losses
+from agents.fragments import Fragment
+from agents.losses import HEADS, ppo_losses
 from agents.networks import flatten_parameters, make_network
+from agents.remote import read
 from envs import Task
-from rlscale.noise import BlockStatistics, block_statistics
+from rlscale.noise import BlockStatistics, block_products, statistics_of
 
-__all__ = ["IterationBatch", "Learner", "NoiseRecord", "UpdateResult"]
+__all__ = ["Learner", "NoiseRecord", "UpdateResult", "share_of_columns"]
+
+LAST_LAYER = "policy_last_layer"
+FIGURES = ("policy_loss", "value_loss", "entropy", "joint_loss", "approx_kl", "clip_fraction")
 
 
 @dataclass(frozen=True)
@@ -47,86 +52,53 @@ class NoiseRecord:
 
 @dataclass
 class UpdateResult:
-    """What one iteration's learning gave: mean figures over its optimizer steps, and the noise measured on the way."""
+    """What one iteration's learning gave.
 
-    figures: dict[str, float]
-    noise: list[NoiseRecord] = field(default_factory=list)
-    noise_seconds: float = 0.0
-
-
-class IterationBatch:
-    """Fragments side by side: environment e of the batch is column e of the fragments laid next to each other.
-
-    Frames stay in their fragments; the small arrays are joined. Index (t, e) is the flat position t · environments + e.
+    Attributes:
+        figures: means over its optimizer steps.
+        noise: measured on the way.
+        noise_seconds: what only the measurement took; on an accelerator, the launching of it.
+        observations: valid ones of the iteration batch.
+        explained_variance: of the value targets, by the behaviour policy's values.
+        learning_rate: of the last optimizer step.
+        optimizer_steps: made so far in the run.
     """
 
-    def __init__(
-        self, fragments: list[Fragment], task: Task, update: Update, scale_square: float | None, device: torch.device
-    ) -> None:
-        self.steps = fragments[0].steps
-        self.environments = sum(f.environments for f in fragments)
-        if any(f.steps != self.steps for f in fragments):
-            raise ValueError("fragments of one batch must have the same number of steps")
-        self.parts = [FragmentTensors(f, task.frame_stack, device) for f in fragments]
-        self._first = np.cumsum([0] + [f.environments for f in fragments])
-        results = [
-            generalized_advantages(
-                reward=f.clipped_reward,
-                value=f.value,
-                bootstrap_value=f.bootstrap_value,
-                terminated=f.terminated,
-                truncated=f.truncated,
-                discount=update.discount,
-                gae_lambda=update.gae_lambda,
-            )
-            for f in fragments
-        ]
-        advantage = np.concatenate([a for a, _ in results], axis=1)
-        target = np.concatenate([v for _, v in results], axis=1)
-        valid = ~np.concatenate([f.reset for f in fragments], axis=1)
-        self.observations = int(valid.sum())
-        self.scale_square = scale_square
-        if update.advantage_scale == "batch":
-            advantage = normalize(advantage, valid)
-        elif update.advantage_scale == "running":
-            self.scale_square = running_square(scale_square, advantage, valid)
-            advantage = advantage / np.float32(np.sqrt(self.scale_square) + 1e-8)
-        error, spread = (target - np.concatenate([f.value for f in fragments], axis=1))[valid], target[valid]
-        self.explained_variance = 1.0 - float(error.var()) / max(float(spread.var()), 1e-12)
+    figures: dict[str, float] = field(default_factory=dict)
+    noise: list[NoiseRecord] = field(default_factory=list)
+    noise_seconds: float = 0.0
+    observations: int = 0
+    explained_variance: float = 0.0
+    learning_rate: float = 0.0
+    optimizer_steps: int = 0
 
-        def flat(array: np.ndarray) -> torch.Tensor:
-            return torch.from_numpy(np.ascontiguousarray(array).reshape(-1)).to(device)
 
-        self.action = flat(np.concatenate([f.action for f in fragments], axis=1))
-        self.log_prob = flat(np.concatenate([f.log_prob for f in fragments], axis=1))
-        self.advantage, self.target, self.valid = flat(advantage), flat(target), flat(valid)
-        self.valid_cpu = valid.reshape(-1)
+@dataclass
+class _Stream:
+    """A batch that is learned from as its fragments come.
 
-    def observation(self, index: np.ndarray, device: torch.device) -> torch.Tensor:
-        """Observations at flat positions `index`, (n,) int64; the order is kept."""
-        step, environment = np.divmod(index, self.environments)
-        owner = np.searchsorted(self._first, environment, side="right") - 1
-        owners = np.unique(owner)
-        if len(owners) == 1:
-            part = owners[0]
-            return self.parts[part].observations(*self._on(device, step, environment - self._first[part]))
-        pieces = []
-        order = np.argsort(owner, kind="stable")
-        for part in owners:
-            mine = owner == part
-            pieces.append(self.parts[part].observations(*self._on(device, step[mine], environment[mine] - self._first[part])))
-        joined = torch.cat(pieces)
-        if (order[1:] > order[:-1]).all():
-            return joined
-        return joined[torch.from_numpy(np.argsort(order)).to(device)]
+    Attributes:
+        columns: this learner's environments.
+        rounds: of the whole batch.
+        blocks: the environments of each block, as columns.
+        names: of the blocks.
+        matrices: gradients so far, one matrix for each head that is measured.
+        sizes: valid observations so far of each block.
+        started: whether a block's row holds anything.
+        moments: of the observations so far.
+    """
 
-    @staticmethod
-    def _on(device: torch.device, *arrays: np.ndarray) -> list[torch.Tensor]:
-        return [torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in arrays]
-
-    def of_environments(self, environments: np.ndarray) -> np.ndarray:
-        """Flat positions of all steps of those environments, environment by environment."""
-        return (environments[:, None] + np.arange(self.steps) * self.environments).reshape(-1)
+    iteration: int
+    learning_rate: float
+    columns: range
+    rounds: int
+    blocks: list[np.ndarray]
+    names: np.ndarray
+    matrices: dict[str, torch.Tensor]
+    sizes: np.ndarray
+    started: np.ndarray
+    figures: torch.Tensor
+    moments: Moments | None = None
 
 
 class Learner:
@@ -137,15 +109,29 @@ class Learner:
         task: its task.
         device: where to work.
         bfloat16: autocast the network to bfloat16; parameters, gradients and statistics stay float32 and float64.
+        rank: which of the run's learners this is.
+        add: sums a tensor over all of them, in place; see `agents.batch.Sum`.
     """
 
-    def __init__(self, config: TrainConfig, task: Task, device: torch.device, bfloat16: bool) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        task: Task,
+        device: torch.device,
+        bfloat16: bool,
+        rank: int = 0,
+        add: Sum = lambda total: None,
+    ) -> None:
         self.update_settings: Update = config.update
         self.noise_settings: NoiseSettings = config.noise
         self.shuffles_transitions = config.shuffles_transitions
-        self.mini_batch = config.mini_batch
+        self._config, self._rollout_length = config, config.rollout.rollout_length
+        self.rank, self.learners, self._add = rank, config.update.learners, add
+        # Number in the fleet of the environment in column 0. An adaptive batch begins anywhere and varies in size, so there a
+        # block is named by its first environment: sets that come again, or overlap, share a name.
+        self._first_environment = 0
         self.chunk = config.update.chunk or (
-            4096 if device.type != "cpu" else 256 if math.prod(task.observation_shape) > 4096 else 1024
+            4096 if device.type != "cpu" else 512 if math.prod(task.observation_shape) > 4096 else 1024
         )
         self.task, self.device, self.bfloat16 = task, device, bfloat16
         self.network = make_network(task, config.update.network, config.seed, config.update.width).to(device)
@@ -153,133 +139,310 @@ class Learner:
         self._trainable = list(self.network.parameters())
         self._last_layer = list(self.network.policy_head.parameters())
         self._mean = torch.zeros_like(self.parameters.data)
-        self._rows = torch.empty(0, device=device)
+        self._matrices: dict[str, torch.Tensor] = {}
         self.optimizer = _make_optimizer(config.update, self.parameters)
         self.optimizer_steps = 0
         self.scale_square: float | None = None
         self._generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([config.seed, 0x1EA2])))
+        self._measured: list[tuple[str, str, int, torch.Tensor, np.ndarray, np.ndarray]] = []
+        self._stream: _Stream | None = None
 
     def weights(self) -> np.ndarray:
         """A copy of all parameters, (P,) float32, in the order of `flatten_parameters`."""
         return self.parameters.detach().cpu().numpy().copy()
 
-    def prepare(self, fragments: list[Fragment]) -> IterationBatch:
-        """Advantages, targets and masks of an iteration batch, on the learner's device."""
-        batch = IterationBatch(fragments, self.task, self.update_settings, self.scale_square, self.device)
+    def learn(
+        self, fragments: Sequence[Any], places: Sequence[Place], environments: int, iteration: int, learning_rate: float
+    ) -> UpdateResult:
+        """All that one iteration's fragments teach.
+
+        Args:
+            fragments: those that hold any of this learner's columns, or references to them.
+            places: of each.
+            environments: columns of the whole batch.
+            iteration: its number, which decides what is measured.
+            learning_rate: before warm-up.
+        """
+        batch = self._read([(place, read(f)) for place, f in zip(places, fragments, strict=True)], environments)
+        return self.update(batch, iteration, learning_rate)
+
+    def prepare(self, fragments: Sequence[Fragment]) -> IterationBatch:
+        """Advantages, targets and masks of a whole iteration batch, on the learner's device."""
+        n = fragments[0].environments
+        places = arrange([f.group for f in fragments], n)
+        return self._read(list(zip(places, fragments, strict=True)), n * len({f.group for f in fragments}))
+
+    def _read(self, placed: list[tuple[Place, Fragment]], environments: int) -> IterationBatch:
+        self._first_environment = placed[0][0].environment - placed[0][0].columns.start
+        columns = share_of_columns(self._config, self.rank, environments)
+        # Where transitions are shuffled every learner reads all columns: there is nothing to add.
+        add: Sum = (lambda total: None) if self.shuffles_transitions else self._add
+        batch = IterationBatch(placed, columns, self.task, self.update_settings, self.scale_square, self.device, add)
         self.scale_square = batch.scale_square
         return batch
 
     def update(self, batch: IterationBatch, iteration: int, learning_rate: float) -> UpdateResult:
         """All epochs and mini-batches of one iteration."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
-        result = UpdateResult(figures={})
+        result = UpdateResult(observations=batch.moments.count, explained_variance=batch.moments.explained_variance)
+        self._measured.clear()
         self._measure_heads(batch, iteration, result)
-        totals: dict[str, float] = {}
+        totals = torch.zeros(len(FIGURES) + 1, device=self.device)
         steps = 0
         for epoch in range(self.update_settings.epochs):
             measured = epoch == 0 and self._due("joint", iteration)
             for names, blocks in self._mini_batches(batch, blockwise=measured):
-                if not any(batch.valid_cpu[block].any() for block in blocks):
+                sizes = np.array([batch.valid_cpu[block].sum() for block in blocks], dtype=np.float64)
+                if self.learners == 1 and not sizes.any():
                     continue  # nothing but resets
-                figures = self._step(batch, names, blocks, measured and len(blocks) > 1, result)
+                measured_step = measured and (len(blocks) > 1 or self.learners > 1)
+                matrices = {"joint": self._matrix("joint", len(blocks))}
+                if measured_step:
+                    matrices = {LAST_LAYER: self._matrix(LAST_LAYER, len(blocks)), **matrices}
+                figures = torch.zeros(len(FIGURES), device=self.device)
+                for row, block in enumerate(blocks):
+                    figures += self._add_gradients(batch, block, row, matrices, max(sizes[row], 1.0), first=True)
+                totals += self._step(matrices, sizes, names, figures, measured_step, learning_rate, result)
                 steps += 1
-                for key, value in figures.items():
-                    totals[key] = totals.get(key, 0.0) + value
-        result.figures = {key: value / steps for key, value in totals.items()}
+        return self._close(result, totals, steps)
+
+    def begin(self, places: Sequence[Place], environments: int, iteration: int, learning_rate: float) -> None:
+        """Start a batch that is learned from as its fragments come: one epoch, one optimizer step.
+
+        Args:
+            places: of all its fragments.
+            environments, iteration, learning_rate: as in `learn`.
+        """
+        self._first_environment = places[0].environment - places[0].columns.start
+        columns = share_of_columns(self._config, self.rank, environments)
+        observations = sum(len(place.columns) for place in places) * self._rollout_length
+        names, blocks = self._blocks(columns, environments, observations, 1)[0]
+        heads = [head for head in HEADS if self._due(head, iteration)]
+        if self._due("joint", iteration):
+            heads.append(LAST_LAYER)
+        self._measured.clear()
+        self._stream = _Stream(
+            iteration=iteration,
+            learning_rate=learning_rate,
+            columns=columns,
+            rounds=max(place.round for place in places) + 1,
+            blocks=blocks,
+            names=names,
+            matrices={head: self._matrix(head, len(blocks)) for head in (*heads, "joint")},
+            sizes=np.zeros(len(blocks)),
+            started=np.zeros(len(blocks), dtype=bool),
+            figures=torch.zeros(len(FIGURES), device=self.device),
+        )
+
+    def accept(self, fragment: Any, place: Place) -> None:
+        """Learn from the next fragment of the batch that was begun; it can be freed afterwards."""
+        stream, fragment = self._stream, read(fragment)
+        assert stream is not None, "begin first"
+        columns = range(max(place.columns.start, stream.columns.start), min(place.columns.stop, stream.columns.stop))
+        batch = IterationBatch(
+            [(place, fragment)], columns, self.task, self.update_settings, self.scale_square, self.device, early=True
+        )
+        self.scale_square = batch.scale_square
+        if stream.moments is None:
+            stream.moments = batch.moments
+        else:
+            stream.moments += batch.moments
+        for row, block in enumerate(stream.blocks):
+            mine = block[(block >= columns.start) & (block < columns.stop)]
+            if not len(mine):
+                continue
+            positions = batch.of_environments(mine - columns.start)
+            nominal = len(block) * fragment.steps * stream.rounds  # how many are valid is only known at the end
+            stream.figures += self._add_gradients(batch, positions, row, stream.matrices, nominal, first=not stream.started[row])
+            stream.started[row] = True
+            stream.sizes[row] += batch.valid_cpu[positions].sum()
+
+    def finish(self) -> UpdateResult:
+        """The optimizer step of the batch that was begun, now that all of it has been seen."""
+        stream, self._stream = self._stream, None
+        assert stream is not None, "begin first"
+        assert stream.moments is not None, "no fragment was accepted"
+        nominal = np.array([len(block) * self._rollout_length * stream.rounds for block in stream.blocks], dtype=np.float64)
+        for row in np.flatnonzero((stream.sizes != nominal) & (stream.sizes > 0)):
+            for matrix in stream.matrices.values():
+                matrix[row] *= nominal[row] / stream.sizes[row]
+        result = UpdateResult()
+        stream.moments.sum(self._add)
+        result.observations, result.explained_variance = stream.moments.count, stream.moments.explained_variance
+        if self.update_settings.advantage_scale == "running":
+            self.scale_square = stream.moments.running_square(self.scale_square)
+        for head in HEADS:
+            if head in stream.matrices:
+                mean = torch.empty_like(self._mean)
+                self._reduce(head, "rollout", stream.matrices[head], stream.sizes, stream.names, mean)
+        measured = LAST_LAYER in stream.matrices
+        totals = self._step(stream.matrices, stream.sizes, stream.names, stream.figures, measured, stream.learning_rate, result)
+        self._matrices = {k: v for k, v in self._matrices.items() if k not in HEADS}
+        return self._close(result, totals, 1)
+
+    def _close(self, result: UpdateResult, totals: torch.Tensor, steps: int) -> UpdateResult:
+        """Fetch what was left on the device, once an iteration: figures and statistics."""
+        means = (totals / max(steps, 1)).tolist()
+        result.figures = dict(zip((*FIGURES, "gradient_norm"), means, strict=True))
+        for head, kind, step, products, sizes, names in self._measured:
+            if self.learners > 1 or (sizes > 0).sum() > 1:
+                result.noise.append(NoiseRecord(head, kind, step, statistics_of(products, sizes, names)))
+        self._measured.clear()
+        result.optimizer_steps = self.optimizer_steps
         return result
 
     def _mini_batches(self, batch: IterationBatch, *, blockwise: bool) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
-        """Names and flat positions of the blocks of each optimizer step of one epoch.
+        """Names and flat positions of this learner's blocks in each optimizer step of one epoch.
 
-        Environments are dealt into blocks that stay the same for the whole run, and blocks into mini-batches anew each
-        epoch; so the same block name always means the same environments. Shuffled transitions have no such names.
+        Environments are dealt into blocks that stay the same for the whole run. The blocks stand in as many rows as a step has
+        blocks, and each step takes one from every row, anew each epoch; so the same name always means the same environments,
+        and every learner has equally much to do in every step. Shuffled transitions have no such names.
         """
-        count = batch.steps * batch.environments // self.mini_batch
+        environments = batch.environments if self.shuffles_transitions else batch.environments * self.learners
+        total = batch.steps * environments
+        count = 1 if self.update_settings.mini_batch is None else max(total // self.update_settings.mini_batch, 1)
         if self.shuffles_transitions:
-            for chosen in self._generator.permutation(batch.steps * batch.environments).reshape(count, -1):
-                wanted = self.noise_settings.blocks or FEWEST_BLOCKS
-                blocks = np.array_split(chosen, min(wanted, len(chosen))) if blockwise else [chosen]
-                yield np.arange(len(blocks)), blocks
+            for chosen in self._generator.permutation(total).reshape(count, -1):
+                wanted = min(self.noise_settings.blocks or FEWEST_BLOCKS, len(chosen))
+                share = range(wanted * self.rank // self.learners, wanted * (self.rank + 1) // self.learners)
+                blocks = [np.array_split(chosen, wanted)[i] for i in share]
+                yield np.array(share), blocks if blockwise else [np.concatenate(blocks)]
             return
-        per_step = self.noise_settings.step_blocks(self.mini_batch, batch.environments // count, equal=count > 1)
-        environments = np.array_split(np.arange(batch.environments), per_step * count)
-        for names in self._generator.permutation(per_step * count).reshape(count, per_step):
-            names = np.sort(names)
-            blocks = [batch.of_environments(environments[name]) for name in names]
-            yield names, blocks if blockwise else [np.concatenate(blocks)]
+        columns = share_of_columns(self._config, self.rank, environments)
+        for names, blocks in self._blocks(columns, environments, total // count, count):
+            positions = [batch.of_environments(block - columns.start) for block in blocks]
+            yield names, positions if blockwise else [np.concatenate(positions)]
+
+    def _blocks(
+        self, columns: range, environments: int, observations: int, count: int
+    ) -> list[tuple[np.ndarray, list[np.ndarray]]]:
+        """Names and columns of this learner's blocks in each of the `count` steps of an epoch.
+
+        Args:
+            columns: of this learner.
+            environments: of all learners.
+            observations: of one step of all learners.
+            count: optimizer steps.
+        """
+        per_step = self.noise_settings.step_blocks(
+            observations, environments // count, equal=count > 1 or self.learners > 1, multiple=self.learners
+        )
+        edges = np.array_split(np.arange(environments), per_step * count)
+        order = self._generator.permuted(np.tile(np.arange(count), (per_step, 1)), axis=1)
+        rows = range(per_step * self.rank // self.learners, per_step * (self.rank + 1) // self.learners)
+        steps = []
+        for turn in range(count):
+            chosen = np.array([row * count + order[row, turn] for row in rows])
+            blocks = [edges[name] for name in chosen]
+            assert all(columns.start <= block[0] and block[-1] < columns.stop for block in blocks), "blocks of another learner"
+            steps.append((self._names(chosen, blocks), blocks))
+        return steps
+
+    def _names(self, numbers: np.ndarray, blocks: list[np.ndarray]) -> np.ndarray:
+        """What blocks of environments, given as columns, are called in all updates of the run."""
+        if not self._config.adaptive:
+            return numbers
+        return np.array([self._first_environment + block[0] for block in blocks]) % self._config.rollout.environments
 
     def _step(
-        self, batch: IterationBatch, names: np.ndarray, blocks: list[np.ndarray], measured: bool, result: UpdateResult
-    ) -> dict[str, float]:
-        """One optimizer step."""
-        sizes = np.array([batch.valid_cpu[block].sum() for block in blocks], dtype=np.float64)
-        rows = self._matrix(len(blocks))
-        last_layer = rows.new_empty(len(blocks), sum(p.numel() for p in self._last_layer)) if measured else None
-        sums = torch.zeros(6, device=self.device)
-        for row, block in enumerate(blocks):
-            sums += float(sizes[row]) * self._block_gradient(
-                batch, block, rows[row], None if last_layer is None else last_layer[row]
-            )
-        if measured and last_layer is not None and (sizes > 0).sum() > 1:
-            started = time.perf_counter()
-            statistics = block_statistics(rows, sizes, blocks=names, mean_out=self._mean)
-            kind = "mini-batch" if self.shuffles_transitions else "rollout"
-            result.noise.append(NoiseRecord("joint", kind, self.optimizer_steps, statistics))
-            result.noise.append(
-                NoiseRecord("policy_last_layer", kind, self.optimizer_steps, block_statistics(last_layer, sizes, blocks=names))
-            )
+        self,
+        matrices: dict[str, torch.Tensor],
+        sizes: np.ndarray,
+        names: np.ndarray,
+        figures: torch.Tensor,
+        measured: bool,
+        learning_rate: float,
+        result: UpdateResult,
+    ) -> torch.Tensor:
+        """One optimizer step by the block gradients in `matrices`; its mean figures and the gradient's norm, (7,)."""
+        kind = "mini-batch" if self.shuffles_transitions else "rollout"
+        started = time.perf_counter()
+        if measured:
+            self._reduce("joint", kind, matrices["joint"], sizes, names, self._mean)
+            mean = torch.empty(matrices[LAST_LAYER].shape[1], device=self.device)
+            self._reduce(LAST_LAYER, kind, matrices[LAST_LAYER], sizes, names, mean)
             result.noise_seconds += time.perf_counter() - started
+        elif self.learners > 1:
+            self._total(matrices["joint"], sizes, self._mean)
         else:
             weights = torch.as_tensor(sizes / max(sizes.sum(), 1.0), dtype=torch.float32, device=self.device)
-            torch.mv(rows.T, weights, out=self._mean)
+            torch.mv(matrices["joint"].T, weights, out=self._mean)
+        sums = torch.cat([figures, torch.tensor([sizes.sum()], dtype=torch.float32, device=self.device)])
+        self._add(sums)
         norm = torch.linalg.vector_norm(self._mean)
         if self.update_settings.max_grad_norm is not None:
             self._mean *= (self.update_settings.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+        warm_up = self.update_settings.warm_up
+        result.learning_rate = learning_rate * min(1.0, (self.optimizer_steps + 1) / warm_up) if warm_up else learning_rate
+        for group in self.optimizer.param_groups:
+            group["lr"] = result.learning_rate
         self.parameters.grad = self._mean
         self.optimizer.step()
         self.optimizer_steps += 1
-        figures = (sums / max(sizes.sum(), 1.0)).tolist()
-        return {**dict(zip(_FIGURES, figures, strict=True)), "gradient_norm": float(norm)}
+        return torch.cat([sums[:-1] / sums[-1].clamp(min=1.0), norm[None]])
 
-    def _block_gradient(
-        self, batch: IterationBatch, block: np.ndarray, out: torch.Tensor, last_layer_out: torch.Tensor | None
+    def _reduce(
+        self, head: str, kind: str, matrix: torch.Tensor, sizes: np.ndarray, names: np.ndarray, mean: torch.Tensor
+    ) -> None:
+        """The batch gradient of a head into `mean`, and its block products into `_measured`."""
+        if self.learners == 1:
+            products = block_products(matrix, sizes=sizes, mean_out=mean)
+        else:
+            self._total(matrix, sizes, mean)
+            products = block_products(matrix, mean=mean)
+        self._measured.append((head, kind, self.optimizer_steps, products, sizes, names))
+
+    def _total(self, matrix: torch.Tensor, sizes: np.ndarray, mean: torch.Tensor) -> None:
+        """The mean over the blocks of all learners into `mean`: one sum over learners, of as many numbers as parameters."""
+        weights = torch.as_tensor(sizes, dtype=torch.float32, device=self.device)
+        total = torch.cat([matrix.T @ weights, weights.sum()[None]])
+        self._add(total)
+        torch.div(total[:-1], total[-1].clamp(min=1.0), out=mean)
+
+    def _add_gradients(
+        self,
+        batch: IterationBatch,
+        positions: np.ndarray,
+        row: int,
+        matrices: dict[str, torch.Tensor],
+        divisor: float,
+        *,
+        first: bool,
     ) -> torch.Tensor:
-        """Write the joint loss's mean gradient over the block to `out`, (P,); returns six mean figures."""
-        figures = torch.zeros(6, device=self.device)
-        for first, share, losses in self._losses(batch, block):
-            if last_layer_out is not None:
-                grads = torch.autograd.grad(losses.policy * share, self._last_layer, retain_graph=True)
-                _write(grads, last_layer_out, first=first)
-            _write(torch.autograd.grad(losses.joint * share, self._trainable), out, first=first)
-            figures += share * torch.stack([x.detach() for x in losses])
-        return figures
+        """Add the gradient of every head's loss over those positions, divided by `divisor`, to row `row` of its matrix.
 
-    def _losses(self, batch: IterationBatch, block: np.ndarray) -> Iterator[tuple[bool, float, Losses]]:
-        """The block's losses, chunk by chunk: whether it is the first, its share of the block's observations, its losses."""
-        chunks = np.array_split(block, -(-len(block) // self.chunk))
-        valid = [int(batch.valid_cpu[chunk].sum()) for chunk in chunks]
+        Args:
+            first: the row holds nothing yet.
+
+        Returns:
+            (6,) sums of the losses and figures over the valid positions.
+        """
+        chunks = np.array_split(positions, -(-len(positions) // self.chunk))
         u = self.update_settings
-        for position, (chunk, count) in enumerate(zip(chunks, valid, strict=True)):
+        sums = torch.zeros(len(FIGURES), device=self.device)
+        *_, last = matrices
+        for number, chunk in enumerate(chunks):
+            count = float(batch.valid_cpu[chunk].sum())
             index = torch.from_numpy(chunk).to(self.device)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
                 output = self.network(batch.observation(chunk, self.device))
-            yield (
-                position == 0,
-                count / max(sum(valid), 1),
-                ppo_losses(
-                    logits=output.logits,
-                    value=output.value,
-                    action=batch.action[index],
-                    behaviour_log_prob=batch.log_prob[index],
-                    advantage=batch.advantage[index],
-                    value_target=batch.target[index],
-                    valid=batch.valid[index],
-                    clip=u.clip,
-                    value_coef=u.value_coef,
-                    entropy_coef=u.entropy_coef,
-                ),
+            losses = ppo_losses(
+                logits=output.logits,
+                value=output.value,
+                action=batch.action[index],
+                behaviour_log_prob=batch.log_prob[index],
+                advantage=batch.advantage[index],
+                value_target=batch.target[index],
+                valid=batch.valid[index],
+                clip=u.clip,
+                value_coef=u.value_coef,
+                entropy_coef=u.entropy_coef,
             )
+            for head, matrix in matrices.items():
+                of, loss = (self._last_layer, losses.policy) if head == LAST_LAYER else (self._trainable, getattr(losses, head))
+                grads = torch.autograd.grad(loss * (count / divisor), of, retain_graph=head != last, materialize_grads=True)
+                _write(grads, matrix[row], first=first and number == 0)
+            sums += count * torch.stack([x.detach() for x in losses])
+        return sums
 
     def _measure_heads(self, batch: IterationBatch, iteration: int, result: UpdateResult) -> None:
         """Noise of each head that is due, on the whole iteration batch at the parameters that sampled it.
@@ -287,37 +450,39 @@ class Learner:
         Blocks are sets of environments whatever the mini-batches are, so this is always rollout noise.
         """
         due = [head for head in HEADS if self._due(head, iteration)]
-        if not due or batch.environments < 2:
+        everyone = batch.environments if self.shuffles_transitions else batch.environments * self.learners
+        if not due or everyone < 2:
             return
         started = time.perf_counter()
-        blocks = np.array_split(np.arange(batch.environments), self.noise_settings.head_blocks(batch.environments))
-        positions = [batch.of_environments(block) for block in blocks]
+        wanted = self.noise_settings.head_blocks(everyone, 1 if self.shuffles_transitions else self.learners)
+        share = range(wanted * self.rank // self.learners, wanted * (self.rank + 1) // self.learners)
+        edges = np.array_split(np.arange(everyone), wanted)
+        start = 0 if self.shuffles_transitions else share_of_columns(self._config, self.rank, everyone).start
+        positions = [batch.of_environments(edges[name] - start) for name in share]
         sizes = np.array([batch.valid_cpu[p].sum() for p in positions], dtype=np.float64)
-        if (sizes > 0).sum() < 2:
+        if self.learners == 1 and (sizes > 0).sum() < 2:
             return
-        gradients = {head: torch.empty(len(blocks), len(self.parameters), device=self.device) for head in due}
+        matrices = {head: self._matrix(head, len(positions)) for head in due}
         for row, position in enumerate(positions):
-            for first, share, losses in self._losses(batch, position):
-                for head in due:
-                    grads = torch.autograd.grad(
-                        getattr(losses, head) * share, self._trainable, retain_graph=head != due[-1], materialize_grads=True
-                    )
-                    _write(grads, gradients[head][row], first=first)
+            self._add_gradients(batch, position, row, matrices, max(sizes[row], 1.0), first=True)
+        names = self._names(np.array(share), [edges[name] for name in share])
+        mean = torch.empty_like(self._mean)
         for head in due:
-            statistics = block_statistics(gradients[head], sizes)
-            result.noise.append(NoiseRecord(head, "rollout", self.optimizer_steps, statistics))
+            self._reduce(head, "rollout", matrices[head], sizes, names, mean)
         result.noise_seconds += time.perf_counter() - started
+        self._matrices = {k: v for k, v in self._matrices.items() if k not in HEADS}  # rare, and large
 
     def _due(self, head: str, iteration: int) -> bool:
         """Whether that head is measured in this iteration."""
         period = self.noise_settings.period(head, self.update_settings.epochs)
         return period > 0 and iteration % period == 0
 
-    def _matrix(self, rows: int) -> torch.Tensor:
-        """Room for so many block gradients, kept between steps."""
-        if len(self._rows) < rows:
-            self._rows = torch.empty(rows, len(self.parameters), device=self.device)
-        return self._rows[:rows]
+    def _matrix(self, head: str, rows: int) -> torch.Tensor:
+        """Room for so many block gradients of a head, kept between steps."""
+        width = sum(p.numel() for p in self._last_layer) if head == LAST_LAYER else len(self.parameters)
+        if head not in self._matrices or len(self._matrices[head]) < rows:
+            self._matrices[head] = torch.empty(rows, width, device=self.device)
+        return self._matrices[head][:rows]
 
     def get_state(self) -> dict[str, Any]:
         """Everything but the settings, for a checkpoint."""
@@ -337,7 +502,11 @@ class Learner:
         self._generator.bit_generator.state = state["generator"]
 
 
-_FIGURES = ("policy_loss", "value_loss", "entropy", "joint_loss", "approx_kl", "clip_fraction")
+def share_of_columns(config: TrainConfig, rank: int, environments: int) -> range:
+    """The columns of a batch that a learner reads: its equal share, or all where transitions are shuffled."""
+    if config.shuffles_transitions:
+        return range(environments)
+    return range(environments * rank // config.update.learners, environments * (rank + 1) // config.update.learners)
 
 
 def _write(grads: tuple[torch.Tensor, ...], out: torch.Tensor, *, first: bool) -> None:

@@ -28,8 +28,8 @@ __all__ = [
 _PACKAGES = ("rlscale", "torch", "ray", "gymnasium", "ale-py", "numpy")
 
 
-def resolve_device(device: str) -> torch.device:
-    """The learner's device; `auto` is CUDA when there is one.
+def resolve_device(device: str, flag: str = "--device") -> torch.device:
+    """A device by its name; `auto` is CUDA when there is one.
 
     Raises:
         UsageError: no such device here.
@@ -39,11 +39,11 @@ def resolve_device(device: str) -> torch.device:
     try:
         resolved = torch.device(device)
     except RuntimeError:
-        raise UsageError("--device", f"{device!r} is no device", "Use auto, cpu or cuda") from None
+        raise UsageError(flag, f"{device!r} is no device", "Use auto, cpu or cuda") from None
     if resolved.type not in ("cpu", "cuda"):
-        raise UsageError("--device", f"{resolved.type} is not supported", "Use auto, cpu or cuda")
+        raise UsageError(flag, f"{resolved.type} is not supported", "Use auto, cpu or cuda")
     if resolved.type == "cuda" and (resolved.index or 0) >= torch.cuda.device_count():
-        raise UsageError("--device", f"{device} is not on this machine", "Use --device cpu")
+        raise UsageError(flag, f"{device} is not on this machine", f"Use {flag} cpu")
     return resolved
 
 

@@ -20,6 +20,7 @@ _CONVOLUTIONS: dict[str, list[tuple[int, int, int]]] = {
     "small_cnn": [(16, 8, 4), (32, 4, 2)],  # Mnih et al. 2013
     "minatar_cnn": [(16, 3, 1)],  # Young and Tian 2019
 }
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}  # a type for so many bytes
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 _HIDDEN = {"nature_cnn": 512, "small_cnn": 256, "minatar_cnn": 128, "mlp": 64}
 
@@ -49,7 +50,7 @@ class PolicyValueNet(nn.Module):
         # MinAtar's cells are 0 or 1 and few; everything else that a convolution sees is pixels of 0 … 255.
         self._brightest = 1.0 if network == "minatar_cnn" else 255.0
         self._layout = torch.contiguous_format if network == "minatar_cnn" else torch.channels_last
-        self._pixels_scaled = False
+        self._first_laid_out: torch.Tensor | None = None
         self.value_trunk: nn.Module | None = None
         if network == "mlp":
             features = math.prod(observation_shape)
@@ -63,7 +64,7 @@ class PolicyValueNet(nn.Module):
             channels, height, width = observation_shape
             layers: list[nn.Module] = []
             for out, kernel, stride in _CONVOLUTIONS[network]:
-                layers += [_orthogonal(nn.Conv2d(channels, out, kernel, stride), math.sqrt(2)), nn.ReLU()]
+                layers += [_orthogonal(_Convolution(channels, out, kernel, stride, width), math.sqrt(2)), nn.ReLU()]
                 channels, height, width = out, (height - kernel) // stride + 1, (width - kernel) // stride + 1
             layers += [nn.Flatten(), _orthogonal(nn.Linear(channels * height * width, hidden), math.sqrt(2)), nn.ReLU()]
             self.trunk = nn.Sequential(*layers)
@@ -85,38 +86,88 @@ class PolicyValueNet(nn.Module):
         first = self._first_layer()
         kind = observation.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else first.weight.dtype
-        pixels = observation.to(dtype, memory_format=self._layout)
-        weight = first.weight if self._pixels_scaled or self._brightest == 1.0 else first.weight / self._brightest
-        features = functional.conv2d(pixels, weight, first.bias, first.stride)
+        weight = self._first_weight() if self._first_laid_out is None else self._first_laid_out
         assert isinstance(self.trunk, nn.Sequential)
-        return self.trunk[1:](features)
+        x = self._lay_out_pixels(observation).to(dtype)
+        x = functional.conv2d(x, weight, first.bias, (first.stride[0], first.stride[1] // first.fold))
+        for layer in list(self.trunk)[1:]:  # a slice of a Sequential is a new module, 0.02 to 0.1 ms
+            x = layer(x)
+        return x
 
-    def scale_pixels(self) -> None:
-        """Divide the first layer's weights by 255 once and for all; for a network that will not be trained any more."""
-        self._first_layer().weight.data /= self._brightest
-        self._pixels_scaled = True
+    def _lay_out_pixels(self, observation: torch.Tensor) -> torch.Tensor:
+        """(n, channels · fold, height, width / fold), channels last: `fold` neighbours in a row become channels of one column.
 
-    def _first_layer(self) -> nn.Conv2d:
+        Neighbours move as one word and become numbers afterwards: a fifth of the time of `to(bfloat16, channels_last)`, which
+        moves single bytes and was a third of inference. The folded first layer is faster to train, too (see `_Convolution`).
+        """
+        if self._layout == torch.contiguous_format:
+            return observation
+        word = _WORDS[self._first_layer().fold * observation.element_size()]
+        words = observation.contiguous().view(word).permute(0, 2, 3, 1).contiguous()
+        return words.view(observation.dtype).permute(0, 3, 1, 2)
+
+    def _first_weight(self) -> torch.Tensor:
+        """The first layer's weights for pixels of 0 … `brightest`, folded as `_lay_out_pixels` folds them."""
+        first = self._first_layer()
+        weight = first.weight if self._brightest == 1.0 else first.weight / self._brightest
+        return weight.view(*weight.shape[:3], -1, first.fold).permute(0, 1, 4, 2, 3).flatten(1, 2)
+
+    def lay_out_weights(self, dtype: torch.dtype) -> None:
+        """Convert and fold the convolutions' weights once and for all; for a network that will not be trained any more."""
+        if self.value_trunk is None:
+            self._first_laid_out = self._first_weight().to(dtype, memory_format=self._layout)
+            for layer in self.trunk.children():
+                if isinstance(layer, _Convolution) and layer is not self._first_layer():
+                    layer.lay_out_weight(dtype)
+        self.to(dtype)
+
+    def _first_layer(self) -> _Convolution:
         assert isinstance(self.trunk, nn.Sequential)
         first = self.trunk[0]
-        assert isinstance(first, nn.Conv2d)
+        assert isinstance(first, _Convolution)
         return first
+
+
+class _Convolution(nn.Conv2d):
+    """A convolution that sees `fold` neighbouring columns as one column of `fold` times the channels, as its stride allows.
+
+    Between layers channels-last data need only be viewed so. The sums are the same; oneDNN's backward pass is faster with
+    fewer, longer rows: forward and backward of the Nature network's second layer, 4x4 of stride 2, as 4x2 of stride (2, 1)
+    take 15.4 instead of 17.1 ms in bfloat16 for 256 observations, 23.0 instead of 25.0 in float32.
+    """
+
+    def __init__(self, channels: int, out: int, kernel: int, stride: int, width: int) -> None:
+        super().__init__(channels, out, kernel, stride)
+        self.fold = math.gcd(kernel, stride, width)
+        self._laid_out: torch.Tensor | None = None
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not input.is_contiguous(memory_format=torch.channels_last):
+            return super().forward(input)
+        n, channels, height, width = input.shape
+        wide = input.permute(0, 2, 3, 1).view(n, height, width // self.fold, self.fold * channels).permute(0, 3, 1, 2)
+        weight = self._folded_weight() if self._laid_out is None else self._laid_out
+        return functional.conv2d(wide, weight, self.bias, (self.stride[0], self.stride[1] // self.fold))
+
+    def _folded_weight(self) -> torch.Tensor:
+        return self.weight.view(*self.weight.shape[:3], -1, self.fold).permute(0, 4, 1, 2, 3).flatten(1, 2)
+
+    def lay_out_weight(self, dtype: torch.dtype) -> None:
+        """Convert and fold the weight once and for all."""
+        self._laid_out = self._folded_weight().to(dtype, memory_format=torch.channels_last)
 
 
 class ActingNetwork:
     """A frozen copy of a network's current parameters, for acting only, with what inference need not repeat done once.
 
     In bfloat16 the parameters are converted here instead of at every step, where converting 1.7 million of them takes longer
-    than inferring a handful of observations. The result is that of autocast, bit for bit.
+    than inferring a handful of observations. Laying out the convolutions' weights each time would take another 1 to 7%.
+    The result is that of autocast, bit for bit.
     """
 
     def __init__(self, network: PolicyValueNet, bfloat16: bool) -> None:
         self._network = copy.deepcopy(network).requires_grad_(False)
-        if not bfloat16:
-            return
-        if self._network.value_trunk is None:
-            self._network.scale_pixels()
-        self._network.to(torch.bfloat16)
+        self._network.lay_out_weights(torch.bfloat16 if bfloat16 else torch.float32)
 
     def __call__(self, observation: torch.Tensor) -> PolicyOutput:
         """Both heads for observations as the environment gave them."""

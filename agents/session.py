@@ -1,4 +1,4 @@
-"""`Session`: the learner and the fleet of one run, advanced an iteration at a time; each gives one row of the record.
+"""`Session`: the learners and the fleet of one run, advanced an iteration at a time; each gives one row of the record.
 
 When a run ends, what is kept of it and who is shown what is decided by the callers: `agents.train` for a run that a person
 started, `benchmarks.trial` for one of a sweep.
@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from agents.batch import Place, arrange
+from agents.cluster import spilled_bytes, store_bytes
 from agents.config import TrainConfig, config_to_dict
 from agents.fleet import Fleet, LocalFleet, RayFleet
-from agents.fragments import Fragment
+from agents.fragments import FragmentFacts
 from agents.learner import Learner, UpdateResult
+from agents.learners import RemoteLearners
 from agents.machine import (
     computes_bfloat16,
     describe_machine,
@@ -27,8 +31,12 @@ from agents.machine import (
     resolve_device,
     resolve_precision,
 )
+from agents.memory import parse_bytes, plan_memory
+from agents.networks import make_network
+from agents.schedule import NoiseWindow, adaptive_batch, scaled_rate
 from agents.worker import WorkerSettings
 from envs import Task
+from rlscale.noise import BlockStatistics
 from rlscale.runs import pack_statistics
 
 __all__ = ["Progress", "Session"]
@@ -41,10 +49,12 @@ class Progress:
     iteration: int = 0
     observations: int = 0
     seconds: float = 0.0
+    fragments: int = 0  # of the last batch that was asked for
+    turn: int = 0  # which group is next
 
 
 class Session:
-    """A run in this process. The fleet is started by `start`, so that a run that cannot begin leaves no actors behind.
+    """A run in this process. Its processes are started by `start`, so that a run that cannot begin leaves none behind.
 
     Args:
         config: checked already.
@@ -52,101 +62,197 @@ class Session:
         generation: how often the run was resumed with fresh environments.
 
     Raises:
-        UsageError: a device or network that cannot be used.
+        UsageError: a device or network that cannot be used, or a batch that does not fit into memory.
     """
 
     def __init__(self, config: TrainConfig, task: Task, generation: int = 0) -> None:
         self.config, self.task = config, task
         self.device = resolve_device(config.update.device)
+        resolve_device(config.rollout.actor_device, "--actor-device")
         self.precision = resolve_precision(config.update.precision, config.update.network, self.device)
-        self.threads = config.update.threads or len(os.sched_getaffinity(0))
+        cores = len(os.sched_getaffinity(0))
+        self.threads = config.update.threads or max(cores // config.update.learners, 1)
         torch.set_num_threads(self.threads)
         keep_freed_memory()
-        self.learner = Learner(config, task, self.device, bfloat16=self.precision == "bfloat16")
+        self.plan = plan_memory(config, task)
+        self.learner: Learner | RemoteLearners | None = None
+        self.parameters = 0
+        if config.update.learners == 1:
+            self.learner = Learner(config, task, self.device, bfloat16=self.precision == "bfloat16")
+            self.parameters = len(self.learner.parameters)
+        else:
+            network = make_network(task, config.update.network, config.seed, config.update.width)
+            self.parameters = sum(p.numel() for p in network.parameters())
         self.progress = Progress()
+        self.window = NoiseWindow()
         self.generation = generation
         self.fleet: Fleet | None = None
+        self._asked: deque[int] = deque()  # fragments of each iteration batch that was asked for and not taken yet
+        self._spilled = 0
 
     @property
     def acts_in_bfloat16(self) -> bool:
-        """Whether policies act in bfloat16: where the learner computes in it, and the CPU can too."""
-        on_cpu = self.device.type == "cpu" or computes_bfloat16(torch.device("cpu"))
-        return self.precision == "bfloat16" and on_cpu
+        """Whether policies act in bfloat16: where the learner computes in it, and the acting device can too."""
+        acting = resolve_device(self.config.rollout.actor_device, "--actor-device")
+        return self.precision == "bfloat16" and (self.device.type == acting.type == "cpu" or computes_bfloat16(acting))
+
+    @property
+    def cpus(self) -> int:
+        """CPUs that the run's Ray actors reserve."""
+        learners = self.config.update.learners
+        return self.config.rollout.actors * self.config.rollout.actor_cpus + (learners * self.threads if learners > 1 else 0)
 
     def start(self) -> None:
-        """Make the environments; Ray must be connected if the settings ask for actors.
+        """Make the learners, and the environments and their workers.
 
         Raises:
-            UsageError: the actors do not start.
+            UsageError: Ray actors could not start, or the cluster's object store is too small.
+            LostWorkerError: one died while it started.
         """
-        rollout = self.config.rollout
+        rollout, learners = self.config.rollout, self.config.update.learners
+        if self.config.rays:
+            self.plan = plan_memory(self.config, self.task, budget=self._store_budget())
+            self._spilled = spilled_bytes()
+        if self.learner is None:
+            bfloat16 = self.precision == "bfloat16"
+            self.learner = RemoteLearners(self.config, self.task, self.device, bfloat16, self.threads)
         settings = WorkerSettings(
             task=self.task,
-            environments=rollout.environments // max(rollout.actors, 1),
+            environments=self.plan.environments,
             rollout_length=rollout.rollout_length,
             network=self.config.update.network,
             width=self.config.update.width,
             bfloat16=self.acts_in_bfloat16,
-            threads=rollout.actor_cpus if rollout.actors else self.threads,
+            threads=rollout.actor_cpus if rollout.actors else self.threads * learners,
             cut_on_life_loss=rollout.cut_on_life_loss,
             random_first_steps=rollout.random_first_steps,
             seed=self.config.seed,
             generation=self.generation,
+            groups=self.plan.groups // self.config.workers,
+            workers=self.config.workers,
+            alternate=rollout.alternate,
+            device=rollout.actor_device,
         )
-        self.fleet = RayFleet(settings, rollout.actors) if rollout.actors else LocalFleet(settings)
+        self.fleet = RayFleet(settings, self.plan.most_fragments) if rollout.actors else LocalFleet(settings)
+
+    def _store_budget(self) -> int | None:
+        """What the object store of an existing Ray can hold, or `--memory` if that is less."""
+        asked = parse_bytes(self.config.rollout.memory) if self.config.rollout.memory is not None else None
+        there = int(store_bytes() / 1.1) - (64 << 20)
+        return there if asked is None else min(asked, there)
 
     def close(self) -> None:
-        """End the fleet."""
+        """End the fleet and the learners."""
+        self.give_up_fleet()
+        if isinstance(self.learner, RemoteLearners):
+            self.learner.close()
+
+    def give_up_fleet(self) -> None:
+        """End the fleet alone, after a loss: what the learners know can still be saved."""
         if self.fleet is not None:
             self.fleet.close()
             self.fleet = None
 
-    def iterate(self, learning_rate: float) -> tuple[dict[str, Any], UpdateResult] | None:
+    @property
+    def optimizer_steps(self) -> int:
+        """Made so far."""
+        return 0 if self.learner is None else self.learner.optimizer_steps
+
+    def weights(self) -> np.ndarray:
+        """A copy of the present parameters, (P,) float32."""
+        assert self.learner is not None, "start() first"
+        return self.learner.weights()
+
+    def get_state(self) -> dict[str, Any]:
+        """All that is needed to go on from here; `fleet` is None where the environments cannot be saved.
+
+        Raises:
+            LostWorkerError: the learners are gone.
+        """
+        assert self.learner is not None, "start() first"
+        fleet = None if self.fleet is None else self.fleet.get_state()
+        return {
+            "learner": self.learner.get_state(),
+            "fleet": fleet,
+            "asked": list(self._asked) if fleet is not None else [],
+            "progress": vars(self.progress),
+            "window": [(s.size, s.square, s.dot, s.block) for s in self.window.statistics],
+            "generation": self.generation,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from where `get_state` was called; with fresh environments where its `fleet` is None."""
+        assert self.learner is not None, "start() first"
+        assert self.fleet is not None, "start() first"
+        self.learner.set_state(state["learner"])
+        self.progress = Progress(**state["progress"])
+        self.window = NoiseWindow([BlockStatistics(*arrays) for arrays in state.get("window", ())])
+        if state["fleet"] is not None:
+            self.fleet.set_state(state["fleet"])
+            self._asked = deque(state["asked"])
+        else:
+            self.progress.turn = 0  # fresh environments begin with the first group
+
+    def _ask(self) -> None:
+        """Ask the fleet for the fragments of one more iteration batch, by the present policy."""
+        assert self.fleet is not None
+        assert self.learner is not None
+        plan, progress = self.plan, self.progress
+        count = plan.batch_fragments
+        if self.config.adaptive:
+            count = adaptive_batch(
+                self.config.rollout.exchange_rate,
+                self.window.scale(),
+                fragment=plan.environments * self.config.rollout.rollout_length,
+                groups=plan.groups,
+                turn=progress.turn,
+                before=progress.fragments,
+                most=plan.most_batch_fragments,
+            )
+        progress.fragments = count
+        progress.turn = (progress.turn + count) % plan.groups
+        self.fleet.request(self.learner.weights(), progress.iteration, count)
+        self._asked.append(count)
+
+    def iterate(self) -> tuple[dict[str, Any], UpdateResult] | None:
         """Sample an iteration batch and learn from it; the row for the record, and what the learner measured.
 
         None when nothing was observed: with one-step fragments every environment may just have been reset.
 
         Raises:
-            LostWorkerError: a rollout worker died.
+            LostWorkerError: a rollout worker or a learner died, or ran out of memory.
         """
         assert self.fleet is not None, "start() first"
-        progress = self.progress
+        assert self.learner is not None, "start() first"
+        update, progress = self.config.update, self.progress
         begin = time.perf_counter()
-        fragments = self.fleet.sample(self.learner.weights(), progress.iteration)
-        if all(f.reset.all() for f in fragments):
-            progress.seconds += time.perf_counter() - begin
+        if not self._asked:
+            self._ask()
+        if self.config.rollout.lag and len(self._asked) < 2:
+            self._ask()  # queues up behind the batch that is about to be learned from
+        count = self._asked.popleft()
+        if update.stream:
+            facts, result, waited = self._stream(count)
+        else:
+            facts, result, waited = self._hold(count)
+        ended = time.perf_counter()
+        progress.seconds += ended - begin
+        if result is None:
             return None
-        sampled = time.perf_counter()
-        batch = self.learner.prepare(fragments)
-        prepared = time.perf_counter()
-        result = self.learner.update(batch, progress.iteration, learning_rate)
-        learned = time.perf_counter()
-        progress.observations += batch.observations
-        progress.seconds += learned - begin
-        # Within the wait for the fleet, what is not the slowest worker's own work is transfer.
-        remote = self.config.rollout.actors > 0
-        working = min(max(f.seconds for f in fragments), sampled - begin) if remote else sampled - begin
-        times = {
-            "sampling_seconds": working,
-            "transfer_seconds": prepared - begin - working,
-            "learning_seconds": learned - prepared,
-            "noise_seconds": result.noise_seconds,
-            "observations_per_second": batch.observations / (learned - begin),
-            "sampling_observations_per_second": batch.observations / working,
-            "learning_observations_per_second": batch.observations / (learned - prepared),
-        }
+        progress.observations += result.observations
+        self.window.add(result.noise)
         row = {
             "iteration": progress.iteration,
             "observations": progress.observations,
             "optimizer_steps": self.learner.optimizer_steps,
             "seconds": progress.seconds,
-            "batch_observations": batch.observations,
-            **_episodes(fragments),
-            "learning_rate": learning_rate,
+            "batch_observations": result.observations,
+            **_episodes(facts),
+            "learning_rate": result.learning_rate,
             **result.figures,
-            "explained_variance": batch.explained_variance,
-            "policy_lag": progress.iteration - min(f.policy_version for f in fragments),
-            **times,
+            "explained_variance": result.explained_variance,
+            **_lags(facts, progress.iteration),
+            **self._times(facts, result, ended - begin, waited),
             "noise": [
                 {"head": n.head, "kind": n.kind, "optimizer_step": n.optimizer_step, **pack_statistics(n.statistics)}
                 for n in result.noise
@@ -154,6 +260,85 @@ class Session:
         }
         progress.iteration += 1
         return row, result
+
+    def _hold(self, count: int) -> tuple[list[FragmentFacts], UpdateResult | None, float]:
+        """Take a whole batch, learn from it, free it: what was taken, the result, and seconds of waiting for it."""
+        assert self.fleet is not None
+        assert self.learner is not None
+        begin = time.perf_counter()
+        sampled = [self.fleet.take() for _ in range(count)]
+        waited = time.perf_counter() - begin
+        facts = [s.facts for s in sampled]
+        result = None
+        if observations := sum(f.observations for f in facts):
+            places = arrange([f.group for f in facts], self.plan.environments)
+            result = self.learner.learn(
+                [s.fragment for s in sampled], places, self._columns(places), self.progress.iteration, self._rate(observations)
+            )
+        sampled.clear()
+        self.fleet.release(count)
+        return facts, result, waited
+
+    def _stream(self, count: int) -> tuple[list[FragmentFacts], UpdateResult | None, float]:
+        """Take a batch fragment by fragment, learning from each and freeing it."""
+        assert self.fleet is not None
+        assert self.learner is not None
+        groups = self.plan.groups
+        first = None
+        waited, facts = 0.0, []
+        places: list[Place] = []
+        for number in range(count):
+            begin = time.perf_counter()
+            sampled = self.fleet.take()
+            waited += time.perf_counter() - begin
+            facts.append(sampled.facts)
+            if first is None:
+                first = sampled.facts.group
+                places = arrange([(first + i) % groups for i in range(count)], self.plan.environments)
+                nominal = count * self.plan.environments * self.config.rollout.rollout_length
+                self.learner.begin(places, self._columns(places), self.progress.iteration, self._rate(nominal))
+            self.learner.accept(sampled.fragment, places[number])
+            del sampled
+            self.fleet.release(1)
+        return facts, self.learner.finish(), waited
+
+    @staticmethod
+    def _columns(places: list[Place]) -> int:
+        return max(place.columns.stop for place in places)
+
+    def _rate(self, observations: int) -> float:
+        """Learning rate of this iteration, warm-up apart, given the valid observations of its batch."""
+        config = self.config
+        steps = 1 if config.update.mini_batch is None else max(config.batch // config.mini_batch, 1)
+        rate = scaled_rate(config.update, observations / steps, self.window.scale())
+        if config.update.anneal and config.budget.observations is not None:
+            rate *= max(0.0, 1.0 - self.progress.observations / config.budget.observations)
+        return rate
+
+    def _times(self, facts: list[FragmentFacts], result: UpdateResult, seconds: float, waited: float) -> dict[str, Any]:
+        """Where an iteration's time went."""
+        of_worker: dict[int, float] = {}
+        for f in facts:
+            of_worker[f.actor] = of_worker.get(f.actor, 0.0) + f.seconds
+        working = max(of_worker.values()) if self.config.rollout.actors else sum(of_worker.values())
+        learning = seconds - waited
+        spilled = spilled_bytes() if self.config.rays else 0
+        spilled, self._spilled = max(spilled - self._spilled, 0), max(spilled, self._spilled)
+        return {
+            "sampling_seconds": working,
+            "waiting_seconds": waited,
+            "transfer_seconds": max(waited - working, 0.0) if not self._overlaps else None,
+            "learning_seconds": learning,
+            "noise_seconds": result.noise_seconds,
+            "observations_per_second": result.observations / seconds,
+            "sampling_observations_per_second": result.observations / working,
+            "learning_observations_per_second": result.observations / learning,
+            "spilled_bytes": spilled,
+        }
+
+    @property
+    def _overlaps(self) -> bool:
+        return bool(self.config.rollout.actors) and (self.config.update.stream or self.config.rollout.lag > 0)
 
     def facts(self, command: list[str]) -> dict[str, Any]:
         """What the run is and what it runs on, for its manifest."""
@@ -174,12 +359,19 @@ class Session:
             "device": str(self.device),
             "precision": self.precision,
             "threads": self.threads,
+            "memory": asdict(self.plan),
             "command": command,
-            "parameters": len(self.learner.parameters),
+            "parameters": self.parameters,
         }
 
 
-def _episodes(fragments: list[Fragment]) -> dict[str, Any]:
+def _lags(facts: list[FragmentFacts], iteration: int) -> dict[str, Any]:
+    """By how many iterations the policies that acted are older than the one that learns: the most, and of every fragment."""
+    lags = [iteration - f.policy_version for f in facts]
+    return {"policy_lag": max(lags), "fragments": len(facts), "fragment_lags": [[n, lags.count(n)] for n in sorted(set(lags))]}
+
+
+def _episodes(fragments: list[FragmentFacts]) -> dict[str, Any]:
     """Raw returns and lengths of the episodes that finished; null where none did."""
     returns = np.concatenate([f.episode_return for f in fragments])
     lengths = np.concatenate([f.episode_length for f in fragments])

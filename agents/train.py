@@ -6,12 +6,12 @@ a record looks like is in `rlscale.runs`.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ import torch
 from agents.cluster import connect, disconnect
 from agents.config import TrainConfig, check_config, config_from_dict
 from agents.learner import NoiseRecord
-from agents.session import Progress, Session
+from agents.remote import LostWorkerError
+from agents.session import Session
 from envs import find_task
 from rlscale.errors import UsageError
 from rlscale.events import EventWriter
@@ -78,9 +79,9 @@ def train(
         facts = session.facts(command)
         if run is None:
             run = Run.create(folder, {**facts, "segments": []})
-        if config.rollout.actors:
+        if config.rays:
             try:
-                connect(config.rollout.ray_address, config.rollout.actors * config.rollout.actor_cpus)
+                connect(config.rollout.ray_address, session.cpus, session.plan.store_bytes)
             except BaseException:
                 if checkpoint is None:
                     run.discard()
@@ -99,7 +100,7 @@ def train(
     finally:
         if run is not None:
             run.close()
-        if config.rollout.actors:
+        if config.rays:
             disconnect()
 
 
@@ -110,12 +111,8 @@ def _run(session: Session, run: Run, facts: dict[str, Any], checkpoint: dict[str
             session.start()
             environments = "new"
             if checkpoint is not None:
-                session.learner.set_state(checkpoint["learner"])
-                session.progress = Progress(**checkpoint["progress"])
+                session.set_state(checkpoint)
                 environments = "as they were" if checkpoint["fleet"] is not None else "seeded afresh"
-                if checkpoint["fleet"] is not None:
-                    assert session.fleet is not None
-                    session.fleet.set_state(checkpoint["fleet"])
             segment = {**facts, "first_iteration": session.progress.iteration, "environments": environments}
             del segment["task"]
             run.set_state("running", **facts, segments=[*run.manifest["segments"], segment])
@@ -123,10 +120,17 @@ def _run(session: Session, run: Run, facts: dict[str, Any], checkpoint: dict[str
             state = "stopped" if stop.is_set() and not _finished(session, 0.0) else "finished"
             _save(run, session)
         run.set_state(state, "stopped by the user" if state == "stopped" else None)
-        return Outcome(state, run.folder, session.progress.observations, session.learner.optimizer_steps)
+        return Outcome(state, run.folder, session.progress.observations, session.optimizer_steps)
+    except LostWorkerError as error:
+        # This process and the learned parameters are still here: only the iteration that was under way is lost.
+        with contextlib.suppress(LostWorkerError, OSError):
+            session.give_up_fleet()
+            _save(run, session)
+        run.set_state("failed", f"{type(error).__name__}: {error}")
+        raise
     except KeyboardInterrupt:
         run.set_state("stopped", "interrupted within an iteration")
-        return Outcome("stopped", run.folder, session.progress.observations, session.learner.optimizer_steps)
+        return Outcome("stopped", run.folder, session.progress.observations, session.optimizer_steps)
     except BaseException as error:
         run.set_state("failed", f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}")
         raise
@@ -136,20 +140,20 @@ def _run(session: Session, run: Run, facts: dict[str, Any], checkpoint: dict[str
 
 def _loop(session: Session, run: Run, stop: threading.Event, follow: Follow) -> None:
     """Iterations until the budget is spent or a stop is asked for."""
-    config, learner = session.config, session.learner
+    config = session.config
     started = last_checkpoint = time.perf_counter()
     before = session.progress.seconds
-    next_snapshot = _next_snapshot(config, max(run.snapshot_steps(learner.optimizer_steps), default=0))
+    next_snapshot = _next_snapshot(config, max(run.snapshot_steps(session.optimizer_steps), default=0))
     while not stop.is_set() and not _finished(session, time.perf_counter() - started):
-        iterated = session.iterate(_learning_rate(session))
+        iterated = session.iterate()
         if iterated is None:
             continue
         row, result = iterated
         run.append(row)
         follow(row, result.noise)
-        if next_snapshot is not None and learner.optimizer_steps >= next_snapshot:
-            run.save_snapshot(learner.optimizer_steps, _npy(learner.weights()))
-            next_snapshot = _next_snapshot(config, learner.optimizer_steps)
+        if next_snapshot is not None and session.optimizer_steps >= next_snapshot:
+            run.save_snapshot(session.optimizer_steps, _npy(session.weights()))
+            next_snapshot = _next_snapshot(config, session.optimizer_steps)
         if time.perf_counter() - last_checkpoint >= config.recording.checkpoint_seconds:
             _save(run, session)
             last_checkpoint = time.perf_counter()
@@ -160,17 +164,9 @@ def _finished(session: Session, session_seconds: float) -> bool:
     b = session.config.budget
     return (
         (b.observations is not None and session.progress.observations >= b.observations)
-        or (b.optimizer_steps is not None and session.learner.optimizer_steps >= b.optimizer_steps)
+        or (b.optimizer_steps is not None and session.optimizer_steps >= b.optimizer_steps)
         or (b.seconds is not None and session_seconds >= b.seconds)
     )
-
-
-def _learning_rate(session: Session) -> float:
-    config = session.config
-    rate = config.update.learning_rate
-    if config.update.anneal and config.budget.observations is not None:
-        rate *= max(0.0, 1.0 - session.progress.observations / config.budget.observations)
-    return rate
 
 
 def _next_snapshot(config: TrainConfig, optimizer_steps: int) -> int | None:
@@ -179,18 +175,8 @@ def _next_snapshot(config: TrainConfig, optimizer_steps: int) -> int | None:
 
 
 def _save(run: Run, session: Session) -> None:
-    assert session.fleet is not None
     payload = io.BytesIO()
-    torch.save(
-        {
-            "task": run.manifest["task"]["id"],
-            "learner": session.learner.get_state(),
-            "fleet": session.fleet.get_state(),
-            "progress": vars(session.progress),
-            "generation": session.generation,
-        },
-        payload,
-    )
+    torch.save({"task": run.manifest["task"]["id"], **session.get_state()}, payload)
     run.save_checkpoint(payload.getvalue())
 
 
@@ -222,8 +208,8 @@ def _load(run: Run, config: TrainConfig) -> dict[str, Any]:
                 flag, f"a resumed run keeps {setting(before)}, not {setting(config)}", "Leave it out, or start a new run"
             )
     stored: dict[str, Any] = torch.load(io.BytesIO(run.load_checkpoint()), map_location="cpu", weights_only=False)
-    if before.rollout.actors != config.rollout.actors:
-        stored["fleet"] = None  # other workers: their environments start afresh
+    if before.rollout.actors != config.rollout.actors or not isinstance(stored["fleet"], dict):
+        stored["fleet"] = None  # other workers, or of an earlier version: their environments start afresh
     return stored
 
 
@@ -233,7 +219,7 @@ def _npy(array: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-@contextmanager
+@contextlib.contextmanager
 def _stop_requests() -> Iterator[threading.Event]:
     """An event that the first SIGINT or SIGTERM sets; the second SIGINT interrupts at once."""
     stop = threading.Event()

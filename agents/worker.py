@@ -1,11 +1,13 @@
 """`RolloutWorker`: steps its environments with a frozen policy and yields fixed T x N fragments.
 
-Where workers run (in this process or as Ray actors) is decided in `agents.fleet`. Nothing here learns.
+A worker's environments come in groups of N, each with its own stream of random numbers; one call of `sample` lets one group make
+one fragment. Where workers run (in this process or as Ray actors) is decided in `agents.fleet`. Nothing here learns.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +18,14 @@ from agents.fragments import Fragment
 from agents.machine import keep_freed_memory
 from agents.networks import ActingNetwork, flatten_parameters, make_network
 from envs import Step, Task, make_env
+from envs.interface import TaskEnv
 from envs.pool import PoolEnv
 from envs.tasks import Network
 from envs.vector import AtariEnv
 
 __all__ = ["RolloutWorker", "WorkerSettings"]
+
+Policy = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class WorkerSettings:
 
     Attributes:
         task: the task; travels to the actors, a user's own environment included.
-        environments: environments of each worker.
+        environments: environments of each group, N.
         rollout_length: T.
         network: architecture.
         bfloat16: run the network in bfloat16.
@@ -39,6 +44,10 @@ class WorkerSettings:
         seed: of the run.
         generation: how often the run was resumed with fresh environments; no stream of random numbers is used twice.
         width: units of the network's hidden dense layers; None for its own.
+        groups: groups of each worker. Group g of worker w is number g x workers + w of the fleet.
+        workers: of the fleet.
+        alternate: step one half of a group while the policy acts on the other. Atari only.
+        device: where the policy acts.
     """
 
     task: Task
@@ -52,14 +61,18 @@ class WorkerSettings:
     seed: int
     generation: int = 0
     width: int | None = None
+    groups: int = 1
+    workers: int = 1
+    alternate: bool = False
+    device: str = "cpu"
 
 
 class RolloutWorker:
-    """N environments, one policy, one stream of random numbers.
+    """Groups of environments and one policy.
 
     Args:
         settings: see there.
-        actor: index of this worker; decides its seeds.
+        actor: index of this worker; with the group it decides the seeds.
     """
 
     def __init__(self, settings: WorkerSettings, actor: int) -> None:
@@ -67,20 +80,101 @@ class RolloutWorker:
         if settings.threads:
             torch.set_num_threads(settings.threads)
         keep_freed_memory()
-        task, n = settings.task, settings.environments
-        self._env = make_env(
-            task, n, threads=settings.threads or torch.get_num_threads(), cut_on_life_loss=settings.cut_on_life_loss
-        )
-        self._network = make_network(task, settings.network, settings.seed, settings.width)
+        self._device = torch.device(settings.device)
+        self._network = make_network(settings.task, settings.network, settings.seed, settings.width).to(self._device)
         self._flat = flatten_parameters(self._network)
         self._acting = ActingNetwork(self._network, settings.bfloat16)
-        streams = np.random.SeedSequence([settings.seed, settings.generation, actor]).spawn(2)
+        self._groups = [_Group(settings, actor, actor + g * settings.workers) for g in range(settings.groups)]
+
+    def set_weights(self, weights: np.ndarray) -> None:
+        """Act with these parameters from now on: (P,) float32, in the order of `flatten_parameters`."""
+        self._flat.copy_(torch.tensor(weights))
+        self._acting = ActingNetwork(self._network, self.settings.bfloat16)
+
+    def sample(self, policy_version: int, group: int = 0) -> Fragment:
+        """The next T steps of the environments of one of this worker's groups."""
+        return self._groups[group].sample(self._act, policy_version)
+
+    def _act(self, observation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Log-probabilities (N, actions) and values (N,) of the current observations."""
+        output = self._acting(torch.from_numpy(observation).to(self._device))
+        return torch.log_softmax(output.logits, dim=-1).cpu().numpy(), output.value.cpu().numpy()
+
+    def get_state(self) -> list[dict[str, Any]] | None:
+        """All that is needed to go on exactly from here, parameters apart; None when the environments cannot be saved."""
+        states = [group.get_state() for group in self._groups]
+        return None if any(state is None for state in states) else [state for state in states if state is not None]
+
+    def set_state(self, state: list[dict[str, Any]]) -> None:
+        """Go on exactly from where `get_state` was called."""
+        for group, group_state in zip(self._groups, state, strict=True):
+            group.set_state(group_state)
+
+    def close(self) -> None:
+        for group in self._groups:
+            group.close()
+
+
+class _Half:
+    """Some of a group's environments, stepped together: columns `columns` of its fragments.
+
+    Attributes:
+        observation: the present one.
+        awaited: waits for the step under way; None when there is none.
+    """
+
+    def __init__(self, settings: WorkerSettings, columns: slice) -> None:
+        self.columns = columns
+        self.count = columns.stop - columns.start
+        self.env: TaskEnv = make_env(
+            settings.task,
+            self.count,
+            threads=settings.threads or torch.get_num_threads(),
+            cut_on_life_loss=settings.cut_on_life_loss,
+        )
+        self.observation: np.ndarray = np.empty(0)
+        self.awaited: Callable[[], Step] | None = None
+
+    def send(self, action: np.ndarray, *, alternate: bool) -> None:
+        """Begin a step; environments that cannot be stepped in the background take it here and now."""
+        if alternate and isinstance(self.env, AtariEnv):
+            self.env.send(action)
+            self.awaited = self.env.receive
+        else:
+            step = self.env.step(action)
+            self.awaited = lambda: step
+
+    def receive(self) -> Step:
+        """The step that was begun."""
+        assert self.awaited is not None
+        step, self.awaited = self.awaited(), None
+        self.observation = step.observation
+        return step
+
+
+class _Group:
+    """N environments and their stream of random numbers.
+
+    Args:
+        settings: of the worker.
+        actor: its index.
+        number: of the group in the whole fleet; decides its seeds.
+    """
+
+    def __init__(self, settings: WorkerSettings, actor: int, number: int) -> None:
+        self.settings, self.actor, self.number = settings, actor, number
+        n = settings.environments
+        middle = n // 2 if settings.alternate else n
+        self._halves = [_Half(settings, slice(a, b)) for a, b in ((0, middle), (middle, n)) if b > a]
+        streams = np.random.SeedSequence([settings.seed, settings.generation, number]).spawn(2)
         self._generator = np.random.Generator(np.random.Philox(streams[0]))
         self._seeds = np.random.Generator(np.random.Philox(streams[1]))
-        self._observation = self._env.reset(self._draw_seeds())
         self._return = np.zeros(n, dtype=np.float64)
         self._length = np.zeros(n, dtype=np.int64)
         self._made = 0
+        seeds = self._draw_seeds()
+        for half in self._halves:
+            half.observation = half.env.reset(seeds[half.columns])
         if settings.random_first_steps:
             self._desynchronize(settings.random_first_steps)
 
@@ -96,31 +190,30 @@ class RolloutWorker:
         n = self.settings.environments
         restart_at = most - self._generator.integers(0, most + 1, size=n)
         for step in range(most + 1):
-            if isinstance(self._env, AtariEnv | PoolEnv) and (restart_at == step).any():
-                self._observation = self._env.restart(restart_at == step, self._draw_seeds())
-                self._return[restart_at == step], self._length[restart_at == step] = 0.0, 0
-            if step < most:
-                action = self._generator.integers(0, self.settings.task.actions, size=n)
-                result = self._env.step(action)
-                self._observation = result.observation
-                self._track(result)
+            restarted = restart_at == step
+            seeds = self._draw_seeds() if restarted.any() else None
+            actions = self._generator.integers(0, self.settings.task.actions, size=n) if step < most else None
+            for half in self._halves:
+                mine = restarted[half.columns]
+                if isinstance(half.env, AtariEnv | PoolEnv) and seeds is not None and mine.any():
+                    half.observation = half.env.restart(mine, seeds[half.columns])
+                    self._return[half.columns][mine], self._length[half.columns][mine] = 0.0, 0
+                if actions is not None:
+                    half.send(actions[half.columns], alternate=False)
+                    self._track(half.columns, half.receive())
 
-    def _track(self, step: Step) -> tuple[np.ndarray, np.ndarray]:
+    def _track(self, columns: slice, step: Step) -> tuple[np.ndarray, np.ndarray]:
         """Add a step to the running episodes; raw returns and lengths of those that it shows to be finished.
 
         An episode counts as finished when it is reset: before that a lost life looks the same.
         """
-        finished = self._return[step.reset], self._length[step.reset]
-        self._return = np.where(step.reset, 0.0, self._return + step.reward)
-        self._length = np.where(step.reset, 0, self._length + 1)
+        returns, lengths = self._return[columns], self._length[columns]
+        finished = returns[step.reset], lengths[step.reset]
+        self._return[columns] = np.where(step.reset, 0.0, returns + step.reward)
+        self._length[columns] = np.where(step.reset, 0, lengths + 1)
         return finished
 
-    def set_weights(self, weights: np.ndarray) -> None:
-        """Act with these parameters from now on: (P,) float32, in the order of `flatten_parameters`."""
-        self._flat.copy_(torch.tensor(weights))
-        self._acting = ActingNetwork(self._network, self.settings.bfloat16)
-
-    def sample(self, policy_version: int) -> Fragment:
+    def sample(self, act: Policy, policy_version: int) -> Fragment:
         """The next T steps of all environments."""
         started = time.perf_counter()
         s = self.settings
@@ -129,25 +222,39 @@ class RolloutWorker:
         action = np.empty((steps, n), dtype=np.int64)
         reward, log_prob, value = (np.empty((steps, n), dtype=np.float32) for _ in range(3))
         terminated, truncated, reset = (np.empty((steps, n), dtype=bool) for _ in range(3))
+        bootstrap_value = np.empty(n, dtype=np.float32)
         returns, lengths = [], []
         uniform = self._generator.random((steps, n), dtype=np.float64)
-        if stack > 1:
-            frames[: stack - 1] = self._observation[:, :-1].swapaxes(0, 1)
-        for t in range(steps):
-            observation = self._observation
-            frames[stack - 1 + t] = observation[:, -1] if stack > 1 else observation
-            log_probs, value[t] = self._act(observation)
-            cumulative = np.exp(log_probs).cumsum(axis=1)
-            # Scaled by the last sum, which rounding leaves a little off 1: never an action beyond the last.
-            action[t] = (cumulative < uniform[t, :, None] * cumulative[:, -1:]).sum(axis=1)
-            log_prob[t] = np.take_along_axis(log_probs, action[t][:, None], axis=1)[:, 0]
-            result = self._env.step(action[t])
-            self._observation = result.observation
-            reward[t], terminated[t], truncated[t], reset[t] = result[1:]
-            finished = self._track(result)
+
+        def receive(half: _Half, t: int) -> None:
+            at = t, half.columns
+            step = half.receive()
+            reward[at], terminated[at], truncated[at], reset[at] = step[1:]
+            finished = self._track(half.columns, step)
             returns.append(finished[0])
             lengths.append(finished[1])
-        bootstrap_value = self._act(self._observation)[1]
+
+        for t in range(steps):
+            for half in self._halves:
+                if t:
+                    receive(half, t - 1)
+                at, observation = (t, half.columns), half.observation
+                if stack == 1:
+                    frames[at] = observation
+                elif t == 0:
+                    frames[:stack, half.columns] = observation.swapaxes(0, 1)
+                else:
+                    frames[stack - 1 + t, half.columns] = observation[:, -1]
+                log_probs, value[at] = act(observation)
+                cumulative = np.exp(log_probs).cumsum(axis=1)
+                # Scaled by the last sum, which rounding leaves a little off 1: never an action beyond the last.
+                chosen = (cumulative < uniform[at][:, None] * cumulative[:, -1:]).sum(axis=1)
+                action[at] = chosen
+                log_prob[at] = np.take_along_axis(log_probs, chosen[:, None], axis=1)[:, 0]
+                half.send(chosen, alternate=s.alternate)
+        for half in self._halves:
+            receive(half, steps - 1)
+            bootstrap_value[half.columns] = act(half.observation)[1]
         self._made += 1
         return Fragment(
             frames=frames,
@@ -164,23 +271,19 @@ class RolloutWorker:
             episode_length=np.concatenate(lengths),
             policy_version=policy_version,
             actor=self.actor,
+            group=self.number,
             index=self._made - 1,
             seconds=time.perf_counter() - started,
         )
 
-    def _act(self, observation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Log-probabilities (N, actions) and values (N,) of the current observations."""
-        output = self._acting(torch.from_numpy(observation))
-        return torch.log_softmax(output.logits, dim=-1).numpy(), output.value.numpy()
-
     def get_state(self) -> dict[str, Any] | None:
-        """All that is needed to go on exactly from here, parameters apart; None when the environments cannot be saved."""
-        env = self._env.get_state()
-        if env is None:
+        """All that is needed to go on exactly from here; None when the environments cannot be saved."""
+        envs = [half.env.get_state() for half in self._halves]
+        if any(env is None for env in envs):
             return None
         return {
-            "env": env,
-            "observation": self._observation.copy(),
+            "envs": envs,
+            "observations": [half.observation.copy() for half in self._halves],
             "return": self._return.copy(),
             "length": self._length.copy(),
             "made": self._made,
@@ -189,14 +292,13 @@ class RolloutWorker:
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on exactly from where `get_state` was called."""
-        self._env.set_state(state["env"])
-        self._observation, self._return, self._length = (
-            state["observation"].copy(),
-            state["return"].copy(),
-            state["length"].copy(),
-        )
+        for half, env, observation in zip(self._halves, state["envs"], state["observations"], strict=True):
+            half.env.set_state(env)
+            half.observation = observation.copy()
+        self._return, self._length = state["return"].copy(), state["length"].copy()
         self._made = state["made"]
         self._generator.bit_generator.state = state["generator"]
 
     def close(self) -> None:
-        self._env.close()
+        for half in self._halves:
+            half.env.close()

@@ -15,6 +15,7 @@ from rich.console import Console
 from benchmarks.options import parse, parse_train
 from rlscale import __version__
 from rlscale.errors import UsageError
+from rlscale.storage import is_full
 
 __all__ = ["main"]
 
@@ -59,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _train(arguments: list[str]) -> int:
-    from agents.fleet import LostWorkerError
+    from agents.remote import LostWorkerError
     from agents.train import train
     from benchmarks.display import TrainingDisplay
 
@@ -77,8 +78,11 @@ def _train(arguments: list[str]) -> int:
     try:
         with TrainingDisplay(config.task, config.budget, console) as display:
             outcome = train(config, folder, command=["rlscale", "train", *arguments], on_iteration=display.update)
-    except LostWorkerError as error:
-        print(f"rlscale: {error}. The record is in {folder}; go on from its last checkpoint with: {go_on}", file=sys.stderr)
+    except (LostWorkerError, OSError) as error:
+        if isinstance(error, OSError) and not is_full(error):
+            raise
+        what = f"no room to write {error.filename or folder}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        print(f"rlscale: {what}. The record is in {folder}; go on from its last checkpoint with: {go_on}", file=sys.stderr)
         return 1
     console.print(
         f"{outcome.state} after {outcome.observations:,} observations and {outcome.optimizer_steps:,} optimizer steps",

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from agents.config import Budget
 from agents.learner import NoiseRecord
+from agents.memory import format_bytes
 from rlscale.estimate import format_quantity
 from rlscale.noise import BlockStatistics, pool
 from rlscale.summary import UPDATES
@@ -118,6 +119,8 @@ class TrainingDisplay:
             f"{row['observations_per_second']:,.0f}/s",
             f"return {mean}" + (f" ({episodes})" if episodes else ""),
         ]
+        if row["spilled_bytes"]:
+            parts.append(f"object store full, {format_bytes(row['spilled_bytes'])} went to disk")
         policy = self._scale("policy")
         if policy:
             parts.append(f"policy noise scale {policy}")
@@ -142,6 +145,9 @@ class TrainingDisplay:
             f"sampling alone {row['sampling_observations_per_second']:,.0f}/s",
         )
         table.add_row("return", f"{mean}" + (f", mean of the last {episodes} episodes" if episodes else ""))
+        if row["spilled_bytes"]:
+            full = f"full: {format_bytes(row['spilled_bytes'])} of this iteration went to disk; others may fill it"
+            table.add_row("object store", full)
         for head in ("policy", "value", "joint", "policy_last_layer"):
             scale = self._scale(head)
             if scale:

@@ -90,7 +90,9 @@ def _one_line(command: str, complaint: str) -> UsageError:
         text,
     )
     if wrong:
-        return UsageError(wrong.group(1), wrong.group(2).strip(" .:") or "the value does not fit", mend[0].upper() + mend[1:])
+        detail = re.sub(r"^invalid choice '(.*?)' for argument '.*?'", r"there is no choice '\1'", wrong.group(2).strip(" .:"))
+        detail = re.sub(r"^no type matching (.+?) could be instantiated from \['(.*?)'\].*", r"'\2' is none of \1", detail)
+        return UsageError(wrong.group(1), detail or "the value does not fit", mend[0].upper() + mend[1:])
     detail = re.sub(r"^(Parsing|Value|Argument) error ?", "", text.partition(" For full helptext")[0])
     flag = re.search(r"--[a-z][a-z0-9-]*", detail)
     return UsageError(flag.group(0) if flag else "options", detail.strip(" .") or "cannot be read", mend[0].upper() + mend[1:])

@@ -1,11 +1,14 @@
-"""End-to-end speed beside Stable-Baselines3 and RLlib: same game, network, epochs, mini-batch and machine.
+"""End-to-end speed beside Stable-Baselines3, RLlib and TorchRL: same game, network, epochs, mini-batch and machine.
 
     python -m benchmarks.peers [--rounds N] [--out FILE]        (needs: pip install 'rlscale[peers]')
 
 Pong, 8 environments x 128 steps, 4 epochs, mini-batch 256, Nature CNN. Every system runs in a process of its own, one after
 the other, several rounds; within a process the first two iterations are not counted. rlscale runs twice: as the peers do,
 and measuring the joint noise of every optimizer step of the first epoch (the heads, due every 32 iterations, fall outside
-what is counted).
+what is counted). Machines drift, so a ratio is taken within a round, against the fastest system of the library in that round.
+
+Sample Factory is missing: 2.1.1 wants numpy < 2 and gymnasium < 1 and does not install beside this project; 1.123.0, which pip
+falls back to, makes its games with the old gym, where ale-py no longer registers any.
 """
 
 from __future__ import annotations
@@ -23,7 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import tyro
+from torch import nn
 
 from benchmarks.measuring import median_and_spread, print_table, write_result
 from rlscale.runs import read_run
@@ -31,13 +36,14 @@ from rlscale.runs import read_run
 ENVIRONMENTS, STEPS, EPOCHS, MINI_BATCH = 8, 128, 4, 256
 BATCH = ENVIRONMENTS * STEPS
 WARM_UP = 2
+LIBRARIES = ("Stable-Baselines3", "RLlib", "TorchRL")
 
 
 @dataclass(frozen=True)
 class Options:
     """End-to-end speed beside other libraries."""
 
-    rounds: int = 3
+    rounds: int = 5
     """Processes of each system."""
     iterations: int = 6
     """Counted iterations of each process."""
@@ -171,6 +177,94 @@ def rllib(iterations: int) -> list[float]:
     return rates
 
 
+class Scale(nn.Module):
+    """Bytes to [0, 1], channels last; in the network, so that TorchRL's collectors hand over and keep bytes."""
+
+    def forward(self, frames: torch.Tensor) -> torch.Tensor:
+        return frames.contiguous(memory_format=torch.channels_last).float() / 255
+
+
+def torchrl(iterations: int) -> list[float]:
+    """TorchRL's PPO, synchronous: a collector process on each core, each stepping ale-py's vector environment.
+
+    The fastest of what was tried. Slower: Gymnasium's Atari wrappers in a `SerialEnv` per collector, one collector in this
+    process with the vector environment or with a `ParallelEnv`, and the network in the default memory layout. `torch.compile`
+    of the loss gained nothing. Values come from the collectors, and the trunk runs once per loss.
+    """
+    from ale_py.vector_env import AtariVectorEnv
+    from tensordict.nn import (
+        ProbabilisticTensorDictModule,
+        ProbabilisticTensorDictSequential,
+        TensorDictModule,
+        TensorDictSequential,
+    )
+    from torch.distributions import Categorical
+    from torchrl.collectors import MultiSyncCollector
+    from torchrl.envs import GymWrapper
+    from torchrl.modules import MLP, ConvNet
+    from torchrl.objectives import ClipPPOLoss
+    from torchrl.objectives.value import GAE
+
+    cores = len(os.sched_getaffinity(0))
+
+    def make() -> Any:
+        env = AtariVectorEnv("pong", ENVIRONMENTS // cores, num_threads=1, autoreset_mode="SameStep")
+        return GymWrapper(env, categorical_action_encoding=True)
+
+    convolutions = ConvNet(
+        in_features=4, num_cells=[32, 64, 64], kernel_sizes=[8, 4, 3], strides=[4, 2, 1], activation_class=nn.ReLU
+    ).to(memory_format=torch.channels_last)
+    dense = MLP(in_features=3136, out_features=512, num_cells=[], activation_class=nn.ReLU, activate_last_layer=True)
+    trunk = TensorDictModule(nn.Sequential(Scale(), convolutions, dense), ["observation"], ["hidden"])
+    head = TensorDictModule(nn.Linear(512, 6), ["hidden"], ["logits"])
+    value = TensorDictModule(nn.Linear(512, 1), ["hidden"], ["state_value"])
+    choice = ProbabilisticTensorDictModule(
+        ["logits"], ["action"], distribution_class=Categorical, return_log_prob=True, default_interaction_type="random"
+    )
+    critic = TensorDictSequential(trunk, value)
+    loss = ClipPPOLoss(
+        ProbabilisticTensorDictSequential(trunk, head, choice),
+        value,
+        clip_epsilon=0.2,
+        entropy_coeff=0.01,
+        critic_coeff=0.5,
+        loss_critic_type="l2",
+        normalize_advantage=True,
+        functional=False,
+    )
+    advantages = GAE(gamma=0.99, lmbda=0.95, value_network=None)
+    optimizer = torch.optim.Adam(loss.parameters(), lr=2.5e-4, eps=1e-5, fused=True)
+    collector = MultiSyncCollector(
+        [make] * cores,
+        ProbabilisticTensorDictSequential(trunk, value, head, choice),
+        frames_per_batch=BATCH,
+        total_frames=BATCH * (iterations + WARM_UP),
+        cat_results=0,
+        num_threads=cores,  # of the learner, which the collectors wait for
+        num_sub_threads=1,
+    )
+    rates, started = [], time.perf_counter()
+    for data in collector:
+        with torch.no_grad():
+            last = critic(data["next"][:, -1].select("observation"))["state_value"]
+            data["next", "state_value"] = torch.cat([data["state_value"][:, 1:], last.unsqueeze(1)], dim=1)
+            advantages(data)
+        batch = data.select("observation", "action", "action_log_prob", "advantage", "value_target").reshape(-1)
+        for _ in range(EPOCHS):
+            for indices in torch.randperm(BATCH).view(-1, MINI_BATCH):
+                losses = loss(batch[indices])
+                (losses["loss_objective"] + losses["loss_critic"] + losses["loss_entropy"]).backward()
+                nn.utils.clip_grad_norm_(loss.parameters(), 0.5)
+                optimizer.step()
+                optimizer.zero_grad()
+        collector.update_policy_weights_()
+        now = time.perf_counter()
+        rates.append(BATCH / (now - started))
+        started = now
+    collector.shutdown()
+    return rates[WARM_UP:]
+
+
 SYSTEMS: dict[str, Callable[[int], list[float]]] = {
     "rlscale, noise measured, float32": ours("float32", noise=True),
     "rlscale, float32": ours("float32", noise=False),
@@ -179,6 +273,7 @@ SYSTEMS: dict[str, Callable[[int], list[float]]] = {
     "Stable-Baselines3, one process, float32": stable_baselines3(False),
     "Stable-Baselines3, subprocesses, float32": stable_baselines3(True),
     "RLlib, 2 env runners, float32": rllib,
+    "TorchRL, 2 collectors, float32": torchrl,
 }
 
 
@@ -196,14 +291,23 @@ def main() -> None:
                 sys.exit(f"{name} failed:\n{done.stderr}")
             readings[name].append(json.loads(done.stdout.strip().splitlines()[-1]))
             print(f"round {turn + 1}: {name}: {statistics.median(readings[name][-1]):,.0f} observations/s", flush=True)
-    medians = {name: statistics.median(rate for rates in runs for rate in rates) for name, runs in readings.items()}
-    best_sb3 = max(median for name, median in medians.items() if name.startswith("Stable"))
-    rllib_rate = next(median for name, median in medians.items() if name.startswith("RLlib"))
+    medians = {name: [statistics.median(rates) for rates in runs] for name, runs in readings.items()}
+    fastest = {
+        library: [max(turn) for turn in zip(*(m for name, m in medians.items() if name.startswith(library)), strict=True)]
+        for library in LIBRARIES
+    }
     rows = [
-        [name, median_and_spread([r for rates in readings[name] for r in rates]), f"{m / best_sb3:.2f}", f"{m / rllib_rate:.2f}"]
-        for name, m in medians.items()
+        [
+            name,
+            median_and_spread([rate for rates in runs for rate in rates]),
+            *(
+                median_and_spread([own / peer for own, peer in zip(medians[name], fastest[library], strict=True)])
+                for library in LIBRARIES
+            ),
+        ]
+        for name, runs in readings.items()
     ]
-    columns = ["system", "observations/s, median [middle half]", "x Stable-Baselines3 (better of two)", "x RLlib"]
+    columns = ["system", "observations/s, median (middle half)", *(f"x {library}" for library in LIBRARIES)]
     print_table("Pong, PPO, 8 x 128 steps, 4 epochs, mini-batch 256, end to end", columns, rows)
     write_result(options.out, "python -m benchmarks.peers", readings)
 

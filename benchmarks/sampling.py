@@ -53,7 +53,9 @@ def main() -> None:
     task = find_task(options.task)
     readings, rows = [], []
     for bfloat16 in (False, True) if computes_bfloat16(torch.device("cpu")) else (False,):
-        settings = WorkerSettings(task, options.environments, options.rollout_length, task.network, bfloat16, 1, True, 0, 0)
+        settings = WorkerSettings(
+            task, options.environments, options.rollout_length, task.network, bfloat16, 1, True, 0, 0, workers=workers
+        )
         weights = flatten_parameters(make_network(task, task.network, 0)).numpy()
         context = multiprocessing.get_context("spawn")
         pipes = [context.Pipe() for _ in range(workers)]
@@ -61,7 +63,7 @@ def main() -> None:
         for process in processes:
             process.start()
         connect(None, workers)
-        fleet = RayFleet(settings, workers)
+        fleet = RayFleet(settings, 2 * workers)
         bare, ray_rates = [], []
         try:
             for turn in range(options.rounds + 1):
@@ -70,7 +72,11 @@ def main() -> None:
                 limit = sum(pipe.recv() for pipe, _ in pipes)
                 observations, started = 0, time.perf_counter()
                 while time.perf_counter() - started < options.seconds:
-                    observations += sum(f.action.size for f in fleet.sample(weights, turn))
+                    fleet.request(weights, turn, workers)
+                    observations += workers * options.environments * options.rollout_length
+                    for _ in range(workers):
+                        fleet.take()
+                    fleet.release(workers)
                 rate = observations / (time.perf_counter() - started)
                 if turn:  # the first turn warms up
                     bare.append(limit)

@@ -101,13 +101,15 @@ def run(options: Options, kind: Kind) -> dict[str, Any]:
     measured: dict[str, list[BlockStatistics]] = {head: [] for head in HEADS}
     for step in range(options.optimizer_steps):
         is_cold = kind.cold is not None and kind.cold[0] <= step < kind.cold[1]
-        iterated = session.iterate(options.learning_rate / (CUT if is_cold else 1.0))
+        rate = options.learning_rate / (CUT if is_cold else 1.0)
+        session.config = replace(session.config, update=replace(session.config.update, learning_rate=rate))
+        iterated = session.iterate()
         assert iterated is not None, "16 steps cannot all be resets"
         row, result = iterated
         for record in result.noise:
             measured[record.head].append(record.statistics)
         if (step + 1) % WINDOW == 0:
-            evaluated = evaluator.evaluate(session.learner.weights(), step + 1).at(step + 1)
+            evaluated = evaluator.evaluate(session.weights(), step + 1).at(step + 1)
             windows.append(
                 {
                     "optimizer_steps": step + 1,

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from agents.cluster import connect, disconnect
-from agents.fleet import LostWorkerError
 from agents.machine import describe_machine, find_commit, find_versions, resolve_device
+from agents.remote import LostWorkerError
 from benchmarks.sweep_display import SweepDisplay
 from benchmarks.sweep_options import SweepOptions, make_plan
 from benchmarks.sweep_plan import Plan

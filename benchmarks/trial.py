@@ -97,7 +97,6 @@ class TrainingCourse:
     """
 
     def __init__(self, config: TrainConfig, *, episodes: int, folder: Path, command: list[str]) -> None:
-        self._learning_rate = config.update.learning_rate
         task: Task = find_task(config.task)
         self._session = Session(config, task)
         self._evaluator = Evaluator(
@@ -120,7 +119,7 @@ class TrainingCourse:
         iterated = None
         try:
             while iterated is None:
-                iterated = self._session.iterate(self._learning_rate)
+                iterated = self._session.iterate()
         except ValueError as error:
             if "not finite" in str(error):  # the noise measurement notices first
                 raise DivergedError from error
@@ -132,7 +131,7 @@ class TrainingCourse:
         return row["observations"], result.noise
 
     def weights(self) -> np.ndarray:
-        return self._session.learner.weights()
+        return self._session.weights()
 
     def evaluate(self, weights: np.ndarray, optimizer_steps: int) -> Evaluation:
         return self._evaluator.evaluate(weights, optimizer_steps)

@@ -78,7 +78,17 @@ class AtariEnv:
         self._frames, self._episode_frames = info["frame_number"].astype(np.int64), info["episode_frame_number"].astype(np.int64)
 
     def step(self, actions: np.ndarray) -> Step:
-        observation, reward, terminated, truncated, info = self._env.step(actions)
+        self.send(actions)
+        return self.receive()
+
+    def send(self, actions: np.ndarray) -> None:
+        """Begin a step; the environments' own threads take it while the caller does something else."""
+        self._env.send(actions)
+
+    def receive(self) -> Step:
+        """Wait for the step that was begun."""
+        # In the order of the environments, not of completion: ale-py waits for the whole batch and sorts it.
+        observation, reward, terminated, truncated, info = self._env.recv()
         frames, episode_frames = self._frames, self._episode_frames
         self._remember(info)
         # A lost life looks like an end, so ends do not tell what was reset; the two frame counters do: they advance
@@ -130,8 +140,9 @@ class GymnasiumEnv:
         if isinstance(self._env.single_observation_space, Discrete):
             start = int(self._env.single_observation_space.start)
             return np.eye(self._task.frame_shape[0], dtype=np.float32)[np.asarray(observation) - start]
-        # The environment may reuse its buffer at the next step; astype copies.
-        return np.asarray(observation).reshape(self.num_envs, -1).astype(self._task.frame_dtype)
+        # The environment may reuse its buffer at the next step; astype copies. Always row by row: the last bits of a matrix
+        # product depend on the layout, and a copy of a state that goes on would have another one.
+        return np.asarray(observation).reshape(self.num_envs, -1).astype(self._task.frame_dtype, order="C")
 
     def get_state(self) -> dict[str, Any] | None:
         if self._task.kind != "classic":

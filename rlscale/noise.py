@@ -120,8 +120,6 @@ def block_statistics(
         ValueError: fewer than two blocks, shapes that differ, a negative size, no observation at all, or a gradient that
             is not finite.
     """
-    import torch
-
     matrix = _as_matrix(block_gradients)
     sizes = np.asarray(block_sizes, dtype=np.float64)
     if sizes.shape != (matrix.shape[0],):
@@ -130,23 +128,61 @@ def block_statistics(
         raise ValueError("block_gradients: a noise scale needs at least two blocks")
     if np.any(sizes < 0) or sizes.sum() <= 0:
         raise ValueError("block_sizes must be zero or more, and not all zero")
+    return statistics_of(block_products(matrix, sizes=sizes, mean_out=mean_out), sizes, blocks)
+
+
+def block_products(
+    matrix: torch.Tensor,
+    *,
+    sizes: np.ndarray | None = None,
+    mean: torch.Tensor | None = None,
+    mean_out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """|g_k|² and g_k·ĝ of K block gradients, left on their device: the part of `block_statistics` that a training loop waits for.
+
+    Args:
+        matrix: (K, P) block gradients.
+        sizes: (K,) valid observations of each, when these are all the blocks there are; ĝ is then their weighted mean.
+        mean: (P,) ĝ, when other processes hold blocks as well.
+        mean_out: optional (P,) tensor that receives ĝ; with `sizes` only.
+
+    Returns:
+        (2, K) float64. `statistics_of` makes statistics of it.
+    """
+    import torch
+
     with torch.no_grad():
-        weights = torch.as_tensor(sizes / sizes.sum(), dtype=matrix.dtype, device=matrix.device)
+        weights = None
+        if mean is None:
+            assert sizes is not None, "give the sizes, or the mean"
+            weights = torch.as_tensor(sizes / sizes.sum(), dtype=matrix.dtype, device=matrix.device)
         # On an accelerator the launch of a kernel costs more than the cache saves: fewer, larger pieces.
         columns = _COLUMNS_PER_CHUNK if matrix.device.type == "cpu" else 1 << 20
-        square = torch.zeros(len(sizes), dtype=torch.float64, device=matrix.device)
-        dot = torch.zeros_like(square)
+        products = torch.zeros(2, matrix.shape[0], dtype=torch.float64, device=matrix.device)
         for start in range(0, matrix.shape[1], columns):
             piece = matrix[:, start : start + columns]
-            mean = weights @ piece
-            square += torch.linalg.vecdot(piece, piece).double()
-            dot += (piece @ mean).double()
-            if mean_out is not None:
-                mean_out[start : start + columns] = mean
-    square_np, dot_np = square.cpu().numpy(), dot.cpu().numpy()
-    if not (np.isfinite(square_np).all() and np.isfinite(dot_np).all()):
+            if weights is not None:
+                piece_mean = weights @ piece
+                if mean_out is not None:
+                    mean_out[start : start + columns] = piece_mean
+            else:
+                assert mean is not None
+                piece_mean = mean[start : start + columns]
+            products[0] += torch.linalg.vecdot(piece, piece).double()
+            products[1] += (piece @ piece_mean).double()
+    return products
+
+
+def statistics_of(products: torch.Tensor, sizes: np.ndarray, blocks: Any = None) -> BlockStatistics:
+    """`BlockStatistics` from what `block_products` gave, (2, K).
+
+    Raises:
+        ValueError: a gradient was not finite.
+    """
+    square, dot = products.cpu().numpy()
+    if not (np.isfinite(square).all() and np.isfinite(dot).all()):
         raise ValueError("block_gradients: not finite")
-    return BlockStatistics(sizes, square_np, dot_np, blocks)
+    return BlockStatistics(sizes, square, dot, blocks)
 
 
 def estimate(statistics: BlockStatistics) -> NoiseEstimate:

@@ -28,7 +28,16 @@ import numpy as np
 
 from rlscale.errors import UsageError
 from rlscale.noise import BlockStatistics
-from rlscale.storage import TORN, dump_json, end_torn_line, lock_folder, now, read_manifest, write_atomically
+from rlscale.storage import (
+    TORN,
+    dump_json,
+    end_torn_line,
+    lock_folder,
+    now,
+    read_manifest,
+    when_there_is_room,
+    write_atomically,
+)
 
 __all__ = ["SCHEMA", "Run", "RunRecord", "pack_statistics", "read_run", "unpack_statistics"]
 
@@ -131,13 +140,18 @@ class Run:
     def append(self, row: Mapping[str, Any]) -> None:
         """Add the row of one iteration; it is on its way to disk when this returns."""
         self._rows.write(dump_json(row) + "\n")
-        self._rows.flush()
+        when_there_is_room(self._rows.flush, self.folder / _ROWS)
 
     def save_checkpoint(self, payload: bytes) -> None:
         """Replace the checkpoint; a crash at any moment leaves either the old or the new one whole."""
-        os.fsync(self._rows.fileno())  # never a checkpoint that is ahead of its rows
         digest = hashlib.sha256(payload).hexdigest().encode()
-        write_atomically(self.folder / _CHECKPOINT, _CHECKPOINT_MAGIC + digest + b"\n" + payload)
+        path = self.folder / _CHECKPOINT
+
+        def write() -> None:
+            os.fsync(self._rows.fileno())  # never a checkpoint that is ahead of its rows
+            write_atomically(path, _CHECKPOINT_MAGIC + digest + b"\n" + payload)
+
+        when_there_is_room(write, path)
 
     def load_checkpoint(self) -> bytes:
         """The checkpoint's payload.
@@ -168,7 +182,8 @@ class Run:
         """Keep a policy for later evaluation, under its number of optimizer steps."""
         folder = self.folder / "snapshots"
         folder.mkdir(exist_ok=True)
-        write_atomically(folder / f"{optimizer_steps:010d}.npy", payload)
+        path = folder / f"{optimizer_steps:010d}.npy"
+        when_there_is_room(lambda: write_atomically(path, payload), path)
 
     def discard(self) -> None:
         """Remove the folder of a run that never began."""

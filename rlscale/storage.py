@@ -5,19 +5,33 @@ What the files mean is in `rlscale.runs` and `rlscale.sweeps`.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import math
 import os
-from collections.abc import Mapping
+import sys
+import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rlscale.errors import UsageError
 
-__all__ = ["TORN", "dump_json", "end_torn_line", "lock_folder", "now", "read_manifest", "write_atomically"]
+__all__ = [
+    "TORN",
+    "dump_json",
+    "end_torn_line",
+    "is_full",
+    "lock_folder",
+    "now",
+    "read_manifest",
+    "when_there_is_room",
+    "write_atomically",
+]
 
+ROOM_SECONDS = 600
 TORN = b"\x18"  # ends a line that a crash cut short, once another line follows it
 
 
@@ -69,11 +83,40 @@ def read_manifest(path: Path, *, what: str, schema: int, field: str) -> dict[str
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace the file; a crash at any moment leaves either the old or the new one whole."""
     temporary = path.with_name(path.name + ".new")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        temporary.unlink(missing_ok=True)  # half a file on a full disk is in the way
+        raise
     os.replace(temporary, path)
+
+
+def is_full(error: OSError) -> bool:
+    """Whether that went wrong because there is no room left, on the disk or in the user's share of it."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def when_there_is_room(write: Callable[[], None], path: Path) -> None:
+    """Write; while the disk is full say so, wait and try again, so that a run need not lose what it has learned.
+
+    Raises:
+        OSError: it stayed full for ten minutes, or something else is wrong.
+    """
+    deadline = None
+    while True:
+        try:
+            return write()
+        except OSError as error:
+            if not is_full(error) or (deadline is not None and time.monotonic() > deadline):
+                raise
+            if deadline is None:
+                deadline = time.monotonic() + ROOM_SECONDS
+                patience = f"Waiting {ROOM_SECONDS // 60} minutes for some; the run goes on then"
+                print(f"rlscale: no room to write {path}: {error.strerror}. {patience}", file=sys.stderr, flush=True)
+            time.sleep(1)
 
 
 def end_torn_line(path: Path) -> None:

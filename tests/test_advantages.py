@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.advantages import generalized_advantages, normalize, running_square
+from agents.advantages import generalized_advantages
 
 
 def slow_advantage(t, i, reward, value, bootstrap, terminated, truncated, gamma, lam):
@@ -71,18 +71,6 @@ def test_value_of_an_endless_reward_is_its_geometric_sum():
     """With V = 1/(1-γ) and reward 1 for ever every advantage is zero."""
     advantage = one([1.0] * 6, [10.0] * 6, 10.0, [False] * 6, [False] * 6)
     np.testing.assert_allclose(advantage, 0, atol=1e-5)
-
-
-def test_normalize_uses_valid_observations_only():
-    advantage = np.array([1.0, 3.0, 1000.0], dtype=np.float32)
-    scaled = normalize(advantage, np.array([True, True, False]))
-    assert scaled[:2] == pytest.approx([-1, 1])
-
-
-def test_running_square_decays_towards_the_present():
-    valid = np.ones(4, dtype=bool)
-    assert running_square(None, np.full(4, 3.0), valid) == pytest.approx(9)
-    assert running_square(9.0, np.full(4, 1.0), valid, decay=0.9) == pytest.approx(0.9 * 9 + 0.1)
 
 
 def test_shapes_are_checked():

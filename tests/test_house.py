@@ -87,9 +87,14 @@ def other(path, value):
         "optimizer": "rmsprop",
         "advantage_scale": "running",
         "network": "small_cnn",
+        "lr_rule": "sqrt",
+        "memory": "2GiB",
+        "actor_device": "cuda",
     }
     words |= {"precision": "float32", "device": "cpu", "ray_address": "auto", "run": "somewhere"}
     name = path[-1]
+    if name == "lag":
+        return ["1"], 1
     if name in words:
         return [words[name]], words[name]
     if isinstance(value, bool):

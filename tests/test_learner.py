@@ -27,7 +27,7 @@ def config_for(task, noise=None, **update) -> TrainConfig:
 
 def fragments_with_masks(workers=2, steps=12, envs=6):
     rng = np.random.default_rng(0)
-    return [make_fragment(rng, steps, envs, reset=rng.random((steps, envs)) < 0.2) for _ in range(workers)]
+    return [make_fragment(rng, steps, envs, group=w, reset=rng.random((steps, envs)) < 0.2) for w in range(workers)]
 
 
 def whole_gradient(learner, batch, head="joint"):

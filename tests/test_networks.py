@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from agents.networks import ActingNetwork, flatten_parameters, make_network
+from agents.networks import ActingNetwork, PolicyValueNet, flatten_parameters, make_network
 from envs import find_task
 from rlscale.errors import UsageError
 
@@ -39,20 +39,39 @@ def test_a_new_policy_is_nearly_uniform():
     assert output.value.shape == (8,)
 
 
-def test_pixels_are_divided_by_255():
-    """The fold of 1/255 into the first layer's weights against the plain order of things."""
-    task = find_task("atari/pong@42")
-    network = make_network(task, "small_cnn", 0)
-    pixels = torch.randint(0, 255, (5, 4, 42, 42), dtype=torch.uint8)
-    torch.testing.assert_close(
-        network(pixels).value, network.value_head(network.trunk(pixels / 255.0))[:, 0], atol=1e-5, rtol=1e-5
-    )
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize(
+    ("network", "shape"),
+    [("nature_cnn", (4, 84, 84)), ("small_cnn", (4, 42, 42)), ("small_cnn", (3, 50, 41))],  # four, two, one column as one
+)
+def test_pixels_are_divided_by_255_and_columns_folded(network, shape, dtype):
+    """Outputs and gradients against the layers as they are, one after the other, on pixels of 0 … 1."""
+    net = PolicyValueNet(network, shape, 6)
+    pixels = torch.randint(0, 255, (5, *shape), dtype=torch.uint8).to(dtype)
+    actual, expected = net(pixels).value, net.value_head(net.trunk(pixels / 255.0))[:, 0]
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+    used = [p for name, p in net.named_parameters() if not name.startswith("policy_head")]
+    gradients = [torch.autograd.grad(value.square().sum(), used) for value in (actual, expected)]
+    torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-4)
+
+
+def test_observations_may_be_part_of_a_larger_tensor():
+    network = make_network(find_task("atari/pong"), "nature_cnn", 0)
+    wide = torch.randint(0, 255, (9, 4, 84, 90), dtype=torch.uint8)
+    for part in (wide[3:7, :, :, :84], wide[::2, :, :, 5:89]):
+        torch.testing.assert_close(network(part).logits, network(part.clone()).logits)
 
 
 @pytest.mark.parametrize("bfloat16", [False, True])
-def test_the_acting_copy_is_the_network(bfloat16):
-    network = make_network(find_task("atari/pong"), "nature_cnn", 0)
-    pixels = torch.randint(0, 255, (9, 4, 84, 84), dtype=torch.uint8)
+@pytest.mark.parametrize(
+    ("name", "shape"), [("nature_cnn", (4, 84, 84)), ("small_cnn", (4, 42, 42)), ("minatar_cnn", (4, 10, 10)), ("mlp", (8,))]
+)
+def test_the_acting_copy_is_the_network(name, shape, bfloat16):
+    network = PolicyValueNet(name, shape, 6)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter += 0.01 * torch.randn_like(parameter)
+    pixels = torch.randint(0, 255, (9, *shape), dtype=torch.uint8)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
         expected = network(pixels)
     actual = ActingNetwork(network, bfloat16)(pixels)

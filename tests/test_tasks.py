@@ -136,7 +136,7 @@ def test_random_first_steps_set_environments_out_of_step():
 
     def phases(most):
         worker = RolloutWorker(WorkerSettings(task, 8, 4, "small_cnn", False, 1, True, most, 0), 0)
-        return worker._env._episode_frames
+        return worker._groups[0]._halves[0].env._episode_frames
 
     assert np.ptp(phases(0)) <= 30  # only the no-op starts
     spread = phases(100)
@@ -146,7 +146,7 @@ def test_random_first_steps_set_environments_out_of_step():
 
 def test_random_first_steps_elsewhere():
     worker = RolloutWorker(WorkerSettings(find_task("classic/cartpole"), 8, 4, "mlp", False, 1, True, 50, 0), 0)
-    assert len(set(worker._length.tolist())) > 1
+    assert len(set(worker._groups[0]._length.tolist())) > 1
 
 
 @pytest.mark.parametrize(

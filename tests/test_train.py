@@ -29,7 +29,9 @@ def small(task_id="classic/cartpole", *, observations=3000, recording=None, **up
         config,
         budget=Budget(observations=observations),
         rollout=rollout,
-        update=replace(config.update, epochs=2, mini_batch=64, network=network, precision="float32", threads=1, **update),
+        update=replace(
+            config.update, **{"epochs": 2, "mini_batch": 64, "network": network, "precision": "float32", "threads": 1, **update}
+        ),
         recording=recording or Recording(),
     )
 
@@ -75,6 +77,64 @@ def test_a_stopped_run_resumes_exactly(tmp_path, task_id, algorithm):
     assert whole.observations == other.rows[-1]["observations"]
     assert len(other.manifest["segments"]) == 3
     assert [s["environments"] for s in other.manifest["segments"]] == ["new", "as they were", "as they were"]
+
+
+LAGGED = {"lag": 1}
+STREAMED = {"batch_size": 8 * 16 * 4, "fragment_environments": 2}
+ADAPTIVE = {"batch_size": "adaptive", "fragment_environments": 4}
+ONE_STEP = {"epochs": 1, "mini_batch": None, "advantage_scale": "running"}
+
+
+@pytest.mark.parametrize(
+    ("rollout", "update"),
+    [
+        pytest.param(LAGGED, {}, id="lag"),
+        pytest.param({**LAGGED, **STREAMED}, {**ONE_STEP, "stream": True}, id="lag, rounds, streamed"),
+        pytest.param(ADAPTIVE, {**ONE_STEP, "lr_rule": "noise", "warm_up": 5}, id="adaptive"),
+    ],
+)
+def test_overlap_streams_and_adaptive_batches_are_reproducible_and_resume_exactly(tmp_path, rollout, update):
+    config = small(**update)
+    config = replace(config, rollout=replace(config.rollout, **rollout))
+    for name in ("whole", "again"):
+        train(config, tmp_path / name, command=[])
+    whole = science(read_run(tmp_path / "whole").rows)
+    assert whole == science(read_run(tmp_path / "again").rows)
+    lag = config.rollout.lag
+    assert [row["fragment_lags"] for row in whole] == [[[min(lag, k), row["fragments"]]] for k, row in enumerate(whole)]
+    assert [row["policy_lag"] for row in whole] == [min(lag, k) for k in range(len(whole))]
+
+    def stop_in_the_middle(row, noise):
+        if row["iteration"] == len(whole) // 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    assert train(config, tmp_path / "parts", command=[], on_iteration=stop_in_the_middle).state == "stopped"
+    assert train(replace(config, resume=str(tmp_path / "parts")), tmp_path, command=[]).state == "finished"
+    assert science(read_run(tmp_path / "parts").rows) == whole
+
+
+def test_a_lagged_batch_is_weighed_by_the_policy_that_acted(tmp_path):
+    """At a huge step size the policy that acted and the one that learns differ at once: the first step's ratios are not 1."""
+    config = small(**ONE_STEP, learning_rate=0.05)
+    for lag in (0, 1):
+        train(replace(config, rollout=replace(config.rollout, lag=lag)), tmp_path / str(lag), command=[])
+    plain, lagged = (read_run(tmp_path / str(lag)).column("approx_kl") for lag in (0, 1))
+    assert np.abs(plain).max() < 1e-6
+    assert np.median(lagged[1:]) > 1e-3
+    assert lagged[0] < 1e-6
+
+
+def test_an_adaptive_run_moves_its_batch(tmp_path):
+    """B = sqrt(r 𝓑) with a huge r grows to what there is, with a tiny one it stays at one fragment."""
+    for name, exchange, expected in (("large", 1e9, 16), ("small", 1e-6, 1)):
+        config = small(observations=6000, **ONE_STEP)
+        rollout = replace(config.rollout, environments=64, exchange_rate=exchange, memory="80kB", **ADAPTIVE)
+        train(replace(config, rollout=rollout), tmp_path / name, command=[])
+        fragments = read_run(tmp_path / name).column("fragments")
+        assert fragments[0] == 1
+        assert fragments[-1] == expected
+        ratio = fragments[1:] / fragments[:-1]
+        assert ratio.max() <= 2
 
 
 def test_killed_at_any_moment_a_run_loses_no_more_than_since_its_checkpoint(tmp_path):

@@ -1,0 +1,190 @@
+"""How much memory a run's fragments take, and whether that is there: decided before the run starts, not found out by it.
+
+A fragment is made in its worker (one copy), put into the object store (the second and last: actors and learners on one machine
+share it), and read by the learner chunk by chunk. So a batch that is held costs its single frames once, and a streamed one only
+the fragments under way. Nothing is allocated here.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from agents.config import TrainConfig
+from envs import Task
+from rlscale.errors import UsageError
+
+__all__ = ["MemoryPlan", "format_bytes", "parse_bytes", "plan_memory"]
+
+FRAGMENT_BYTES = 64 << 20
+ADAPTIVE_ENVIRONMENTS = 8
+SMALL_ARRAYS = 27  # bytes of action, rewards, flags, log-probability and value of one observation
+# Measured on Linux with torch's CPU build: private memory of a process that has imported what it needs, and of one Atari
+# environment (ale-py 0.11: emulator, thread-local buffers and four frames).
+PROCESS_BYTES = {"run": 700 << 20, "ray": 400 << 20, "actor": 350 << 20, "learner": 500 << 20}
+ATARI_ENVIRONMENT_BYTES = 1600 << 10
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What the fragments of a run take.
+
+    Attributes:
+        environments: of one fragment.
+        groups: sets of environments in all, each giving one fragment a round; they take turns in this order.
+        fragment_bytes: of one fragment.
+        batch_fragments: that make an iteration batch; when adaptive, of one round.
+        most_fragments: most that exist at once; what the actors are held back to.
+        most_batch_fragments: most that one iteration batch may have.
+    """
+
+    environments: int
+    groups: int
+    fragment_bytes: int
+    batch_fragments: int
+    most_fragments: int
+    most_batch_fragments: int
+
+    @property
+    def store_bytes(self) -> int:
+        """Object store that holds them and the parameters, with a tenth to spare for its own fragmentation."""
+        return max(int(1.1 * self.most_fragments * self.fragment_bytes), 64 << 20) + (128 << 20)
+
+
+def plan_memory(config: TrainConfig, task: Task, budget: int | None = None) -> MemoryPlan:
+    """Cut the run's batches into fragments, and see whether they fit.
+
+    Args:
+        config: checked already.
+        task: its task.
+        budget: bytes that fragments may take; None for `--memory`, or else what this machine has to spare.
+
+    Raises:
+        UsageError: they do not fit; says what is the largest batch that does.
+    """
+    r = config.rollout
+    n = r.fragment_environments or _fragment_environments(config, task)
+    groups = r.environments // n
+    size = fragment_bytes(task, r.rollout_length, n)
+    batch = groups * config.rounds
+    if budget is None:
+        budget = parse_bytes(r.memory) if r.memory is not None else _spare_bytes(config, size)
+    fitting = budget // size
+    if config.update.stream:
+        # Each actor makes one while another waits, and each learner reads one.
+        wanted = 2 * config.workers + config.update.learners
+        if wanted > fitting:
+            raise UsageError(
+                "--memory",
+                f"{format_bytes(budget)} are less than the {wanted} fragments of {format_bytes(size)} that are under way at once",
+                "Give more, or fewer --fragment-environments",
+            )
+        return MemoryPlan(n, groups, size, batch, wanted, batch if not config.adaptive else 2**31)
+    batches = 1 + r.lag
+    if batches * batch > fitting:
+        raise _too_large(config, size * batch * batches, budget, int(fitting // batches) // groups, fitting // batches * n)
+    most = fitting // batches if config.adaptive else batch
+    return MemoryPlan(n, groups, size, batch, most * batches, most)
+
+
+def _too_large(config: TrainConfig, needed: int, budget: int, rounds: int, environments: int) -> UsageError:
+    r = config.rollout
+    step = r.environments * r.rollout_length
+    if not budget:
+        return UsageError(
+            "--environments",
+            f"{r.environments:,} environments and the run's processes leave no memory for fragments",
+            "Use fewer, and --batch-size for a large batch from them",
+        )
+    flag = "--batch-size" if r.batch_size is not None else "--environments"
+    if rounds:
+        largest = f"The largest that can is {rounds * step:,}"
+    elif environments >= config.workers:
+        fewer = environments // config.workers * config.workers
+        largest = f"The largest that can is {fewer * r.rollout_length:,} (--environments {fewer})"
+    else:
+        largest = "Use shorter fragments (--rollout-length)"
+    u = config.update
+    flags = "" if u.epochs == 1 and u.mini_batch is None else " --epochs 1 --mini-batch None"
+    flags += " --advantage-scale running" if u.advantage_scale == "batch" else ""
+    return UsageError(
+        flag,
+        f"an iteration batch of {config.batch:,} observations{' and the next one (--lag 1)' if r.lag else ''} takes "
+        f"{format_bytes(needed)}, and there are {format_bytes(budget)} for it",
+        f"{largest}, give more --memory, or learn from it as it comes: --stream{flags}",
+    )
+
+
+def fragment_bytes(task: Task, steps: int, environments: int) -> int:
+    """Bytes of one fragment: single frames with those carried in, and the small arrays."""
+    frame = math.prod(task.frame_shape) * np.dtype(task.frame_dtype).itemsize
+    return environments * ((task.frame_stack - 1 + steps) * frame + steps * SMALL_ARRAYS)
+
+
+def _fragment_environments(config: TrainConfig, task: Task) -> int:
+    """As many as divide a worker's environments and keep the fragment small; halves must be equal if they take turns."""
+    r = config.rollout
+    each = r.environments // config.workers
+    most = max(FRAGMENT_BYTES // fragment_bytes(task, r.rollout_length, 1), 1)
+    if config.adaptive:
+        most = min(most, ADAPTIVE_ENVIRONMENTS)
+    divisors = [d for d in range(1, each + 1) if each % d == 0 and d <= most and (not r.alternate or d % 2 == 0)]
+    return max(divisors, default=each)
+
+
+def _spare_bytes(config: TrainConfig, size: int) -> int:
+    """Memory that is free now, less what the run's processes need beside the fragments; with Ray no more than /dev/shm has."""
+    r = config.rollout
+    learners = config.update.learners
+    needed = PROCESS_BYTES["run"] + r.actors * PROCESS_BYTES["actor"] + config.workers * size
+    needed += PROCESS_BYTES["ray"] if config.rays else 0
+    needed += learners * PROCESS_BYTES["learner"] if learners > 1 else 0
+    if config.task.startswith("atari/"):
+        needed += r.environments * ATARI_ENVIRONMENT_BYTES
+    spare = int(0.9 * available_bytes()) - needed
+    if config.rays:
+        shared = os.statvfs("/dev/shm")
+        spare = min(spare, int(0.9 * shared.f_bavail * shared.f_frsize))
+    return max(spare, 0)
+
+
+def available_bytes() -> int:
+    """Memory that this process and its children could take now: the machine's, or what its control group leaves."""
+    text = Path("/proc/meminfo").read_text()
+    found = re.search(r"MemAvailable:\s+(\d+) kB", text)
+    available = int(found.group(1)) * 1024 if found else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    for limit, used in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
+        try:
+            most = (Path("/sys/fs/cgroup") / limit).read_text().strip()
+            if most != "max":
+                available = min(available, int(most) - int((Path("/sys/fs/cgroup") / used).read_text()))
+        except (OSError, ValueError):
+            continue
+    return available
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes from `12GiB`, `500MB`, `2g` or a plain number.
+
+    Raises:
+        UsageError: that is no size.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", text.lower())
+    if not found or found.group(2) not in _UNITS or not float(found.group(1)) > 0:
+        raise UsageError("--memory", f"{text!r} is no amount of memory", "Give for example 12GiB or 500MB")
+    return int(float(found.group(1)) * _UNITS[found.group(2)])
+
+
+def format_bytes(count: float) -> str:
+    """Three significant digits and a binary unit: 6.94 GiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} TiB"

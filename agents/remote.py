@@ -1,0 +1,72 @@
+"""What every Ray process of a run needs: its settings, the user's folder, fragments by reference, and how its loss is told.
+
+Which processes there are is in `agents.fleet` and `agents.learners`; how Ray itself is reached, in `agents.cluster`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from agents.fragments import Fragment
+from envs import Task
+
+__all__ = ["LostWorkerError", "describe_loss", "pickle_settings", "read", "stand_in"]
+
+
+class LostWorkerError(RuntimeError):
+    """A process of the run died or could not go on; what it was making is lost, and with it the iteration."""
+
+
+def stand_in(folder: str) -> None:
+    """Take the user's own folder for this process's, as far as it is there: their environment may import from it."""
+    sys.path.append(folder)
+    if os.path.isdir(folder):
+        os.chdir(folder)  # Ray starts its processes in our own root, see agents.cluster
+
+
+def read(fragment: Any) -> Fragment:
+    """A fragment that was taken, in this process: what lies in this node's object store is only looked at, not copied."""
+    if isinstance(fragment, Fragment):
+        return fragment
+    import ray
+
+    found: Fragment = ray.get(fragment)
+    return found
+
+
+def describe_loss(error: Exception, when: str) -> str | None:
+    """How a Ray process was lost, in a few words; None for an error of the code it ran, which is no loss but a mistake."""
+    from ray import exceptions
+
+    cause = getattr(error, "cause", None)
+    out_of_memory = isinstance(cause, MemoryError) or "can't allocate memory" in str(cause)
+    if isinstance(error, exceptions.OutOfMemoryError) or out_of_memory:
+        return f"ran out of memory {when}: {first_line(cause or error)}"
+    full = exceptions.ObjectStoreFullError | exceptions.OutOfDiskError
+    if isinstance(error, full) or isinstance(cause, full):
+        return f"found no room in the object store {when}: {first_line(error)}"
+    if isinstance(error, exceptions.RayActorError | exceptions.ObjectLostError):
+        return f"died {when}: {first_line(error)}"
+    return None
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an exception says, or its kind."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def pickle_settings(settings: Any, task: Task) -> bytes:
+    """Settings that hold the task, with a user's own environment pickled by value so that no node needs its module."""
+    from ray import cloudpickle
+
+    module = sys.modules.get(getattr(task.make, "__module__", ""))
+    if module is None or not getattr(module, "__file__", None):
+        return cloudpickle.dumps(settings)
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        return cloudpickle.dumps(settings)
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
