@@ -40,6 +40,8 @@ def connect(address: str | None, cpus: int, store: int | None = None) -> None:
     with contextlib.chdir(Path(__file__).resolve().parent.parent):
         options: dict[str, Any] = dict(logging_level=logging.ERROR, log_to_driver=False, configure_logging=True)
         if address is None:
+            # Ray would start workers at niceness 15. They are the run: beside one ordinary program it came almost to a halt.
+            os.environ.setdefault("RAY_worker_niceness", "0")
             ray.init(address="local", num_cpus=cpus, object_store_memory=store, include_dashboard=False, **options)
         else:
             known = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from pathlib import Path
 
@@ -43,3 +44,10 @@ def make_fragment(rng: np.random.Generator, steps: int, envs: int, *, features: 
         "episode_length": np.zeros(0, dtype=np.int64),
     }
     return Fragment(**{**arrays, "policy_version": 0, "actor": 0, "group": 0, "index": 0, "seconds": 0.1, **changes})
+
+
+def free_port() -> int:
+    """A port that nothing listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
