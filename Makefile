@@ -1,8 +1,9 @@
 # The two commands a newcomer needs are `make demo` and `make test`; both rest on `make install`.
-# Nothing is installed outside .venv, and nothing twice: the stamp is newer than what it was made from.
+# Nothing is installed outside .venv and .venv-peers, and nothing twice: the stamp is newer than what it was made from.
 
 PYTHON ?= python3
 STAMP := .venv/installed
+PEERS_STAMP := .venv-peers/installed
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test lint types unit bench peers clean
@@ -11,8 +12,8 @@ help:
 	@echo "make demo     measure the critical batch size of MinAtar Breakout, train Pong for a minute, write a page"
 	@echo "make test     lint, types and tests"
 	@echo "make install  the environment in .venv that both use"
-	@echo "make bench    cost of the noise measurement, and sampling against bare processes"
-	@echo "make peers    end-to-end speed beside Stable-Baselines3 and RLlib (installs both)"
+	@echo "make bench    cost of the noise measurement, sampling, memory, learning, scaling: an hour on a quiet machine"
+	@echo "make peers    end-to-end speed beside Stable-Baselines3, RLlib and TorchRL (installs them into .venv-peers)"
 
 install: $(STAMP)
 
@@ -53,10 +54,20 @@ unit: $(STAMP)
 bench: $(STAMP)
 	.venv/bin/python -m benchmarks.noise_cost
 	.venv/bin/python -m benchmarks.sampling
+	.venv/bin/python -m benchmarks.memory
+	.venv/bin/python -m benchmarks.learning
+	.venv/bin/python -m benchmarks.scaling
 
-peers: $(STAMP)
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,peers]'
-	.venv/bin/python -m benchmarks.peers
+# An environment of its own: TorchRL's wheel installs a top-level package `benchmarks`, which outside the checkout would stand
+# before ours.
+$(PEERS_STAMP): pyproject.toml constraints.txt
+	@echo "== installing into .venv-peers (a few minutes, once)"
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,peers]'
+	@touch $(PEERS_STAMP)
+
+peers: $(PEERS_STAMP)
+	.venv-peers/bin/python -m benchmarks.peers
 
 clean:
-	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
