@@ -88,7 +88,8 @@ def plan_memory(config: TrainConfig, task: Task, budget: int | None = None) -> M
         return MemoryPlan(n, groups, size, batch, wanted, batch if not config.adaptive else 2**31)
     batches = 1 + r.lag
     if batches * batch > fitting:
-        raise _too_large(config, size * batch * batches, budget, int(fitting // batches) // groups, fitting // batches * n)
+        one = fragment_bytes(task, r.rollout_length, 1)
+        raise _too_large(config, size * batch * batches, budget, fitting // batches // groups, budget // batches // one)
     most = fitting // batches if config.adaptive else batch
     return MemoryPlan(n, groups, size, batch, most * batches, most)
 

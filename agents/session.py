@@ -138,7 +138,7 @@ class Session:
     def _store_budget(self) -> int | None:
         """What the object store of an existing Ray can hold, or `--memory` if that is less."""
         asked = parse_bytes(self.config.rollout.memory) if self.config.rollout.memory is not None else None
-        there = int(store_bytes() / 1.1) - (64 << 20)
+        there = int((store_bytes() - (32 << 20)) / 1.1)  # parameters, and the store's own fragmentation
         return there if asked is None else min(asked, there)
 
     def close(self) -> None:

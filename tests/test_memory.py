@@ -58,8 +58,11 @@ def test_the_largest_batch_that_fits_is_named(lag):
 
 
 def test_too_many_environments_for_one_round():
-    with pytest.raises(UsageError, match=r"--environments: .* 147,456 \(--environments 1152\)"):
+    with pytest.raises(UsageError, match=r"--environments: .* 147,968 \(--environments 1156\)"):
         plan_memory(config_for(environments=4096, actors=2), PONG, budget=1 << 30)
+    assert plan_memory(config_for(environments=1156, actors=2), PONG, budget=1 << 30).batch_fragments == 34
+    with pytest.raises(UsageError):
+        plan_memory(config_for(environments=1158, actors=2), PONG, budget=1 << 30)
     with pytest.raises(UsageError, match="leave no memory"):
         plan_memory(config_for(environments=4096, actors=2), PONG, budget=0)
 
