@@ -147,6 +147,7 @@ class IterationBatch:
         self.action, self.log_prob = flat(action), flat(log_prob)
         self.advantage, self.target, self.valid = flat(advantage), flat(target), flat(valid)
         self.valid_cpu = valid.reshape(-1)
+        self.proximal: torch.Tensor | None = None  # log-probability under the policy the update starts from, if that matters
 
     def observation(self, index: np.ndarray, device: torch.device) -> torch.Tensor:
         """Observations at flat positions `index`, (n,) int64, on the device; the order is kept."""

@@ -21,7 +21,7 @@ from torch import nn
 from agents.batch import IterationBatch, Moments, Place, Sum, arrange
 from agents.config import FEWEST_BLOCKS, NoiseSettings, TrainConfig, Update
 from agents.fragments import Fragment
-from agents.losses import HEADS, ppo_losses
+from agents.losses import HEADS, log_probability, ppo_losses
 from agents.networks import flatten_parameters, make_network
 from agents.remote import read
 from envs import Task
@@ -130,6 +130,8 @@ class Learner:
         # Number in the fleet of the environment in column 0. An adaptive batch begins anywhere and varies in size, so there a
         # block is named by its first environment: sets that come again, or overlap, share a name.
         self._first_environment = 0
+        # With a lag the policy that the update starts from is another than the one that acted: see `ppo_losses`.
+        self._lagged = config.rollout.lag > 0
         self.chunk = config.update.chunk or (
             4096 if device.type != "cpu" else 512 if math.prod(task.observation_shape) > 4096 else 1024
         )
@@ -185,6 +187,8 @@ class Learner:
         """All epochs and mini-batches of one iteration."""
         result = UpdateResult(observations=batch.moments.count, explained_variance=batch.moments.explained_variance)
         self._measured.clear()
+        if self._lagged and (self.update_settings.epochs > 1 or self.update_settings.mini_batch is not None):
+            self._look_ahead(batch)
         self._measure_heads(batch, iteration, result)
         totals = torch.zeros(len(FIGURES) + 1, device=self.device)
         steps = 0
@@ -425,10 +429,14 @@ class Learner:
             index = torch.from_numpy(chunk).to(self.device)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
                 output = self.network(batch.observation(chunk, self.device))
+            action, proximal = batch.action[index], None
+            if self._lagged:
+                # In the only step of an iteration the present policy is the one it starts from.
+                proximal = log_probability(output.logits, action) if batch.proximal is None else batch.proximal[index]
             losses = ppo_losses(
                 logits=output.logits,
                 value=output.value,
-                action=batch.action[index],
+                action=action,
                 behaviour_log_prob=batch.log_prob[index],
                 advantage=batch.advantage[index],
                 value_target=batch.target[index],
@@ -436,6 +444,7 @@ class Learner:
                 clip=u.clip,
                 value_coef=u.value_coef,
                 entropy_coef=u.entropy_coef,
+                proximal_log_prob=proximal,
             )
             for head, matrix in matrices.items():
                 of, loss = (self._last_layer, losses.policy) if head == LAST_LAYER else (self._trainable, getattr(losses, head))
@@ -443,6 +452,16 @@ class Learner:
                 _write(grads, matrix[row], first=first and number == 0)
             sums += count * torch.stack([x.detach() for x in losses])
         return sums
+
+    def _look_ahead(self, batch: IterationBatch) -> None:
+        """Log-probabilities of the batch's actions under the policy that its update starts from."""
+        batch.proximal = torch.empty_like(batch.log_prob)
+        positions = np.arange(batch.steps * batch.environments)
+        for chunk in np.array_split(positions, -(-len(positions) // self.chunk)):
+            index = torch.from_numpy(chunk).to(self.device)
+            with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
+                output = self.network(batch.observation(chunk, self.device))
+            batch.proximal[index] = log_probability(output.logits, batch.action[index])
 
     def _measure_heads(self, batch: IterationBatch, iteration: int, result: UpdateResult) -> None:
         """Noise of each head that is due, on the whole iteration batch at the parameters that sampled it.

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["HEADS", "Losses", "ppo_losses"]
+__all__ = ["HEADS", "Losses", "log_probability", "ppo_losses"]
 
 HEADS = ("policy", "value", "entropy")
 
@@ -26,6 +26,12 @@ class Losses(NamedTuple):
     clip_fraction: torch.Tensor
 
 
+@torch.no_grad()
+def log_probability(logits: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+    """Log-probability (n,) of each action (n,) under logits (n, actions); carries no gradient."""
+    return torch.log_softmax(logits, dim=-1).gather(1, action[:, None]).squeeze(1)
+
+
 def ppo_losses(
     *,
     logits: torch.Tensor,
@@ -38,11 +44,17 @@ def ppo_losses(
     clip: float | None,
     value_coef: float,
     entropy_coef: float,
+    proximal_log_prob: torch.Tensor | None = None,
 ) -> Losses:
     """Clipped surrogate (Schulman et al. 2017, equation 7), squared value error and entropy bonus.
 
     With ρ = π(a|s) / π_behaviour(a|s): policy = -min(ρ A, clip(ρ, 1-ε, 1+ε) A), or -ρ A where `clip` is None, whose
     gradient at ρ = 1 is that of A2C's -A log π. value = ½ (V - target)². Invalid observations weigh nothing.
+
+    Where the policy that acted is older than the one the update starts from, a clip about the former would count what had
+    been learned since as part of this update's change, and cut it short. Then the clip is about the proximal policy, and the
+    behaviour policy enters as an importance weight (Hilton, Cobbe and Schulman 2021): ρ = π / π_proximal, weighted by
+    π_proximal / π_behaviour.
 
     Args:
         logits: (n, actions) float32.
@@ -52,6 +64,7 @@ def ppo_losses(
         clip: ε, or None for no clip.
         value_coef: weight of the value loss in the joint loss.
         entropy_coef: weight of the entropy bonus.
+        proximal_log_prob: (n,) float32, of the action under the policy that the update started from; None where that acted.
 
     Returns:
         `Losses`. Means are over the valid observations; of none, zero.
@@ -66,14 +79,16 @@ def ppo_losses(
     log_ratio = log_probs.gather(1, action[:, None]).squeeze(1) - behaviour_log_prob
     ratio = log_ratio.exp()
     gain = ratio * advantage
+    change = ratio if proximal_log_prob is None else (log_ratio + behaviour_log_prob - proximal_log_prob).exp()
     if clip is not None:
-        gain = torch.minimum(gain, ratio.clamp(1 - clip, 1 + clip) * advantage)
+        importance = 1.0 if proximal_log_prob is None else (proximal_log_prob - behaviour_log_prob).exp()
+        gain = torch.minimum(gain, change.clamp(1 - clip, 1 + clip) * importance * advantage)
     policy = -(gain * weight).sum()
     value_loss = 0.5 * ((value - value_target).square() * weight).sum()
     entropy = -((log_probs.exp() * log_probs).sum(-1) * weight).sum()
     joint = policy + value_coef * value_loss - entropy_coef * entropy
     with torch.no_grad():
         approx_kl = ((ratio - 1 - log_ratio) * weight).sum()
-        outside = (ratio - 1).abs() > clip if clip is not None else torch.zeros_like(valid)
+        outside = (change - 1).abs() > clip if clip is not None else torch.zeros_like(valid)
         clip_fraction = (outside.float() * weight).sum()
     return Losses(policy, value_loss, entropy, joint, approx_kl, clip_fraction)

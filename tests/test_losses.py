@@ -24,9 +24,11 @@ def inputs(n, actions, seed):
 
 
 @settings(deadline=None)
-@given(st.integers(1, 20), st.integers(2, 5), st.sampled_from([None, 0.1, 0.5]), st.integers(0, 2**31))
-def test_matches_a_slow_version(n, actions, clip, seed):
+@given(st.integers(1, 20), st.integers(2, 5), st.sampled_from([None, 0.1, 0.5]), st.booleans(), st.integers(0, 2**31))
+def test_matches_a_slow_version(n, actions, clip, lagged, seed):
     x = inputs(n, actions, seed)
+    if lagged:
+        x["proximal_log_prob"] = inputs(n, actions, seed + 1)["behaviour_log_prob"]
     x["valid"][0] = True
     losses = ppo_losses(**x, clip=clip, value_coef=0.5, entropy_coef=0.02)
     policy, value, entropy, outside, count = 0.0, 0.0, 0.0, 0, 0
@@ -36,8 +38,9 @@ def test_matches_a_slow_version(n, actions, clip, seed):
         count += 1
         exps = [math.exp(v) for v in x["logits"][i].tolist()]
         probs = [e / sum(exps) for e in exps]
-        ratio = probs[int(x["action"][i])] / math.exp(float(x["behaviour_log_prob"][i]))
-        a = float(x["advantage"][i])
+        proximal = x["proximal_log_prob"] if lagged else x["behaviour_log_prob"]
+        ratio = probs[int(x["action"][i])] / math.exp(float(proximal[i]))
+        a = float(x["advantage"][i]) * math.exp(float(proximal[i]) - float(x["behaviour_log_prob"][i]))
         clipped = ratio if clip is None else min(max(ratio, 1 - clip), 1 + clip)
         policy -= min(ratio * a, clipped * a)
         value += 0.5 * float(x["value"][i] - x["value_target"][i]) ** 2
