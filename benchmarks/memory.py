@@ -31,6 +31,7 @@ from rlscale.runs import read_run
 
 FRAME_BYTES = 84 * 84
 ROLLOUT = 128
+STREAMED = 32  # environments of a streamed run, however large its batch
 EVERY_SECONDS = 0.2
 PATIENCE_SECONDS = 30.0  # for processes to end
 MARK = "RLSCALE_MEASURED_RUN"
@@ -193,12 +194,21 @@ def exponents(text: str) -> list[int]:
 
 def measure(batch: int, streamed: bool) -> dict[str, Any]:
     """Run one iteration of so many observations and watch its memory."""
-    environments = max(8, min(64, batch // ROLLOUT))
+    # A stream differs in nothing but its length: the same environments, and as many blocks, whose gradients are the learner's own.
+    environments = STREAMED if streamed else max(8, min(64, batch // ROLLOUT))
     reading: dict[str, Any] = {"batch_size": batch, "streamed": streamed, "environments": environments}
     with tempfile.TemporaryDirectory() as folder:
         run, errors = Path(folder) / "run", Path(folder) / "errors"
         words = ["train", "atari/pong", "--actors", 2, "--environments", environments, "--rollout-length", ROLLOUT]
-        words += ["--batch-size", batch, *TOGETHER, *NO_HEADS, *(["--stream"] if streamed else []), "--run", run]
+        words += [
+            "--batch-size",
+            batch,
+            *TOGETHER,
+            *NO_HEADS,
+            *(["--stream", "--blocks", "16"] if streamed else []),
+            "--run",
+            run,
+        ]
         mark = uuid.uuid4().hex
         started = time.perf_counter()
         with errors.open("wb") as said:
