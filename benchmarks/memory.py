@@ -194,7 +194,7 @@ def exponents(text: str) -> list[int]:
 
 def measure(batch: int, streamed: bool) -> dict[str, Any]:
     """Run one iteration of so many observations and watch its memory."""
-    # A stream differs in nothing but its length: the same environments, and as many blocks, whose gradients are the learner's own.
+    # A stream differs in nothing but its length: the same environments, and as many blocks, whose gradients take memory too.
     environments = STREAMED if streamed else max(8, min(64, batch // ROLLOUT))
     reading: dict[str, Any] = {"batch_size": batch, "streamed": streamed, "environments": environments}
     with tempfile.TemporaryDirectory() as folder:
