@@ -19,7 +19,7 @@ from agents.config import TrainConfig
 from envs import Task
 from rlscale.errors import UsageError
 
-__all__ = ["MemoryPlan", "format_bytes", "parse_bytes", "plan_memory"]
+__all__ = ["STORE_SHARE", "MemoryPlan", "format_bytes", "parse_bytes", "plan_memory"]
 
 FRAGMENT_BYTES = 64 << 20
 ADAPTIVE_ENVIRONMENTS = 8
@@ -28,6 +28,7 @@ SMALL_ARRAYS = 27  # bytes of action, rewards, flags, log-probability and value 
 # environment (ale-py 0.11: emulator, thread-local buffers and four frames).
 PROCESS_BYTES = {"run": 700 << 20, "ray": 400 << 20, "actor": 350 << 20, "learner": 500 << 20}
 ATARI_ENVIRONMENT_BYTES = 1600 << 10
+STORE_SHARE = 0.75  # of an object store that fragments may fill: from 80% on Ray writes what it holds to disk
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 
@@ -53,8 +54,9 @@ class MemoryPlan:
 
     @property
     def store_bytes(self) -> int:
-        """Object store that holds them and the parameters, with a tenth to spare for its own fragmentation."""
-        return max(int(1.1 * self.most_fragments * self.fragment_bytes), 64 << 20) + (128 << 20)
+        """Object store that holds them and the parameters without spilling; room that is not used takes no memory."""
+        wanted = int(self.most_fragments * self.fragment_bytes / STORE_SHARE) + (128 << 20)
+        return max(min(wanted, _shared_memory()), 128 << 20)
 
 
 def plan_memory(config: TrainConfig, task: Task, budget: int | None = None) -> MemoryPlan:
@@ -150,9 +152,14 @@ def _spare_bytes(config: TrainConfig, size: int) -> int:
         needed += r.environments * ATARI_ENVIRONMENT_BYTES
     spare = int(0.9 * available_bytes()) - needed
     if config.rays:
-        shared = os.statvfs("/dev/shm")
-        spare = min(spare, int(0.9 * shared.f_bavail * shared.f_frsize))
+        spare = min(spare, int(STORE_SHARE * _shared_memory()))
     return max(spare, 0)
+
+
+def _shared_memory() -> int:
+    """Bytes that are free where Ray keeps its object store."""
+    shared = os.statvfs("/dev/shm")
+    return shared.f_bavail * shared.f_frsize
 
 
 def available_bytes() -> int:

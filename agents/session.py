@@ -31,7 +31,7 @@ from agents.machine import (
     resolve_device,
     resolve_precision,
 )
-from agents.memory import parse_bytes, plan_memory
+from agents.memory import STORE_SHARE, parse_bytes, plan_memory
 from agents.networks import make_network
 from agents.schedule import NoiseWindow, adaptive_batch, scaled_rate
 from agents.worker import WorkerSettings
@@ -138,7 +138,7 @@ class Session:
     def _store_budget(self) -> int | None:
         """What the object store of an existing Ray can hold, or `--memory` if that is less."""
         asked = parse_bytes(self.config.rollout.memory) if self.config.rollout.memory is not None else None
-        there = int((store_bytes() - (32 << 20)) / 1.1)  # parameters, and the store's own fragmentation
+        there = int(STORE_SHARE * store_bytes()) - (16 << 20)  # for the parameters
         return there if asked is None else min(asked, there)
 
     def close(self) -> None:
