@@ -74,7 +74,8 @@ class Session:
         self.threads = config.update.threads or max(cores // config.update.learners, 1)
         torch.set_num_threads(self.threads)
         keep_freed_memory()
-        self.plan = plan_memory(config, task)
+        # On an existing cluster fragments lie in its object store, which is asked once the run has joined it.
+        self.plan = plan_memory(config, task, None if config.rollout.ray_address is None else 1 << 62)
         self.learner: Learner | RemoteLearners | None = None
         self.parameters = 0
         if config.update.learners == 1:
