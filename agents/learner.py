@@ -133,7 +133,7 @@ class Learner:
         # With a lag the policy that the update starts from is another than the one that acted: see `ppo_losses`.
         self._lagged = config.rollout.lag > 0
         self.chunk = config.update.chunk or (
-            4096 if device.type != "cpu" else 512 if math.prod(task.observation_shape) > 4096 else 1024
+            4096 if device.type != "cpu" else 256 if math.prod(task.observation_shape) > 4096 else 1024
         )
         self.task, self.device, self.bfloat16 = task, device, bfloat16
         self.network = make_network(task, config.update.network, config.seed, config.update.width).to(device)
