@@ -128,7 +128,7 @@ class Update:
     device: str = "auto"
     """Where the learner works: cpu, cuda, cuda:1; auto takes CUDA when there is one."""
     threads: int = 0
-    """CPU threads of the learner, and of sampling in this process; 0 for all cores."""
+    """CPU threads of each learner, and of sampling in this process; 0: all cores, less those of actors that work meanwhile."""
     learners: int = 1
     """Learner processes that share every update, each with its environments' blocks (Ray actors, gloo or NCCL)."""
     stream: bool = False

@@ -70,8 +70,7 @@ class Session:
         self.device = resolve_device(config.update.device)
         resolve_device(config.rollout.actor_device, "--actor-device")
         self.precision = resolve_precision(config.update.precision, config.update.network, self.device)
-        cores = len(os.sched_getaffinity(0))
-        self.threads = config.update.threads or max(cores // config.update.learners, 1)
+        self.threads = config.update.threads or _learner_threads(config, len(os.sched_getaffinity(0)))
         torch.set_num_threads(self.threads)
         keep_freed_memory()
         # On an existing cluster fragments lie in its object store, which is asked once the run has joined it.
@@ -328,7 +327,7 @@ class Session:
         return {
             "sampling_seconds": working,
             "waiting_seconds": waited,
-            "transfer_seconds": max(waited - working, 0.0) if not self._overlaps else None,
+            "transfer_seconds": max(waited - working, 0.0) if not _overlaps(self.config) else None,
             "learning_seconds": learning,
             "noise_seconds": result.noise_seconds,
             "observations_per_second": result.observations / seconds,
@@ -336,10 +335,6 @@ class Session:
             "learning_observations_per_second": result.observations / learning,
             "spilled_bytes": spilled,
         }
-
-    @property
-    def _overlaps(self) -> bool:
-        return bool(self.config.rollout.actors) and (self.config.update.stream or self.config.rollout.lag > 0)
 
     def facts(self, command: list[str]) -> dict[str, Any]:
         """What the run is and what it runs on, for its manifest."""
@@ -364,6 +359,17 @@ class Session:
             "command": command,
             "parameters": self.parameters,
         }
+
+
+def _overlaps(config: TrainConfig) -> bool:
+    """Whether actors work while the learner does."""
+    return bool(config.rollout.actors) and (config.update.stream or config.rollout.lag > 0)
+
+
+def _learner_threads(config: TrainConfig, cores: int) -> int:
+    """Of each learner. All threads wait for the one beside a busy actor, so the cores of actors that work meanwhile are left out."""
+    busy = config.rollout.actors * config.rollout.actor_cpus if _overlaps(config) and config.rollout.ray_address is None else 0
+    return max((cores - busy) // config.update.learners, 1)
 
 
 def _lags(facts: list[FragmentFacts], iteration: int) -> dict[str, Any]:
