@@ -72,7 +72,7 @@ class IterationBatch:
         scale_square: running mean square of the advantages so far, None at the start.
         device: where the learner works.
         add: see `Sum`; the scale of the advantages is that of all learners' columns.
-        early: scale by `scale_square` as it stands, for a batch of which only a part is here yet.
+        early: scale by `scale_square` as it stands, since only a part of the batch is here yet.
     """
 
     def __init__(
@@ -128,7 +128,6 @@ class IterationBatch:
             valid[at] = ~f.reset[of_fragment]
         if (self._owner < 0).any():
             raise ValueError("the fragments do not fill the columns")
-        self.observations = int(valid.sum())
         self.moments = Moments(advantage[valid], target[valid], value[valid], device)
         if not early:
             self.moments.sum(add)
@@ -136,7 +135,7 @@ class IterationBatch:
         if update.advantage_scale == "batch":
             advantage = ((advantage - self.moments.mean) / (self.moments.deviation + 1e-8)).astype(np.float32)
         elif update.advantage_scale == "running":
-            if not early or scale_square is None:
+            if not early:
                 self.scale_square = self.moments.running_square(scale_square)
             assert self.scale_square is not None
             advantage = advantage / np.float32(np.sqrt(self.scale_square) + 1e-8)

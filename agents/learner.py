@@ -88,7 +88,6 @@ class _Stream:
         moments: of the observations so far.
     """
 
-    iteration: int
     learning_rate: float
     columns: range
     rounds: int
@@ -225,7 +224,6 @@ class Learner:
             heads.append(LAST_LAYER)
         self._measured.clear()
         self._stream = _Stream(
-            iteration=iteration,
             learning_rate=learning_rate,
             columns=columns,
             rounds=max(place.round for place in places) + 1,
@@ -237,15 +235,24 @@ class Learner:
             figures=torch.zeros(len(FIGURES), device=self.device),
         )
 
+    def scale_by(self, fragment: Any) -> None:
+        """Scale advantages by this fragment's if none came before: of several learners, all by the same one."""
+        if self.update_settings.advantage_scale == "running" and self.scale_square is None:
+            fragment = read(fragment)
+            place = Place(0, range(fragment.environments), 0)
+            self.scale_square = IterationBatch(
+                [(place, fragment)], place.columns, self.task, self.update_settings, None, self.device
+            ).scale_square
+
     def accept(self, fragment: Any, place: Place) -> None:
         """Learn from the next fragment of the batch that was begun; it can be freed afterwards."""
         stream, fragment = self._stream, read(fragment)
         assert stream is not None, "begin first"
+        self.scale_by(fragment)
         columns = range(max(place.columns.start, stream.columns.start), min(place.columns.stop, stream.columns.stop))
         batch = IterationBatch(
             [(place, fragment)], columns, self.task, self.update_settings, self.scale_square, self.device, early=True
         )
-        self.scale_square = batch.scale_square
         if stream.moments is None:
             stream.moments = batch.moments
         else:

@@ -58,6 +58,7 @@ class RemoteLearners:
         self._get([actor.join.remote(address) for actor in self._actors], "at its start")
         self._accepting: list[Any] = [None] * count
         self._environments = self._iteration = 0
+        self._scaled = False
         self.optimizer_steps = 0
 
     def weights(self) -> np.ndarray:
@@ -86,6 +87,10 @@ class RemoteLearners:
     def accept(self, fragment: Any, place: Place) -> None:
         """As of `Learner`; returns when every learner that reads it has done with the fragment before, so that few are held."""
         reference = self._reference(fragment)
+        if not self._scaled:  # also those that read none of it
+            self._scaled = True
+            for actor in self._actors:
+                actor.scale_by.remote(reference)
         for rank, actor in enumerate(self._actors):
             if self._reads(rank, place, self._environments):
                 if self._accepting[rank] is not None:
@@ -212,6 +217,9 @@ class LearnerActor:
     def begin(self, places: list[Place], environments: int, iteration: int, learning_rate: float) -> None:
         self._before = self._learner.get_state()
         self._learner.begin(places, environments, iteration, learning_rate)
+
+    def scale_by(self, fragment: Fragment) -> None:
+        self._learner.scale_by(fragment)
 
     def accept(self, fragment: Fragment, place: Place) -> None:
         self._learner.accept(fragment, place)

@@ -367,7 +367,7 @@ def _overlaps(config: TrainConfig) -> bool:
 
 
 def _learner_threads(config: TrainConfig, cores: int) -> int:
-    """Of each learner. All threads wait for the one beside a busy actor, so the cores of actors that work meanwhile are left out."""
+    """Of each learner: cores of actors that work meanwhile are left out, for all threads wait for the slowest."""
     busy = config.rollout.actors * config.rollout.actor_cpus if _overlaps(config) and config.rollout.ray_address is None else 0
     return max((cores - busy) // config.update.learners, 1)
 

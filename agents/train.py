@@ -208,9 +208,15 @@ def _load(run: Run, config: TrainConfig) -> dict[str, Any]:
                 flag, f"a resumed run keeps {setting(before)}, not {setting(config)}", "Leave it out, or start a new run"
             )
     stored: dict[str, Any] = torch.load(io.BytesIO(run.load_checkpoint()), map_location="cpu", weights_only=False)
-    if before.rollout.actors != config.rollout.actors or not isinstance(stored["fleet"], dict):
-        stored["fleet"] = None  # other workers, or of an earlier version: their environments start afresh
+    if _layout(before) != _layout(config) or not isinstance(stored["fleet"], dict):
+        stored["fleet"] = None  # other workers or groups, or of an earlier version: their environments start afresh
     return stored
+
+
+def _layout(config: TrainConfig) -> tuple[object, ...]:
+    """What decides which worker and group holds which environments."""
+    r = config.rollout
+    return r.actors, r.fragment_environments, r.alternate, config.adaptive
 
 
 def _npy(array: np.ndarray) -> bytes:

@@ -115,14 +115,17 @@ def test_several_learners_make_the_update_of_one(more_cpus, update, rounds, lear
         several.close()
 
 
-def test_several_learners_stream_as_one_holds(more_cpus):
+@pytest.mark.parametrize("scale", ["none", "running"])
+def test_several_learners_stream_as_one(more_cpus, scale):
+    """A running scale begins with the run's first fragment, which the second learner does not learn from."""
     rng = np.random.default_rng(1)
-    one = Learner(config_for(advantage_scale="none"), TASK, CPU, False)
-    several = RemoteLearners(config_for(2, advantage_scale="none", stream=True), TASK, CPU, False, threads=1)
+    one = Learner(config_for(advantage_scale=scale), TASK, CPU, False)
+    several = RemoteLearners(config_for(2, advantage_scale=scale, stream=True), TASK, CPU, False, threads=1)
+    teach = hold if scale == "none" else stream
     try:
         for iteration in range(3):
             fragments = fragments_of(rng, rounds=2)
-            same_result(hold(one, fragments, iteration), stream(several, fragments, iteration))
+            same_result(teach(one, fragments, iteration), stream(several, fragments, iteration))
             np.testing.assert_allclose(several.weights(), one.weights(), rtol=1e-3, atol=2e-5)
     finally:
         several.close()

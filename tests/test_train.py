@@ -182,6 +182,22 @@ def test_atari_resumes_with_fresh_environments_and_says_so(tmp_path):
     assert "afresh" in record.manifest["segments"][1]["environments"]
 
 
+@pytest.mark.parametrize(
+    ("change", "environments"),
+    [({"fragment_environments": 4}, "seeded afresh"), ({"lag": 1}, "as they were"), ({"batch_size": 256}, "as they were")],
+)
+def test_a_resumed_run_keeps_environments_unless_they_are_grouped_otherwise(tmp_path, change, environments):
+    config = small(observations=600, epochs=1, mini_batch=None)
+    train(config, tmp_path / "run", command=[])
+    changed = replace(
+        config, rollout=replace(config.rollout, **change), budget=Budget(observations=1500), resume=str(tmp_path / "run")
+    )
+    outcome = train(changed, tmp_path, command=[])
+    record = read_run(tmp_path / "run")
+    assert outcome.observations == record.rows[-1]["observations"] >= 1500
+    assert [segment["environments"] for segment in record.manifest["segments"]] == ["new", environments]
+
+
 def test_observations_and_steps_add_up(tmp_path):
     """With one epoch and one step per iteration E = S·B, masked steps apart; with more, S counts every optimizer step."""
     train(small(), tmp_path / "many", command=[])
