@@ -4,6 +4,7 @@ Everything here is arithmetic on figures that were measured elsewhere (`benchmar
 are in `rlscale.throughput`, the frontier in `rlscale.frontier`.
 
     a worker's step of N environments takes   t = fixed + N (serial + parallel / threads)
+    n workers' fragments of T steps take      hand-over + T t · slowdown(n), slowdown(n) = n X(1) / X(n)
     an update of B observations in K blocks   L = fixed + K · block + B · observation
     an iteration at lag 0 takes               broadcast + max(B / X(n), bytes / ingest) + L
     an iteration at lag 1 takes               broadcast + max(B / X(n), bytes / ingest, L)
@@ -19,12 +20,15 @@ from typing import Any, Literal
 
 import numpy as np
 from scipy.optimize import nnls
+from scipy.special import stdtrit
 
+from rlscale.estimate import Estimate
 from rlscale.frontier import Frontier
 from rlscale.throughput import ThroughputCurve, fit_throughput
 
 __all__ = [
     "Choice",
+    "FleetTime",
     "Iteration",
     "LearnerTime",
     "Link",
@@ -61,7 +65,7 @@ class ServiceTime:
     threads: tuple[int, ...]
     residual: float
 
-    def seconds(self, environments: int, threads: int = 1) -> float:
+    def seconds(self, environments: float, threads: int = 1) -> float:
         """Of one step.
 
         Raises:
@@ -71,7 +75,7 @@ class ServiceTime:
             raise ValueError(f"threads: only {self.threads[0]} was measured")
         return self.fixed + environments * (self.serial + self.parallel / threads)
 
-    def rate(self, environments: int, threads: int = 1) -> float:
+    def rate(self, environments: float, threads: int = 1) -> float:
         """Observations per second of one worker."""
         return environments / self.seconds(environments, threads)
 
@@ -98,6 +102,47 @@ def fit_service(environments: Any, threads: Any, seconds: Any) -> ServiceTime:
         threads=counts,
         residual=float(np.abs(fitted / t - 1).max()),
     )
+
+
+@dataclass(frozen=True)
+class FleetTime:
+    """Seconds in which n workers make an iteration batch of one fragment each.
+
+    Attributes:
+        service: of one worker that works alone.
+        curve: of n busy threads, measured on workers of one thread each: what n of them take from each other.
+        hand_over: seconds per iteration beside the workers' own: parameters out, fragments in.
+        rollout_length: steps of a fragment, T.
+        scatter: standard deviation of ln(rate) of a reading about this law.
+        freedom: degrees of freedom of that.
+    """
+
+    service: ServiceTime
+    curve: ThroughputCurve
+    hand_over: float
+    rollout_length: int
+    scatter: float = math.nan
+    freedom: int = 0
+
+    def seconds(self, workers: int, environments: float, threads: int = 1) -> float:
+        """Of one iteration batch: workers x environments x rollout_length observations.
+
+        Raises:
+            ValueError: a number of threads, or of busy threads, that cannot be told from those measured.
+        """
+        slowdown = self._slowdown(workers * threads) / self._slowdown(threads)
+        return self.hand_over + self.rollout_length * self.service.seconds(environments, threads) * slowdown
+
+    def rate(self, workers: int, environments: float, threads: int = 1, confidence: float = 0.95) -> Estimate:
+        """Observations per second of one more reading, with its interval."""
+        value = workers * environments * self.rollout_length / self.seconds(workers, environments, threads)
+        if not self.freedom:
+            return Estimate(value, None)
+        factor = math.exp(float(stdtrit(self.freedom, (1 + confidence) / 2)) * self.scatter)
+        return Estimate(value, (value / factor, value * factor))
+
+    def _slowdown(self, threads: int) -> float:
+        return threads * _value(self.curve, 1) / _value(self.curve, threads)
 
 
 @dataclass(frozen=True)
@@ -239,7 +284,7 @@ def workers_in_balance(curve: ThroughputCurve, batch_size: float, learning_secon
     """
     needed = batch_size / learning_seconds
     for workers in range(1, most + 1):
-        if _rate(curve, workers) >= needed:
+        if _value(curve, workers) >= needed:
             return workers
     return None
 
@@ -322,7 +367,7 @@ class Plan:
 
 def plan(
     frontier: Frontier,
-    curve: ThroughputCurve,
+    curve: ThroughputCurve | FleetTime,
     learner: LearnerTime,
     price: Price,
     *,
@@ -338,7 +383,8 @@ def plan(
 
     Args:
         frontier: of the task, identified.
-        curve: rate of n workers.
+        curve: rate of n workers, whatever the batch; or the time of a fleet whose workers share a batch, so that each has
+            B / (n · rollout_length) environments. Counts that leave a worker less than one are passed over.
         learner: its update times.
         price: of an hour.
         batch_sizes: to choose from; those of the sweep, or between them.
@@ -355,22 +401,35 @@ def plan(
         raise ValueError("price must not be negative")
     choices = []
     for count in workers:
-        rate, interval = _rate(curve, count), curve.predict(count).interval
         for size in batch_sizes:
+            if isinstance(curve, FleetTime) and size < count * curve.rollout_length:
+                continue
+            found = _rate(curve, count, size)
+            assert found.value is not None
             learning = learner.seconds(size, blocks)
             steps = float(frontier.optimizer_steps(size))
-            one = iteration(size, rate, learning, link, lag=lag)
+            one = iteration(size, found.value, learning, link, lag=lag)
             ends = None
-            if interval is not None:
-                slow, fast = (iteration(size, end, learning, link, lag=lag).seconds for end in interval)
+            if found.interval is not None:
+                slow, fast = (iteration(size, end, learning, link, lag=lag).seconds for end in found.interval)
                 ends = steps * fast, steps * slow
             seconds = steps * one.seconds
             cost = price.of_hour(count) * seconds / 3600
             choices.append(Choice(size, count, steps, steps * size, seconds, ends, cost, one))
+    if not choices:
+        raise ValueError("batch_sizes are all too small for these workers: a worker needs rollout_length observations at least")
     return Plan(tuple(choices))
 
 
-def _rate(curve: ThroughputCurve, workers: int) -> float:
+def _rate(curve: ThroughputCurve | FleetTime, workers: int, batch_size: float) -> Estimate:
+    """Observations per second of so many workers that share a batch."""
+    if isinstance(curve, FleetTime):
+        return curve.rate(workers, batch_size / (workers * curve.rollout_length))
+    _value(curve, workers)
+    return curve.predict(workers)
+
+
+def _value(curve: ThroughputCurve, workers: int) -> float:
     found = curve.predict(workers)
     if found.value is None:
         raise ValueError(f"{workers} workers: {found.reason}")

@@ -7,6 +7,7 @@ import pytest
 
 from rlscale.frontier import fit
 from rlscale.sizing import (
+    FleetTime,
     LearnerTime,
     Link,
     Price,
@@ -36,6 +37,20 @@ def test_one_number_of_threads_says_nothing_of_others():
     assert service.rate(64, 2) == pytest.approx(64 / 0.045)
     with pytest.raises(ValueError, match="only 2 was measured"):
         service.seconds(8, 1)
+
+
+def test_a_fleet_by_hand():
+    """Two threads share what three workers take from each other; hand-over comes once an iteration."""
+    service = fit_service([8, 64, 8, 64], [1, 1, 2, 2], [0.011, 0.067, 0.007, 0.035])  # 3 ms + N (0 + 1 ms / threads)
+    curve = fit_throughput([1, 2, 4, 8], [n * 900 / (1 + 0.1 * (n - 1)) for n in (1, 2, 4, 8)])
+    fleet = FleetTime(service, curve, hand_over=0.2, rollout_length=100, scatter=0.05, freedom=10)
+    assert fleet.seconds(1, 8) == pytest.approx(0.2 + 1.1)
+    assert fleet.seconds(4, 8) == pytest.approx(0.2 + 1.1 * 1.3)
+    assert fleet.seconds(2, 64, 2) == pytest.approx(0.2 + 3.5 * 1.3 / 1.1)
+    rate = fleet.rate(4, 8)
+    assert rate.value == pytest.approx(3200 / 1.63)
+    assert rate.interval == pytest.approx((rate.value / math.exp(2.228 * 0.05), rate.value * math.exp(2.228 * 0.05)), rel=1e-3)
+    assert FleetTime(service, curve, 0.2, 100).rate(4, 8).interval is None
 
 
 def test_no_part_is_negative():
@@ -132,6 +147,19 @@ def test_the_pareto_set_and_its_questions(frontier):
     assert fastest.seconds == min(c.seconds for c in found.choices if c.cost <= cheapest.cost)
     assert found.cheapest(front[0].seconds / 2) is None
     assert found.fastest(front[-1].cost / 2) is None
+
+
+def test_workers_share_a_batch(frontier):
+    """1,000 observations of 100 steps on five workers: two environments each; on ten one each; eleven cannot."""
+    service = fit_service([1, 10], [1, 1], [0.01 + 0.001, 0.01 + 0.01])
+    fleet = FleetTime(service, fit_throughput([1, 2, 4, 8], [100, 200, 400, 800]), 0.5, 100)
+    learner = LearnerTime(1.0, 0, 1e-9, 0)
+    found = plan(frontier, fleet, learner, Price(1.0), batch_sizes=[1000], workers=[5, 10, 11])
+    assert [c.workers for c in found.choices] == [5, 10]
+    assert found.choices[0].iteration.seconds == pytest.approx(0.5 + 100 * 0.012 + 1.0)
+    assert found.choices[1].iteration.seconds == pytest.approx(0.5 + 100 * 0.011 + 1.0)
+    with pytest.raises(ValueError, match="too small for these workers"):
+        plan(frontier, fleet, learner, Price(1.0), batch_sizes=[1000], workers=[11])
 
 
 def test_the_interval_of_a_plan_is_that_of_the_rate(frontier):
