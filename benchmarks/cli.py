@@ -24,6 +24,7 @@ _HELP = f"""rlscale {__version__}: how far can this reinforcement-learning task 
 usage: rlscale sweep TASK... [options]    measure the critical batch size: a run per batch size, learning rate and seed
        rlscale compare FOLDER... [options] lay sweeps and runs side by side: measured against predicted
        rlscale train TASK [options]       train, and measure the gradient noise of every update
+       rlscale workers TASK [options]     measure this machine or cluster for minutes: how many workers, how long, how much
        rlscale report RUN... [--out F]    write a page that shows one or more runs
        rlscale tasks [WORD]               list the tasks (those whose name holds WORD)
 
@@ -34,7 +35,14 @@ Atari games run in ale-py, which is licensed under the GPL-2.0; MinAtar's games 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; the process exit code: 0 done or stopped, 1 failed, 2 bad input."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    commands = {"train": _train, "sweep": _sweep, "compare": _compare, "report": _report, "tasks": _tasks}
+    commands = {
+        "train": _train,
+        "sweep": _sweep,
+        "compare": _compare,
+        "workers": _workers,
+        "report": _report,
+        "tasks": _tasks,
+    }
     try:
         if not arguments or arguments[0] in ("-h", "--help", "help"):
             print(_HELP)
@@ -46,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise UsageError(
                 "COMMAND",
                 f"there is no command {arguments[0]!r}",
-                "Use sweep, compare, train, report or tasks; 'rlscale --help' says more",
+                "Use sweep, compare, train, workers, report or tasks; 'rlscale --help' says more",
             )
         return commands[arguments[0]](arguments[1:])
     except UsageError as error:
@@ -119,6 +127,18 @@ def _compare(arguments: list[str]) -> int:
     from benchmarks.compare import CompareOptions, run_compare
 
     return run_compare(parse(CompareOptions, "compare", arguments))
+
+
+def _workers(arguments: list[str]) -> int:
+    from agents.remote import LostWorkerError
+    from benchmarks.recommendation import WorkersOptions
+    from benchmarks.workers import run_workers
+
+    try:
+        return run_workers(parse(WorkersOptions, "workers", arguments), ["rlscale", "workers", *arguments])
+    except LostWorkerError as error:
+        print(f"rlscale: {error}. Measure again, with fewer --cpus if memory was short", file=sys.stderr)
+        return 1
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,9 @@
 """How many workers, which batch size, how long and how much money: what follows from measured rates and a task's frontier.
 
-Everything here is arithmetic on figures that were measured elsewhere (`benchmarks.workers`). The law of many workers and its fit
-are in `rlscale.throughput`, the frontier in `rlscale.frontier`.
+Everything here is arithmetic on figures that were measured elsewhere (`benchmarks.workers`). The law of many workers is in
+`rlscale.throughput`, those of one worker and of a learner in `rlscale.service`, the frontier in `rlscale.frontier`. Their fits
+can be imported from here as well: with them this module is all that a plan needs.
 
-    a worker's step of N environments takes   t = fixed + N (serial + parallel / threads)
-    n workers' fragments of T steps take      hand-over + T t · slowdown(n), slowdown(n) = n X(1) / X(n)
-    an update of B observations in K blocks   L = fixed + K · block + B · observation
     an iteration at lag 0 takes               broadcast + max(B / X(n), bytes / ingest) + L
     an iteration at lag 1 takes               broadcast + max(B / X(n), bytes / ingest, L)
     a goal takes                              S(B) iterations, and costs that time of all that was hired
@@ -16,14 +14,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import numpy as np
-from scipy.optimize import nnls
-from scipy.special import stdtrit
+from typing import Literal
 
 from rlscale.estimate import Estimate
 from rlscale.frontier import Frontier
+from rlscale.service import FleetTime, LearnerTime, ServiceTime, fit_learner, fit_service
 from rlscale.throughput import ThroughputCurve, fit_throughput
 
 __all__ = [
@@ -45,149 +40,6 @@ __all__ = [
 ]
 
 Bound = Literal["sampling", "ingest", "learning", "broadcast"]
-
-
-@dataclass(frozen=True)
-class ServiceTime:
-    """Seconds that one worker takes for a step of all its environments: t = fixed + N (serial + parallel / threads).
-
-    Attributes:
-        fixed: per step, whatever the number of environments.
-        serial: per environment and step, whatever the number of threads.
-        parallel: per environment and step on one thread, shared by threads; 0 where only one number of threads was measured.
-        threads: numbers of threads that were measured.
-        residual: largest relative error of the fit at a measured point.
-    """
-
-    fixed: float
-    serial: float
-    parallel: float
-    threads: tuple[int, ...]
-    residual: float
-
-    def seconds(self, environments: float, threads: int = 1) -> float:
-        """Of one step.
-
-        Raises:
-            ValueError: a number of threads that cannot be told from those measured.
-        """
-        if len(self.threads) == 1 and threads != self.threads[0]:
-            raise ValueError(f"threads: only {self.threads[0]} was measured")
-        return self.fixed + environments * (self.serial + self.parallel / threads)
-
-    def rate(self, environments: float, threads: int = 1) -> float:
-        """Observations per second of one worker."""
-        return environments / self.seconds(environments, threads)
-
-
-def fit_service(environments: Any, threads: Any, seconds: Any) -> ServiceTime:
-    """Fit a worker's step times, by least squares of relative errors with no part negative.
-
-    Args:
-        environments, threads: of each reading.
-        seconds: of one step of all environments.
-
-    Raises:
-        ValueError: lengths that differ, no reading, or a number that is not positive.
-    """
-    n, k, t = _readings(environments=environments, threads=threads, seconds=seconds)
-    counts = tuple(sorted({int(value) for value in k}))
-    columns = [np.ones_like(n), n] + ([n / k] if len(counts) > 1 else [])
-    parts = _least_squares(columns, t)
-    fitted = np.stack(columns, axis=1) @ parts
-    return ServiceTime(
-        fixed=float(parts[0]),
-        serial=float(parts[1]),
-        parallel=float(parts[2]) if len(counts) > 1 else 0.0,
-        threads=counts,
-        residual=float(np.abs(fitted / t - 1).max()),
-    )
-
-
-@dataclass(frozen=True)
-class FleetTime:
-    """Seconds in which n workers make an iteration batch of one fragment each.
-
-    Attributes:
-        service: of one worker that works alone.
-        curve: of n busy threads, measured on workers of one thread each: what n of them take from each other.
-        hand_over: seconds per iteration beside the workers' own: parameters out, fragments in.
-        rollout_length: steps of a fragment, T.
-        scatter: standard deviation of ln(rate) of a reading about this law.
-        freedom: degrees of freedom of that.
-    """
-
-    service: ServiceTime
-    curve: ThroughputCurve
-    hand_over: float
-    rollout_length: int
-    scatter: float = math.nan
-    freedom: int = 0
-
-    def seconds(self, workers: int, environments: float, threads: int = 1) -> float:
-        """Of one iteration batch: workers x environments x rollout_length observations.
-
-        Raises:
-            ValueError: a number of threads, or of busy threads, that cannot be told from those measured.
-        """
-        slowdown = self._slowdown(workers * threads) / self._slowdown(threads)
-        return self.hand_over + self.rollout_length * self.service.seconds(environments, threads) * slowdown
-
-    def rate(self, workers: int, environments: float, threads: int = 1, confidence: float = 0.95) -> Estimate:
-        """Observations per second of one more reading, with its interval."""
-        value = workers * environments * self.rollout_length / self.seconds(workers, environments, threads)
-        if not self.freedom:
-            return Estimate(value, None)
-        factor = math.exp(float(stdtrit(self.freedom, (1 + confidence) / 2)) * self.scatter)
-        return Estimate(value, (value / factor, value * factor))
-
-    def _slowdown(self, threads: int) -> float:
-        return threads * _value(self.curve, 1) / _value(self.curve, threads)
-
-
-@dataclass(frozen=True)
-class LearnerTime:
-    """Seconds of learning from one iteration batch, all epochs: L = fixed + K · block + B · observation.
-
-    Attributes:
-        fixed: per iteration.
-        block: per block of environments, whose gradient is accumulated and reduced by itself.
-        observation: per observation of the batch.
-        residual: largest relative error of the fit at a measured point.
-    """
-
-    fixed: float
-    block: float
-    observation: float
-    residual: float
-
-    def seconds(self, batch_size: float, blocks: float = 16) -> float:
-        """Of one update."""
-        return self.fixed + blocks * self.block + batch_size * self.observation
-
-    def rate(self, batch_size: float, blocks: float = 16) -> float:
-        """Observations per second."""
-        return batch_size / self.seconds(batch_size, blocks)
-
-
-def fit_learner(batch_sizes: Any, blocks: Any, seconds: Any) -> LearnerTime:
-    """Fit a learner's update times, as `fit_service` does a worker's.
-
-    With one number of blocks in all readings its part cannot be told from the fixed one, which then holds both.
-
-    Args:
-        batch_sizes, blocks: of each reading.
-        seconds: of the update.
-
-    Raises:
-        ValueError: as `fit_service`.
-    """
-    b, k, t = _readings(batch_sizes=batch_sizes, blocks=blocks, seconds=seconds)
-    several = len(set(k.tolist())) > 1
-    columns = [np.ones_like(b), b] + ([k] if several else [])
-    parts = _least_squares(columns, t)
-    fitted = np.stack(columns, axis=1) @ parts
-    return LearnerTime(float(parts[0]), float(parts[2]) if several else 0.0, float(parts[1]), float(np.abs(fitted / t - 1).max()))
 
 
 @dataclass(frozen=True)
@@ -284,7 +136,7 @@ def workers_in_balance(curve: ThroughputCurve, batch_size: float, learning_secon
     """
     needed = batch_size / learning_seconds
     for workers in range(1, most + 1):
-        if _value(curve, workers) >= needed:
+        if curve.rate_of(workers) >= needed:
             return workers
     return None
 
@@ -298,6 +150,7 @@ class Price:
         gpu_hour: of one GPU.
         worker_cpus: CPUs of each worker.
         learner_cpus, learner_gpus: of the learner, whatever the number of workers.
+        taking_turns: workers and learner use the same CPUs, so that only the larger number of them is hired.
     """
 
     cpu_hour: float
@@ -305,10 +158,12 @@ class Price:
     worker_cpus: float = 1.0
     learner_cpus: float = 1.0
     learner_gpus: float = 0.0
+    taking_turns: bool = False
 
     def of_hour(self, workers: float) -> float:
         """An hour of so many workers and the learner."""
-        return self.cpu_hour * (workers * self.worker_cpus + self.learner_cpus) + self.gpu_hour * self.learner_gpus
+        cpus = workers * self.worker_cpus, self.learner_cpus
+        return self.cpu_hour * (max(cpus) if self.taking_turns else sum(cpus)) + self.gpu_hour * self.learner_gpus
 
 
 @dataclass(frozen=True)
@@ -425,31 +280,5 @@ def _rate(curve: ThroughputCurve | FleetTime, workers: int, batch_size: float) -
     """Observations per second of so many workers that share a batch."""
     if isinstance(curve, FleetTime):
         return curve.rate(workers, batch_size / (workers * curve.rollout_length))
-    _value(curve, workers)
+    curve.rate_of(workers)
     return curve.predict(workers)
-
-
-def _value(curve: ThroughputCurve, workers: int) -> float:
-    found = curve.predict(workers)
-    if found.value is None:
-        raise ValueError(f"{workers} workers: {found.reason}")
-    return found.value
-
-
-def _readings(**columns: Any) -> list[np.ndarray]:
-    """As vectors of one length, all positive."""
-    arrays = [np.atleast_1d(np.asarray(values, dtype=np.float64)) for values in columns.values()]
-    if arrays[0].ndim != 1 or not arrays[0].size or any(a.shape != arrays[0].shape for a in arrays):
-        raise ValueError(f"{', '.join(columns)} must have one entry for every reading")
-    for name, array in zip(columns, arrays, strict=True):
-        if not (np.isfinite(array) & (array > 0)).all():
-            raise ValueError(f"{name} must be positive and finite")
-    return arrays
-
-
-def _least_squares(columns: list[np.ndarray], values: np.ndarray) -> np.ndarray:
-    """Parts of the sum, none negative, that minimize the squares of relative errors."""
-    design = np.stack(columns, axis=1) / values[:, None]
-    scale = np.linalg.norm(design, axis=0)
-    parts: np.ndarray = nnls(design / scale, np.ones_like(values))[0] / scale
-    return parts

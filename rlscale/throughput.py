@@ -97,6 +97,17 @@ class ThroughputCurve:
             return Estimate(None, (0.0, most), f"{self.coherency.reason}; {counts[-1]:g} workers are the most that were measured")
         return Estimate(value, interval)
 
+    def rate_of(self, workers: float) -> float:
+        """The value of `predict`.
+
+        Raises:
+            ValueError: there is none; says why.
+        """
+        found = self.predict(workers)
+        if found.value is None:
+            raise ValueError(f"{workers:g} workers: {found.reason}")
+        return found.value
+
 
 def fit_throughput(workers: Any, observations_per_second: Any, *, confidence: float = 0.95) -> ThroughputCurve:
     """Fit the law to readings, by least squares of ln X with σ and κ not negative.

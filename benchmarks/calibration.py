@@ -1,0 +1,228 @@
+"""Short measurements of a cluster, from which `rlscale workers` predicts: fleets of Ray actors, the emulator, the learner.
+
+What follows from the readings is in `rlscale.sizing`, what is recommended in `benchmarks.workers`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from agents.batch import arrange
+from agents.config import TrainConfig
+from agents.fleet import RayFleet
+from agents.fragments import Fragment
+from agents.learner import Learner
+from agents.networks import flatten_parameters, make_network
+from agents.remote import pickle_settings, read, stand_in
+from agents.session import Session
+from agents.worker import RolloutWorker, WorkerSettings
+from envs import Task, make_env
+from rlscale.service import FleetTime, fit_service
+from rlscale.throughput import fit_throughput
+
+__all__ = ["FleetReading", "Shape", "fit_fleet", "measure_emulator", "measure_fleet", "measure_learner", "sample_fragments"]
+
+ROLLOUT = 32  # steps of a fragment while measuring: long enough to be sampled as in a run, short enough for minutes
+LEAST_ROUNDS = 4
+LEARNER_ROUNDS = 2
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A fleet: so many actors, threads (CPUs) of each, and environments of each."""
+
+    actors: int
+    threads: int
+    environments: int
+
+    def __str__(self) -> str:
+        many = f"{self.actors} actor{'s' * (self.actors > 1)}"
+        return f"{many} × {self.threads} CPU{'s' * (self.threads > 1)} × {self.environments} environments"
+
+
+@dataclass(frozen=True)
+class FleetReading:
+    """What a fleet did, round by round; a round is one fragment of every actor, asked for when the last was complete.
+
+    Attributes:
+        shape: of the fleet.
+        rollout_length: steps of a fragment.
+        seconds: of each round.
+        slowest: seconds that the slowest actor took for its fragment, of each round.
+        read_seconds: to read a round's fragments in this process.
+        fragment_bytes: of one.
+    """
+
+    shape: Shape
+    rollout_length: int
+    seconds: tuple[float, ...]
+    slowest: tuple[float, ...]
+    read_seconds: float
+    fragment_bytes: int
+
+    @property
+    def observations(self) -> int:
+        """Of one round."""
+        return self.shape.actors * self.shape.environments * self.rollout_length
+
+    @property
+    def rates(self) -> list[float]:
+        """Observations per second of each round."""
+        return [self.observations / seconds for seconds in self.seconds]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a record."""
+        return asdict(self)
+
+
+def measure_fleet(config: TrainConfig, task: Task, session: Session, shape: Shape, seconds: float) -> FleetReading:
+    """Start that fleet, let it sample for so many seconds (four rounds at least, and one before that is not counted), end it.
+
+    Raises:
+        UsageError: it does not start.
+        LostWorkerError: an actor died.
+    """
+    settings = fleet_settings(config, task, session, shape)
+    weights = flatten_parameters(make_network(task, settings.network, config.seed, settings.width)).numpy()
+    fleet = RayFleet(settings, 2 * shape.actors)
+    rounds: list[float] = []
+    slowest: list[float] = []
+    try:
+        begin = time.perf_counter()
+        while len(rounds) <= LEAST_ROUNDS or time.perf_counter() - begin < seconds:
+            started = time.perf_counter()
+            fleet.request(weights, len(rounds), shape.actors)
+            sampled = [fleet.take() for _ in range(shape.actors)]
+            rounds.append(time.perf_counter() - started)
+            slowest.append(max(s.facts.seconds for s in sampled))
+            started = time.perf_counter()
+            size = sum(_touch(read(s.fragment)) for s in sampled)
+            reading = time.perf_counter() - started
+            del sampled
+            fleet.release(shape.actors)
+            if len(rounds) == 1:
+                begin = time.perf_counter()
+    finally:
+        fleet.close()
+    return FleetReading(shape, ROLLOUT, tuple(rounds[1:]), tuple(slowest[1:]), reading, size // shape.actors)
+
+
+def fleet_settings(config: TrainConfig, task: Task, session: Session, shape: Shape) -> WorkerSettings:
+    """What the actors of such a fleet get."""
+    return WorkerSettings(
+        task=task,
+        environments=shape.environments,
+        rollout_length=ROLLOUT,
+        network=config.update.network,
+        width=config.update.width,
+        bfloat16=session.acts_in_bfloat16,
+        threads=shape.threads,
+        cut_on_life_loss=config.rollout.cut_on_life_loss,
+        random_first_steps=0,
+        seed=config.seed,
+        workers=shape.actors,
+        device=config.rollout.actor_device,
+    )
+
+
+def fit_fleet(readings: Sequence[FleetReading], rollout_length: int) -> FleetTime:
+    """The law of all fleets from some: one actor alone gives its service times, several of one thread what they take from
+    each other.
+
+    Args:
+        readings: of single actors at two numbers of environments or more, and of several actors of one thread each with the
+            largest of these numbers.
+        rollout_length: of the runs to be predicted.
+    """
+    alone = [r for r in readings if r.shape.actors == 1]
+    points = [(r.shape.environments, r.shape.threads, s / r.rollout_length) for r in alone for s in r.slowest]
+    service = fit_service(*zip(*points, strict=True))
+    several = [r for r in readings if r.shape.threads == 1]
+    most = max(r.shape.environments for r in several)
+    beside = [(r.shape.actors, r.observations / s) for r in several if r.shape.environments == most for s in r.slowest]
+    curve = fit_throughput(*zip(*beside, strict=True))
+    waits = [w - s for r in readings for w, s in zip(r.seconds, r.slowest, strict=True)]
+    law = FleetTime(service, curve, max(statistics.median(waits), 0.0), ROLLOUT)
+    errors = []
+    for r in readings:
+        predicted = law.rate(r.shape.actors, r.shape.environments, r.shape.threads).value
+        assert predicted is not None
+        errors += [math.log(rate / predicted) for rate in r.rates]
+    freedom = len(errors) - 6
+    scatter = float(np.sqrt(np.sum(np.square(errors)) / max(freedom, 1)))
+    return replace(law, rollout_length=rollout_length, scatter=scatter, freedom=max(freedom, 0))
+
+
+def measure_emulator(task: Task, environments: int, seconds: float) -> float:
+    """Observations per second of the environments alone on one CPU of the cluster, under random actions."""
+    import ray
+
+    run = ray.remote(num_cpus=1)(emulate)
+    return float(ray.get(run.remote(pickle_settings((task, environments, seconds), task), os.getcwd())))
+
+
+def emulate(settings: bytes, folder: str) -> float:
+    """In a Ray process of its own: steps environments and does nothing else."""
+    stand_in(folder)
+    task, environments, seconds = pickle.loads(settings)
+    env = make_env(task, environments, threads=1)
+    generator = np.random.default_rng(0)
+    env.reset(np.arange(environments))
+    try:
+        steps, begin = 0, time.perf_counter()
+        while (elapsed := time.perf_counter() - begin) < seconds:
+            env.step(generator.integers(0, task.actions, size=environments))
+            steps += 1
+    finally:
+        env.close()
+    return environments * steps / elapsed
+
+
+def sample_fragments(config: TrainConfig, task: Task, session: Session, environments: int, count: int) -> list[Fragment]:
+    """So many fragments of groups of their own, made in this process."""
+    shape = Shape(1, session.threads, environments)
+    worker = RolloutWorker(replace(fleet_settings(config, task, session, shape), groups=count), 0)
+    try:
+        return [worker.sample(0, group) for group in range(count)]
+    finally:
+        worker.close()
+
+
+def measure_learner(config: TrainConfig, session: Session, fragments: Sequence[Fragment], blocks: int | None) -> dict[str, Any]:
+    """Seconds of updates from a batch of these fragments, as configured, noise included; one before them is not counted.
+
+    Args:
+        config: how to learn.
+        session: where and in which precision.
+        fragments: of one rollout length, of groups of their own.
+        blocks: of an update; None as configured.
+    """
+    environments = sum(f.environments for f in fragments)
+    rollout = replace(config.rollout, environments=environments, rollout_length=fragments[0].steps, batch_size=None)
+    configured = replace(config, rollout=rollout)
+    if blocks is not None:
+        configured = replace(configured, noise=replace(config.noise, blocks=blocks))
+    learner = Learner(configured, session.task, session.device, session.precision == "bfloat16")
+    places = arrange([f.group for f in fragments], fragments[0].environments)
+    seconds = []
+    for turn in range(LEARNER_ROUNDS + 1):
+        begin = time.perf_counter()
+        learner.learn(fragments, places, environments, turn, config.update.learning_rate)
+        seconds.append(time.perf_counter() - begin)
+    return {"batch_size": configured.batch, "blocks": blocks, "seconds": seconds[1:]}
+
+
+def _touch(fragment: Fragment) -> int:
+    """Read a byte of every page, so that the fragment is really here; its size."""
+    flat = fragment.frames.reshape(-1).view(np.uint8)
+    flat[::4096].sum()
+    return fragment.nbytes
