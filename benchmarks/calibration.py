@@ -11,7 +11,7 @@ import pickle
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from agents.remote import pickle_settings, read, stand_in
 from agents.session import Session
 from agents.worker import RolloutWorker, WorkerSettings
 from envs import Task, make_env
-from rlscale.service import FleetTime, fit_service
+from rlscale.service import FleetTime, fit_hand_over, fit_service
 from rlscale.throughput import fit_throughput
 
 __all__ = ["FleetReading", "Shape", "fit_fleet", "measure_emulator", "measure_fleet", "measure_learner", "sample_fragments"]
@@ -34,6 +34,7 @@ __all__ = ["FleetReading", "Shape", "fit_fleet", "measure_emulator", "measure_fl
 ROLLOUT = 32  # steps of a fragment while measuring: long enough to be sampled as in a run, short enough for minutes
 LEAST_ROUNDS = 4
 LEARNER_ROUNDS = 2
+PARAMETERS = 8  # of the law: three of a worker, two or three of many, three of the hand-over
 
 
 @dataclass(frozen=True)
@@ -56,17 +57,15 @@ class FleetReading:
     Attributes:
         shape: of the fleet.
         rollout_length: steps of a fragment.
-        seconds: of each round.
+        seconds: of each round, from parameters that are sent to fragments that are here.
         slowest: seconds that the slowest actor took for its fragment, of each round.
-        read_seconds: to read a round's fragments in this process.
-        fragment_bytes: of one.
+        fragment_bytes: of a round.
     """
 
     shape: Shape
     rollout_length: int
     seconds: tuple[float, ...]
     slowest: tuple[float, ...]
-    read_seconds: float
     fragment_bytes: int
 
     @property
@@ -78,10 +77,6 @@ class FleetReading:
     def rates(self) -> list[float]:
         """Observations per second of each round."""
         return [self.observations / seconds for seconds in self.seconds]
-
-    def to_dict(self) -> dict[str, Any]:
-        """For a record."""
-        return asdict(self)
 
 
 def measure_fleet(config: TrainConfig, task: Task, session: Session, shape: Shape, seconds: float) -> FleetReading:
@@ -102,18 +97,16 @@ def measure_fleet(config: TrainConfig, task: Task, session: Session, shape: Shap
             started = time.perf_counter()
             fleet.request(weights, len(rounds), shape.actors)
             sampled = [fleet.take() for _ in range(shape.actors)]
-            rounds.append(time.perf_counter() - started)
             slowest.append(max(s.facts.seconds for s in sampled))
-            started = time.perf_counter()
             size = sum(_touch(read(s.fragment)) for s in sampled)
-            reading = time.perf_counter() - started
+            rounds.append(time.perf_counter() - started)
             del sampled
             fleet.release(shape.actors)
             if len(rounds) == 1:
                 begin = time.perf_counter()
     finally:
         fleet.close()
-    return FleetReading(shape, ROLLOUT, tuple(rounds[1:]), tuple(slowest[1:]), reading, size // shape.actors)
+    return FleetReading(shape, ROLLOUT, tuple(rounds[1:]), tuple(slowest[1:]), size)
 
 
 def fleet_settings(config: TrainConfig, task: Task, session: Session, shape: Shape) -> WorkerSettings:
@@ -150,14 +143,16 @@ def fit_fleet(readings: Sequence[FleetReading], rollout_length: int) -> FleetTim
     most = max(r.shape.environments for r in several)
     beside = [(r.shape.actors, r.observations / s) for r in several if r.shape.environments == most for s in r.slowest]
     curve = fit_throughput(*zip(*beside, strict=True))
-    waits = [w - s for r in readings for w, s in zip(r.seconds, r.slowest, strict=True)]
-    law = FleetTime(service, curve, max(statistics.median(waits), 0.0), ROLLOUT)
+    waits = [(r.shape.actors, r.fragment_bytes, w - s, w) for r in readings for w, s in zip(r.seconds, r.slowest, strict=True)]
+    hand_over = fit_hand_over(*zip(*waits, strict=True))
+    per_observation = statistics.median(r.fragment_bytes / r.observations for r in readings)
+    law = FleetTime(service, curve, hand_over, per_observation, readings[0].rollout_length)
     errors = []
     for r in readings:
         predicted = law.rate(r.shape.actors, r.shape.environments, r.shape.threads).value
         assert predicted is not None
         errors += [math.log(rate / predicted) for rate in r.rates]
-    freedom = len(errors) - 6
+    freedom = len(errors) - PARAMETERS
     scatter = float(np.sqrt(np.sum(np.square(errors)) / max(freedom, 1)))
     return replace(law, rollout_length=rollout_length, scatter=scatter, freedom=max(freedom, 0))
 

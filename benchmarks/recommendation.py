@@ -133,9 +133,10 @@ def recommend(
     batch = shape.actors * shape.environments * law.rollout_length
     learning = learner.seconds(batch, config.noise.step_blocks(batch, shape.actors * shape.environments, equal=False))
     one = iteration(batch, values[shape], learning, lag=options.lag)
-    working = one.sampling_seconds - law.hand_over
+    handing = law.hand_over_seconds(shape.actors, shape.environments)
+    working = one.sampling_seconds - handing
     emulating = min(shape.environments * law.rollout_length / (emulator * shape.threads), working)
-    parts = {"emulator": emulating, "inference": working - emulating, "hand-over": law.hand_over, "learner": learning}
+    parts = {"emulator": emulating, "inference": working - emulating, "hand-over": handing, "learner": learning}
     total = sum(parts.values())
     shares = {name: seconds / total for name, seconds in parts.items()}
     return Recommendation(shape, rates[shape], one, shares, train_command(options, config, shape))

@@ -4,6 +4,7 @@ What is measured to fit them is in `benchmarks.calibration`; what follows for an
 
     a worker's step of N environments takes   t = fixed + N (serial + parallel / threads)
     n workers' fragments of T steps take      hand-over + T t · slowdown(n), slowdown(n) = n X(1) / X(n)
+    handing them over takes                   H = fixed + n · worker + bytes · byte
     an update of B observations in K blocks   L = fixed + K · block + B · observation
 """
 
@@ -20,7 +21,7 @@ from scipy.special import stdtrit
 from rlscale.estimate import Estimate
 from rlscale.throughput import ThroughputCurve
 
-__all__ = ["FleetTime", "LearnerTime", "ServiceTime", "fit_learner", "fit_service"]
+__all__ = ["FleetTime", "HandOver", "LearnerTime", "ServiceTime", "fit_hand_over", "fit_learner", "fit_service"]
 
 
 @dataclass(frozen=True)
@@ -81,13 +82,53 @@ def fit_service(environments: Any, threads: Any, seconds: Any) -> ServiceTime:
 
 
 @dataclass(frozen=True)
+class HandOver:
+    """Seconds that an iteration takes beside the workers' own, to bring parameters out and fragments in.
+
+    Attributes:
+        fixed: whatever the fleet.
+        worker: per worker.
+        byte: per byte of fragments; 1 / byte is what the learner's machine takes in a second.
+    """
+
+    fixed: float = 0.0
+    worker: float = 0.0
+    byte: float = 0.0
+
+    def seconds(self, workers: int, fragment_bytes: float) -> float:
+        """With so many workers and bytes in all."""
+        return self.fixed + workers * self.worker + fragment_bytes * self.byte
+
+
+def fit_hand_over(workers: Any, fragment_bytes: Any, seconds: Any, of: Any) -> HandOver:
+    """Fit what lies between workers and learner, by least squares relative to the whole iterations, with no part negative.
+
+    Args:
+        workers, fragment_bytes: of each reading.
+        seconds: that the hand-over took; below zero where clocks disagree.
+        of: seconds of the whole iteration, against which an error counts.
+
+    Raises:
+        ValueError: lengths that differ, no reading, or a number but `seconds` that is not positive.
+    """
+    n, size, whole = _readings(workers=workers, fragment_bytes=fragment_bytes, of=of)
+    took = np.asarray(seconds, dtype=np.float64)
+    if took.shape != n.shape or not np.isfinite(took).all():
+        raise ValueError("seconds must be finite, one for every reading")
+    columns = np.stack([np.ones_like(n), n, size], axis=1) / whole[:, None]
+    scale = np.linalg.norm(columns, axis=0)
+    return HandOver(*(float(part) for part in nnls(columns / scale, took / whole)[0] / scale))
+
+
+@dataclass(frozen=True)
 class FleetTime:
     """Seconds in which n workers make an iteration batch of one fragment each.
 
     Attributes:
         service: of one worker that works alone.
         curve: of n busy threads, measured on workers of one thread each: what n of them take from each other.
-        hand_over: seconds per iteration beside the workers' own: parameters out, fragments in.
+        hand_over: what comes on top in every iteration.
+        observation_bytes: of one observation in a fragment.
         rollout_length: steps of a fragment, T.
         scatter: standard deviation of ln(rate) of a reading about this law.
         freedom: degrees of freedom of that.
@@ -95,7 +136,8 @@ class FleetTime:
 
     service: ServiceTime
     curve: ThroughputCurve
-    hand_over: float
+    hand_over: HandOver
+    observation_bytes: float
     rollout_length: int
     scatter: float = math.nan
     freedom: int = 0
@@ -107,7 +149,12 @@ class FleetTime:
             ValueError: a number of threads, or of busy threads, that cannot be told from those measured.
         """
         slowdown = self._slowdown(workers * threads) / self._slowdown(threads)
-        return self.hand_over + self.rollout_length * self.service.seconds(environments, threads) * slowdown
+        working = self.rollout_length * self.service.seconds(environments, threads) * slowdown
+        return working + self.hand_over_seconds(workers, environments)
+
+    def hand_over_seconds(self, workers: int, environments: float) -> float:
+        """Of these `seconds`, those of the hand-over."""
+        return self.hand_over.seconds(workers, workers * environments * self.rollout_length * self.observation_bytes)
 
     def rate(self, workers: int, environments: float, threads: int = 1, confidence: float = 0.95) -> Estimate:
         """Observations per second of one more reading, with its interval."""

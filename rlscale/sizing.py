@@ -18,12 +18,13 @@ from typing import Literal
 
 from rlscale.estimate import Estimate
 from rlscale.frontier import Frontier
-from rlscale.service import FleetTime, LearnerTime, ServiceTime, fit_learner, fit_service
+from rlscale.service import FleetTime, HandOver, LearnerTime, ServiceTime, fit_hand_over, fit_learner, fit_service
 from rlscale.throughput import ThroughputCurve, fit_throughput
 
 __all__ = [
     "Choice",
     "FleetTime",
+    "HandOver",
     "Iteration",
     "LearnerTime",
     "Link",
@@ -31,6 +32,7 @@ __all__ = [
     "Price",
     "ServiceTime",
     "ThroughputCurve",
+    "fit_hand_over",
     "fit_learner",
     "fit_service",
     "fit_throughput",

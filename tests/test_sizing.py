@@ -8,9 +8,11 @@ import pytest
 from rlscale.frontier import fit
 from rlscale.sizing import (
     FleetTime,
+    HandOver,
     LearnerTime,
     Link,
     Price,
+    fit_hand_over,
     fit_learner,
     fit_service,
     fit_throughput,
@@ -43,14 +45,24 @@ def test_a_fleet_by_hand():
     """Two threads share what three workers take from each other; hand-over comes once an iteration."""
     service = fit_service([8, 64, 8, 64], [1, 1, 2, 2], [0.011, 0.067, 0.007, 0.035])  # 3 ms + N (0 + 1 ms / threads)
     curve = fit_throughput([1, 2, 4, 8], [n * 900 / (1 + 0.1 * (n - 1)) for n in (1, 2, 4, 8)])
-    fleet = FleetTime(service, curve, hand_over=0.2, rollout_length=100, scatter=0.05, freedom=10)
-    assert fleet.seconds(1, 8) == pytest.approx(0.2 + 1.1)
-    assert fleet.seconds(4, 8) == pytest.approx(0.2 + 1.1 * 1.3)
-    assert fleet.seconds(2, 64, 2) == pytest.approx(0.2 + 3.5 * 1.3 / 1.1)
+    handing = HandOver(fixed=0.1, worker=0.02, byte=1e-6)
+    fleet = FleetTime(service, curve, handing, observation_bytes=50, rollout_length=100, scatter=0.05, freedom=10)
+    assert fleet.seconds(1, 8) == pytest.approx(0.1 + 0.02 + 0.04 + 1.1)
+    assert fleet.seconds(4, 8) == pytest.approx(0.1 + 0.08 + 0.16 + 1.1 * 1.3)
+    assert fleet.seconds(2, 64, 2) == pytest.approx(0.1 + 0.04 + 0.64 + 3.5 * 1.3 / 1.1)
     rate = fleet.rate(4, 8)
-    assert rate.value == pytest.approx(3200 / 1.63)
+    assert rate.value == pytest.approx(3200 / (0.34 + 1.43))
     assert rate.interval == pytest.approx((rate.value / math.exp(2.228 * 0.05), rate.value * math.exp(2.228 * 0.05)), rel=1e-3)
-    assert FleetTime(service, curve, 0.2, 100).rate(4, 8).interval is None
+    assert FleetTime(service, curve, handing, 50, 100).rate(4, 8).interval is None
+
+
+def test_a_hand_over_comes_back():
+    n, size = np.array([(n, b) for n in (1, 4, 16) for b in (1e6, 1e8)]).T
+    took = 0.01 + 0.002 * n + size / 2e9
+    found = fit_hand_over(n, size, took, 1 + took)
+    assert (found.fixed, found.worker, found.byte) == pytest.approx((0.01, 0.002, 5e-10), rel=1e-6)
+    assert found.seconds(8, 1e8) == pytest.approx(0.01 + 0.016 + 0.05)
+    assert fit_hand_over([1, 1], [1e6, 1e8], [-1e-4, -1e-4], [1, 1]) == HandOver()
 
 
 def test_no_part_is_negative():
@@ -154,7 +166,7 @@ def test_the_pareto_set_and_its_questions(frontier):
 def test_workers_share_a_batch(frontier):
     """1,000 observations of 100 steps on five workers: two environments each; on ten one each; eleven cannot."""
     service = fit_service([1, 10], [1, 1], [0.01 + 0.001, 0.01 + 0.01])
-    fleet = FleetTime(service, fit_throughput([1, 2, 4, 8], [100, 200, 400, 800]), 0.5, 100)
+    fleet = FleetTime(service, fit_throughput([1, 2, 4, 8], [100, 200, 400, 800]), HandOver(0.5), 1, 100)
     learner = LearnerTime(1.0, 0, 1e-9, 0)
     found = plan(frontier, fleet, learner, Price(1.0), batch_sizes=[1000], workers=[5, 10, 11])
     assert [c.workers for c in found.choices] == [5, 10]
