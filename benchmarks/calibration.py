@@ -5,6 +5,7 @@ What follows from the readings is in `rlscale.sizing`, what is recommended in `b
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import pickle
@@ -26,7 +27,7 @@ from agents.remote import pickle_settings, read, stand_in
 from agents.session import Session
 from agents.worker import RolloutWorker, WorkerSettings
 from envs import Task, make_env
-from rlscale.service import FleetTime, fit_hand_over, fit_service
+from rlscale.service import FleetTime, fit_hand_over, fit_service, hand_over_seconds
 from rlscale.throughput import fit_throughput
 
 __all__ = ["FleetReading", "Shape", "fit_fleet", "measure_emulator", "measure_fleet", "measure_learner", "sample_fragments"]
@@ -58,20 +59,25 @@ class FleetReading:
         shape: of the fleet.
         rollout_length: steps of a fragment.
         seconds: of each round, from parameters that are sent to fragments that are here.
-        slowest: seconds that the slowest actor took for its fragment, of each round.
+        fragments: seconds that each actor took for its fragment, of each round.
         fragment_bytes: of a round.
     """
 
     shape: Shape
     rollout_length: int
     seconds: tuple[float, ...]
-    slowest: tuple[float, ...]
+    fragments: tuple[tuple[float, ...], ...]
     fragment_bytes: int
 
     @property
     def observations(self) -> int:
         """Of one round."""
         return self.shape.actors * self.shape.environments * self.rollout_length
+
+    @property
+    def median(self) -> float:
+        """Seconds of a fragment."""
+        return statistics.median(itertools.chain.from_iterable(self.fragments))
 
     @property
     def rates(self) -> list[float]:
@@ -90,14 +96,14 @@ def measure_fleet(config: TrainConfig, task: Task, session: Session, shape: Shap
     weights = flatten_parameters(make_network(task, settings.network, config.seed, settings.width)).numpy()
     fleet = RayFleet(settings, 2 * shape.actors)
     rounds: list[float] = []
-    slowest: list[float] = []
+    fragments: list[tuple[float, ...]] = []
     try:
         begin = time.perf_counter()
         while len(rounds) <= LEAST_ROUNDS or time.perf_counter() - begin < seconds:
             started = time.perf_counter()
             fleet.request(weights, len(rounds), shape.actors)
             sampled = [fleet.take() for _ in range(shape.actors)]
-            slowest.append(max(s.facts.seconds for s in sampled))
+            fragments.append(tuple(s.facts.seconds for s in sampled))
             size = sum(_touch(read(s.fragment)) for s in sampled)
             rounds.append(time.perf_counter() - started)
             del sampled
@@ -106,7 +112,7 @@ def measure_fleet(config: TrainConfig, task: Task, session: Session, shape: Shap
                 begin = time.perf_counter()
     finally:
         fleet.close()
-    return FleetReading(shape, ROLLOUT, tuple(rounds[1:]), tuple(slowest[1:]), size)
+    return FleetReading(shape, ROLLOUT, tuple(rounds[1:]), tuple(fragments[1:]), size)
 
 
 def fleet_settings(config: TrainConfig, task: Task, session: Session, shape: Shape) -> WorkerSettings:
@@ -133,20 +139,27 @@ def fit_fleet(readings: Sequence[FleetReading], rollout_length: int) -> FleetTim
 
     Args:
         readings: of single actors at two numbers of environments or more, and of several actors of one thread each with the
-            largest of these numbers.
+            largest of these numbers; of many of them with the smallest as well, to tell messages from bytes.
         rollout_length: of the runs to be predicted.
     """
     alone = [r for r in readings if r.shape.actors == 1]
-    points = [(r.shape.environments, r.shape.threads, s / r.rollout_length) for r in alone for s in r.slowest]
+    points = [(r.shape.environments, r.shape.threads, r.median / r.rollout_length) for r in alone]
     service = fit_service(*zip(*points, strict=True))
     several = [r for r in readings if r.shape.threads == 1]
     most = max(r.shape.environments for r in several)
-    beside = [(r.shape.actors, r.observations / s) for r in several if r.shape.environments == most for s in r.slowest]
-    curve = fit_throughput(*zip(*beside, strict=True))
-    waits = [(r.shape.actors, r.fragment_bytes, w - s, w) for r in readings for w, s in zip(r.seconds, r.slowest, strict=True)]
+    beside = {r.shape.actors: r for r in several if r.shape.environments == most}
+    rates = [(n, r.observations / statistics.median(row)) for n, r in beside.items() for row in r.fragments]
+    curve = fit_throughput(*zip(*rates, strict=True))
+    slowdowns = tuple((n, beside[n].median / beside[1].median) for n in sorted(beside))
+    waits = [
+        (r.shape.actors, r.fragment_bytes, hand_over_seconds(seconds, row), seconds)
+        for r in readings
+        for seconds, row in zip(r.seconds, r.fragments, strict=True)
+    ]
+    spread = tuple(s / r.median for r in readings for row in r.fragments for s in row)
     hand_over = fit_hand_over(*zip(*waits, strict=True))
     per_observation = statistics.median(r.fragment_bytes / r.observations for r in readings)
-    law = FleetTime(service, curve, hand_over, per_observation, readings[0].rollout_length)
+    law = FleetTime(service, slowdowns, curve, hand_over, spread, per_observation, readings[0].rollout_length)
     errors = []
     for r in readings:
         predicted = law.rate(r.shape.actors, r.shape.environments, r.shape.threads).value

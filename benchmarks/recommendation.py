@@ -75,7 +75,7 @@ class Recommendation:
         shape: the fleet.
         rate: observations per second of sampling, predicted.
         iteration: one of the run's, predicted.
-        shares: of an iteration's time, by what takes it: emulator, inference, hand-over, learner.
+        shares: of an iteration's time, by what takes it: emulator, inference, waiting and transfer, learner.
         command: as it can be typed.
     """
 
@@ -105,7 +105,8 @@ def to_measure(task: Task, cpus: int) -> list[Shape]:
     few, many, _ = WIDE.get(task.kind, NARROW)
     alone = [Shape(1, t, e) for t in (1, 2, 4) if t <= cpus for e in (few, many)]
     counts = {2**k for k in range(1, 16)} | {cpus} | ({3} if cpus < 8 else set())
-    return alone + [Shape(n, 1, many) for n in sorted(counts) if 1 < n <= cpus]
+    beside = [Shape(n, 1, many) for n in sorted(counts) if 1 < n <= cpus]
+    return alone + beside + [Shape(s.actors, 1, few) for s in beside[-1:]]
 
 
 def recommend(
@@ -133,10 +134,10 @@ def recommend(
     batch = shape.actors * shape.environments * law.rollout_length
     learning = learner.seconds(batch, config.noise.step_blocks(batch, shape.actors * shape.environments, equal=False))
     one = iteration(batch, values[shape], learning, lag=options.lag)
-    handing = law.hand_over_seconds(shape.actors, shape.environments)
-    working = one.sampling_seconds - handing
+    working = law.working_seconds(shape.actors, shape.environments, shape.threads)
     emulating = min(shape.environments * law.rollout_length / (emulator * shape.threads), working)
-    parts = {"emulator": emulating, "inference": working - emulating, "hand-over": handing, "learner": learning}
+    waiting = max(one.sampling_seconds - working, 0.0)
+    parts = {"emulator": emulating, "inference": working - emulating, "waiting and transfer": waiting, "learner": learning}
     total = sum(parts.values())
     shares = {name: seconds / total for name, seconds in parts.items()}
     return Recommendation(shape, rates[shape], one, shares, train_command(options, config, shape))

@@ -3,8 +3,8 @@
 What is measured to fit them is in `benchmarks.calibration`; what follows for an iteration and a purchase, in `rlscale.sizing`.
 
     a worker's step of N environments takes   t = fixed + N (serial + parallel / threads)
-    n workers' fragments of T steps take      hand-over + T t · slowdown(n), slowdown(n) = n X(1) / X(n)
-    handing them over takes                   H = fixed + n · worker + bytes · byte
+    n workers' fragments of T steps take      T t · slowdown(n) each on average, slowdown(n) = n X(1) / X(n), and scatter
+    handing them over takes                   H = fixed + n · worker + bytes · byte in all, one after another
     an update of B observations in K blocks   L = fixed + K · block + B · observation
 """
 
@@ -21,7 +21,18 @@ from scipy.special import stdtrit
 from rlscale.estimate import Estimate
 from rlscale.throughput import ThroughputCurve
 
-__all__ = ["FleetTime", "HandOver", "LearnerTime", "ServiceTime", "fit_hand_over", "fit_learner", "fit_service"]
+__all__ = [
+    "FleetTime",
+    "HandOver",
+    "LearnerTime",
+    "ServiceTime",
+    "fit_hand_over",
+    "fit_learner",
+    "fit_service",
+    "hand_over_seconds",
+]
+
+_DRAWS = 64  # of a fleet's times, always the same ones
 
 
 @dataclass(frozen=True)
@@ -83,7 +94,7 @@ def fit_service(environments: Any, threads: Any, seconds: Any) -> ServiceTime:
 
 @dataclass(frozen=True)
 class HandOver:
-    """Seconds that an iteration takes beside the workers' own, to bring parameters out and fragments in.
+    """Seconds that it takes to bring parameters out to the workers and their fragments in, one after another.
 
     Attributes:
         fixed: whatever the fleet.
@@ -105,7 +116,7 @@ def fit_hand_over(workers: Any, fragment_bytes: Any, seconds: Any, of: Any) -> H
 
     Args:
         workers, fragment_bytes: of each reading.
-        seconds: that the hand-over took; below zero where clocks disagree.
+        seconds: that the hand-over took, see `hand_over_seconds`; below zero where clocks disagree.
         of: seconds of the whole iteration, against which an error counts.
 
     Raises:
@@ -120,14 +131,29 @@ def fit_hand_over(workers: Any, fragment_bytes: Any, seconds: Any, of: Any) -> H
     return HandOver(*(float(part) for part in nnls(columns / scale, took / whole)[0] / scale))
 
 
+def hand_over_seconds(seconds: float, fragments: Any) -> float:
+    """What the hand-over took in all, given the whole iteration's seconds and those of every fragment; see `FleetTime`."""
+    ends = np.sort(np.asarray(fragments, dtype=np.float64))
+    n = len(ends)
+    return n * float(((seconds - ends) / np.arange(n, 0, -1)).min())
+
+
 @dataclass(frozen=True)
 class FleetTime:
-    """Seconds in which n workers make an iteration batch of one fragment each.
+    """Seconds in which n workers make an iteration batch of one fragment each, and all fragments are here.
+
+    Workers take their own times, which are drawn from those that were measured, and finished fragments queue: the batch is
+    complete at the largest of (end of the k-th fragment) + (fragments from it on) · H/n. So a straggler is waited for, and
+    meanwhile the others are handed over.
 
     Attributes:
-        service: of one worker that works alone.
-        curve: of n busy threads, measured on workers of one thread each: what n of them take from each other.
-        hand_over: what comes on top in every iteration.
+        service: of one worker that works alone, in the median.
+        slowdowns: numbers of busy threads, from 1 on, ascending, and how much longer a step takes beside so many: measured, in
+            the median, on workers of one thread each. Between them the logarithm is interpolated in ln n, for what threads of
+            one machine take from each other no law for a whole cluster tells.
+        curve: fitted to the same readings; beyond the largest count slowdowns grow as it says.
+        hand_over: what lies between them and the learner.
+        spread: measured times of single fragments, each relative to the median of its fleet.
         observation_bytes: of one observation in a fragment.
         rollout_length: steps of a fragment, T.
         scatter: standard deviation of ln(rate) of a reading about this law.
@@ -135,8 +161,10 @@ class FleetTime:
     """
 
     service: ServiceTime
+    slowdowns: tuple[tuple[int, float], ...]
     curve: ThroughputCurve
     hand_over: HandOver
+    spread: tuple[float, ...]
     observation_bytes: float
     rollout_length: int
     scatter: float = math.nan
@@ -148,13 +176,20 @@ class FleetTime:
         Raises:
             ValueError: a number of threads, or of busy threads, that cannot be told from those measured.
         """
-        slowdown = self._slowdown(workers * threads) / self._slowdown(threads)
-        working = self.rollout_length * self.service.seconds(environments, threads) * slowdown
-        return working + self.hand_over_seconds(workers, environments)
+        drawn = np.random.default_rng(0).choice(self.spread, size=(_DRAWS, workers))
+        ends = np.sort(drawn, axis=1) * self.working_seconds(workers, environments, threads)
+        size = workers * environments * self.rollout_length * self.observation_bytes
+        queued = np.arange(workers, 0, -1) * (self.hand_over.seconds(workers, size) / workers)
+        return float((ends + queued).max(axis=1).mean())
 
-    def hand_over_seconds(self, workers: int, environments: float) -> float:
-        """Of these `seconds`, those of the hand-over."""
-        return self.hand_over.seconds(workers, workers * environments * self.rollout_length * self.observation_bytes)
+    def working_seconds(self, workers: int, environments: float, threads: int = 1) -> float:
+        """Median time of one fragment.
+
+        Raises:
+            ValueError: as `seconds`.
+        """
+        slowdown = self._slowdown(workers * threads) / self._slowdown(threads)
+        return self.rollout_length * self.service.seconds(environments, threads) * slowdown
 
     def rate(self, workers: int, environments: float, threads: int = 1, confidence: float = 0.95) -> Estimate:
         """Observations per second of one more reading, with its interval."""
@@ -165,7 +200,12 @@ class FleetTime:
         return Estimate(value, (value / factor, value * factor))
 
     def _slowdown(self, threads: int) -> float:
-        return threads * self.curve.rate_of(1) / self.curve.rate_of(threads)
+        counts, factors = (np.array(column, dtype=np.float64) for column in zip(*self.slowdowns, strict=True))
+        inside = float(np.exp(np.interp(math.log(threads), np.log(counts), np.log(factors))))
+        most = float(counts[-1])
+        if threads <= most:
+            return inside
+        return inside * (threads / self.curve.rate_of(threads)) / (most / self.curve.rate_of(most))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,16 @@ from typing import Literal
 
 from rlscale.estimate import Estimate
 from rlscale.frontier import Frontier
-from rlscale.service import FleetTime, HandOver, LearnerTime, ServiceTime, fit_hand_over, fit_learner, fit_service
+from rlscale.service import (
+    FleetTime,
+    HandOver,
+    LearnerTime,
+    ServiceTime,
+    fit_hand_over,
+    fit_learner,
+    fit_service,
+    hand_over_seconds,
+)
 from rlscale.throughput import ThroughputCurve, fit_throughput
 
 __all__ = [
@@ -36,6 +45,7 @@ __all__ = [
     "fit_learner",
     "fit_service",
     "fit_throughput",
+    "hand_over_seconds",
     "iteration",
     "plan",
     "workers_in_balance",

@@ -16,6 +16,7 @@ from rlscale.sizing import (
     fit_learner,
     fit_service,
     fit_throughput,
+    hand_over_seconds,
     iteration,
     plan,
     workers_in_balance,
@@ -45,15 +46,47 @@ def test_a_fleet_by_hand():
     """Two threads share what three workers take from each other; hand-over comes once an iteration."""
     service = fit_service([8, 64, 8, 64], [1, 1, 2, 2], [0.011, 0.067, 0.007, 0.035])  # 3 ms + N (0 + 1 ms / threads)
     curve = fit_throughput([1, 2, 4, 8], [n * 900 / (1 + 0.1 * (n - 1)) for n in (1, 2, 4, 8)])
+    slowdowns = tuple((n, 1 + 0.1 * (n - 1)) for n in (1, 2, 4))
     handing = HandOver(fixed=0.1, worker=0.02, byte=1e-6)
-    fleet = FleetTime(service, curve, handing, observation_bytes=50, rollout_length=100, scatter=0.05, freedom=10)
+    fleet = FleetTime(
+        service, slowdowns, curve, handing, (1.0,), observation_bytes=50, rollout_length=100, scatter=0.05, freedom=10
+    )
     assert fleet.seconds(1, 8) == pytest.approx(0.1 + 0.02 + 0.04 + 1.1)
     assert fleet.seconds(4, 8) == pytest.approx(0.1 + 0.08 + 0.16 + 1.1 * 1.3)
     assert fleet.seconds(2, 64, 2) == pytest.approx(0.1 + 0.04 + 0.64 + 3.5 * 1.3 / 1.1)
+    assert fleet.working_seconds(2, 64, 2) == pytest.approx(3.5 * 1.3 / 1.1)
+    assert fleet.working_seconds(3, 8) == pytest.approx(
+        1.1 * math.exp(np.interp(math.log(3), np.log([2, 4]), np.log([1.1, 1.3])))
+    )
+    assert fleet.working_seconds(16, 8) == pytest.approx(1.1 * 2.5, rel=1e-3)  # beyond the readings: the law
     rate = fleet.rate(4, 8)
     assert rate.value == pytest.approx(3200 / (0.34 + 1.43))
     assert rate.interval == pytest.approx((rate.value / math.exp(2.228 * 0.05), rate.value * math.exp(2.228 * 0.05)), rel=1e-3)
-    assert FleetTime(service, curve, handing, 50, 100).rate(4, 8).interval is None
+    assert FleetTime(service, slowdowns, curve, handing, (1.0,), 50, 100).rate(4, 8).interval is None
+
+
+def test_stragglers_are_waited_for_while_others_are_handed_over():
+    """One fragment in ten takes three times as long: of 1, 4 or 64 workers the slowest is 1.2, 1.7 or 3 times the usual."""
+    service = fit_service([1, 10], [1, 1], [0.001, 0.01])
+    curve = fit_throughput([1, 2, 4, 8], [1000, 2000, 4000, 8000])
+    spread = (1.0,) * 9 + (3.0,)
+    free = FleetTime(service, ((1, 1.0), (64, 1.0)), curve, HandOver(), spread, 1, 1000)
+    for workers in (1, 4, 64):
+        expected = 10 * (3 - 2 * 0.9**workers)
+        assert free.seconds(workers, 10) == pytest.approx(expected, rel=0.12)
+    queueing = FleetTime(service, ((1, 1.0), (64, 1.0)), curve, HandOver(worker=0.1), spread, 1, 1000)
+    assert queueing.seconds(64, 10) == pytest.approx(30 + 0.1 * 6.4, rel=0.05)  # the others' 5.8 s pass meanwhile
+    slow = FleetTime(service, ((1, 1.0), (64, 1.0)), curve, HandOver(worker=1.0), spread, 1, 1000)
+    assert slow.seconds(64, 10) == pytest.approx(10 + 64, rel=0.01)  # the link never rests
+
+
+def test_what_a_hand_over_took():
+    """The queue of `FleetTime`, read backwards."""
+    rng = np.random.default_rng(0)
+    for each in (0.0, 0.01, 0.5):
+        ends = rng.exponential(size=20)
+        whole = max(end + each * (20 - k) for k, end in enumerate(np.sort(ends)))
+        assert hand_over_seconds(whole, ends) == pytest.approx(20 * each, abs=1e-12)
 
 
 def test_a_hand_over_comes_back():
@@ -166,7 +199,9 @@ def test_the_pareto_set_and_its_questions(frontier):
 def test_workers_share_a_batch(frontier):
     """1,000 observations of 100 steps on five workers: two environments each; on ten one each; eleven cannot."""
     service = fit_service([1, 10], [1, 1], [0.01 + 0.001, 0.01 + 0.01])
-    fleet = FleetTime(service, fit_throughput([1, 2, 4, 8], [100, 200, 400, 800]), HandOver(0.5), 1, 100)
+    fleet = FleetTime(
+        service, ((1, 1.0), (16, 1.0)), fit_throughput([1, 2, 4, 8], [100, 200, 400, 800]), HandOver(0.5), (1.0,), 1, 100
+    )
     learner = LearnerTime(1.0, 0, 1e-9, 0)
     found = plan(frontier, fleet, learner, Price(1.0), batch_sizes=[1000], workers=[5, 10, 11])
     assert [c.workers for c in found.choices] == [5, 10]
