@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.calibration import FleetReading
-from benchmarks.measuring import median_and_spread
 from benchmarks.recommendation import Recommendation
 from rlscale.estimate import Estimate, format_quantity
 from rlscale.page import duration
@@ -29,13 +29,18 @@ def show_fleets(console: Console, law: FleetTime, readings: Sequence[FleetReadin
         table.add_column(name, justify="right")
     for reading in readings:
         s = reading.shape
-        table.add_row(str(s.actors), str(s.threads), str(s.environments), median_and_spread([round(r) for r in reading.rates]))
+        low, middle, high = map(format_quantity, statistics.quantiles(reading.rates, n=4, method="inclusive"))
+        table.add_row(str(s.actors), str(s.threads), str(s.environments), f"{middle} [{low}, {high}]")
     console.print(table)
-    service, contention = law.service, law.curve.contention
+    service = law.service
     parts = f"{1e3 * service.fixed:.3g} ms + {1e3 * service.serial:.3g} ms an environment"
     if service.parallel:
         parts += f" + {1e3 * service.parallel:.3g} ms an environment shared by its threads"
-    _say(console, f"a worker's step takes {parts}; a further busy CPU costs the others {_share(contention)}")
+    crowd, factor = law.slowdowns[-1]
+    beside = f"; with {crowd} of them busy it takes {factor:.3g} times as long" if crowd > 1 else ""
+    _say(console, f"a worker's step takes {parts}{beside}")
+    spread = [f"{counted} times the median for {100 * share:g}%" for counted, share in _tail(law.spread)]
+    _say(console, f"the slowest fragments take {' and '.join(spread)}; a batch waits for them")
 
 
 def show_recommendation(console: Console, found: Recommendation, law: FleetTime, learner: LearnerTime) -> None:
@@ -116,8 +121,11 @@ def duration_of(seconds: float) -> str:
     return duration(seconds) if seconds >= 20 else f"{seconds:.3g} s"
 
 
-def _share(contention: Estimate) -> str:
-    return "an unknown share" if contention.value is None else f"{100 * contention.value:.1f}% of their rate"
+def _tail(spread: Sequence[float]) -> list[tuple[str, float]]:
+    """How slow the slowest tenth begins to be, and the very slowest fragment."""
+    ordered = sorted(spread)
+    tenth = ordered[int(0.9 * len(ordered))]
+    return [(f"{tenth:.3g}", 0.1), (f"{ordered[-1]:.3g}", round(1 / len(ordered), 4))]
 
 
 def _table(title: str) -> Table:
