@@ -25,6 +25,7 @@ usage: rlscale sweep TASK... [options]    measure the critical batch size: a run
        rlscale compare FOLDER... [options] lay sweeps and runs side by side: measured against predicted
        rlscale train TASK [options]       train, and measure the gradient noise of every update
        rlscale workers TASK [options]     measure this machine or cluster for minutes: how many workers, how long, how much
+       rlscale bench [--compare A B]      measure a machine or cluster with a fixed suite; what changed between two results
        rlscale report RUN... [--out F]    write a page that shows one or more runs
        rlscale tasks [WORD]               list the tasks (those whose name holds WORD)
 
@@ -40,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
         "sweep": _sweep,
         "compare": _compare,
         "workers": _workers,
+        "bench": _bench,
         "report": _report,
         "tasks": _tasks,
     }
@@ -54,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise UsageError(
                 "COMMAND",
                 f"there is no command {arguments[0]!r}",
-                "Use sweep, compare, train, workers, report or tasks; 'rlscale --help' says more",
+                "Use sweep, compare, train, workers, bench, report or tasks; 'rlscale --help' says more",
             )
         return commands[arguments[0]](arguments[1:])
     except UsageError as error:
@@ -138,6 +140,17 @@ def _workers(arguments: list[str]) -> int:
         return run_workers(parse(WorkersOptions, "workers", arguments), ["rlscale", "workers", *arguments])
     except LostWorkerError as error:
         print(f"rlscale: {error}. Measure again, with fewer --cpus if memory was short", file=sys.stderr)
+        return 1
+
+
+def _bench(arguments: list[str]) -> int:
+    from agents.remote import LostWorkerError
+    from benchmarks.suite import BenchOptions, run_bench
+
+    try:
+        return run_bench(parse(BenchOptions, "bench", arguments), ["rlscale", "bench", *arguments])
+    except LostWorkerError as error:
+        print(f"rlscale: {error}. Rounds that were complete are kept; the same command goes on with the next", file=sys.stderr)
         return 1
 
 

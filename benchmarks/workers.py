@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agents.cluster import connect, disconnect
 from agents.config import TrainConfig, default_config, require_not_negative, require_positive
@@ -32,6 +31,7 @@ from benchmarks.calibration import (
     sample_fragments,
 )
 from benchmarks.recommendation import WorkersOptions, candidates, environments_measured, recommend, to_measure, train_command
+from benchmarks.steps import Steps
 from benchmarks.workers_display import show_answer, show_fleets, show_plan, show_recommendation, show_validation
 from benchmarks.workers_plan import Known, choose, find_frontier, make_plan, parse_duration
 from envs import Task, find_task
@@ -247,27 +247,3 @@ def price_of(options: WorkersOptions, session: Session) -> Price:
         learner_gpus=float(on_gpu),
         taking_turns=not on_gpu and options.ray_address is None,
     )
-
-
-class Steps:
-    """Shows which measurement is under way: a bar in a terminal, a line each when piped."""
-
-    def __init__(self, console: Console, total: int) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._progress = Progress(*columns, console=console, transient=True)
-        self._console, self._bar, self._begun = console, self._progress.add_task("", total=total), 0
-
-    def begin(self, what: str) -> None:
-        """The next one."""
-        self._progress.update(self._bar, description=what, completed=self._begun)
-        self._begun += 1
-        if not self._console.is_terminal:
-            self._console.print(what, highlight=False)
-
-    def __enter__(self) -> Steps:
-        if self._console.is_terminal:
-            self._progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._progress.stop()

@@ -1,0 +1,105 @@
+"""`rlscale bench`: a planted change is found, none is not, and the real suite is measured, stopped, continued and compared."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from benchmarks.suite import SUITE, VERSION, actor_counts
+from benchmarks.suite_compare import compare_files, rate_ratio
+from rlscale.errors import UsageError
+
+
+def test_a_ratio_and_its_interval():
+    """Twice as fast is 2; of ratios of equal rates 95% hold 1; a change of 20% is seen through 3%, not through 30%."""
+    assert rate_ratio([100, 100, 100], [200, 200, 200]).value == pytest.approx(2)
+    assert rate_ratio([100], [150]).interval is None
+    rng = np.random.default_rng(0)
+
+    def draw(middle, scatter, n=5):
+        return middle * np.exp(scatter * rng.normal(size=n))
+
+    held = seen = unseen = 0
+    for _ in range(200):
+        low, high = rate_ratio(draw(100, 0.1), draw(100, 0.2)).interval
+        held += low <= 1 <= high
+        seen += rate_ratio(draw(100, 0.03), draw(120, 0.03)).interval[0] > 1
+        low, high = rate_ratio(draw(100, 0.3), draw(120, 0.3)).interval
+        unseen += low <= 1 <= high
+    assert 182 <= held <= 199
+    assert seen >= 195
+    assert unseen >= 140
+
+
+def result(path, rates, **changes):
+    record = {"suite": SUITE, "version": VERSION, "nodes": [{"cpus": 2, "gpus": 0, "memory_gib": 8, "count": 1}]}
+    record |= {"cpus": 2, "commit": "abc", "precision": "float32", "rounds": [{"sampling": r, "learning": 50.0} for r in rates]}
+    path.write_text(json.dumps(record | changes))
+    return path
+
+
+def test_what_changed_is_said(tmp_path):
+    one = result(tmp_path / "a.json", [100, 101, 99, 100])
+    other = result(tmp_path / "b.json", [120, 121, 119, 120])
+    console = Console(width=120, record=True, quiet=True)
+    assert compare_files(one, other, console) == 0
+    lines = console.export_text().splitlines()
+    (sampling,) = [line for line in lines if line.startswith(" ") and "sampling" in line]
+    assert "1.20" in sampling
+    assert "faster" in sampling
+    (learning,) = [line for line in lines if "learning" in line]
+    assert "within the noise" in learning
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("{}", "is no result"), ("[", "is no result"), ('{"rounds": []}', "is no result"), (None, "cannot read")],
+)
+def test_what_cannot_be_compared(tmp_path, content, message):
+    bad = tmp_path / "bad.json"
+    if content is not None:
+        bad.write_text(content)
+    with pytest.raises(UsageError, match=message):
+        compare_files(result(tmp_path / "a.json", [1.0]), bad, Console(quiet=True))
+    with pytest.raises(UsageError, match="Measure both with the same version"):
+        compare_files(result(tmp_path / "a.json", [1.0]), result(tmp_path / "c.json", [1.0], version=99), Console(quiet=True))
+
+
+def test_fleets_follow_the_nodes():
+    assert actor_counts(2, [{"cpus": 2, "count": 1}]) == [1, 2]
+    assert actor_counts(6, [{"cpus": 6, "count": 1}]) == [1, 2, 4, 6]
+    assert actor_counts(24, [{"cpus": 16, "count": 1}, {"cpus": 4, "count": 2}]) == [1, 2, 4, 8, 16, 20, 24]
+
+
+def test_the_suite_goes_on_where_it_stopped(tmp_path):
+    """The real command on one CPU: a round, then another one in the same file, then both compared with themselves."""
+    out = tmp_path / "here.json"
+    command = [sys.executable, "-m", "rlscale", "bench"]
+    words = ["--cpus", "1", "--seconds", "0.1", "--out", str(out)]
+
+    def run(*more):
+        return subprocess.run([*command, *more], capture_output=True, text=True, check=False)
+
+    done = run(*words, "--rounds", "1")
+    assert done.returncode == 0, done.stderr
+    first = json.loads(out.read_text())["rounds"]
+    assert len(first) == 1
+    assert {"sampling, 1 actor", "learning, one step", "end to end, 4 epochs, noise measured"} <= first[0].keys()
+    assert min(first[0].values()) > 0
+    done = run(*words, "--rounds", "2")
+    assert done.returncode == 0, done.stderr
+    rounds = json.loads(out.read_text())["rounds"]
+    assert len(rounds) == 2
+    assert rounds[0] == first[0]
+    assert "1 rounds are in" in done.stdout
+    done = run("--compare", str(out), str(out))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("within the noise") == len(first[0])
+    out.write_text(out.read_text().replace('"cpus": 1,\n "driver"', '"cpus": 9,\n "driver"'))
+    done = run(*words)
+    assert done.returncode == 2
+    assert "--out: " in done.stderr
+    assert "another machine's result" in done.stderr
