@@ -39,7 +39,7 @@ def compare_files(before: Path, after: Path, console: Console) -> int:
         table.add_column(column, justify="right" if column else "left")
     for name in names:
         values = [[row[name] for row in record["rounds"]] for record in (one, other)]
-        ratio = rate_ratio(*values)
+        ratio = rate_ratio(values[0], values[1])
         middles = [format_quantity(statistics.median(v)) for v in values]
         table.add_row(name, *middles, str(ratio), _verdict(ratio))
     console.print(table)
