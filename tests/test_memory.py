@@ -41,6 +41,16 @@ def test_a_million_observations_are_cut_into_small_fragments():
     assert plan.batch_fragments * plan.fragment_bytes < 1.03 * 2**20 * 7056
 
 
+def test_the_store_is_made_so_large_that_ray_spills_nothing(monkeypatch):
+    """Ray writes to disk from 80% of its store on."""
+    import agents.memory
+
+    monkeypatch.setattr(agents.memory, "_shared_memory", lambda: 1 << 40)
+    plan = plan_memory(config_for(environments=64, actors=2, batch_size=2**20), PONG, budget=16 << 30)
+    held = plan.most_fragments * plan.fragment_bytes
+    assert held + (64 << 20) < 0.8 * plan.store_bytes < 1.2 * held
+
+
 @pytest.mark.parametrize("lag", [0, 1])
 def test_the_largest_batch_that_fits_is_named(lag):
     config = config_for(environments=16, batch_size=1 << 20, lag=lag)

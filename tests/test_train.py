@@ -198,6 +198,26 @@ def test_a_resumed_run_keeps_environments_unless_they_are_grouped_otherwise(tmp_
     assert [segment["environments"] for segment in record.manifest["segments"]] == ["new", environments]
 
 
+@pytest.mark.parametrize(
+    ("rollout", "update", "threads"),
+    [
+        ({}, {}, 8),
+        ({"actors": 4}, {}, 8),
+        ({"actors": 4, "lag": 1}, {}, 4),
+        ({"actors": 2, "actor_cpus": 2, "lag": 1}, {"learners": 2}, 2),
+        ({"actors": 4, "ray_address": "far:1"}, {"stream": True}, 8),
+        ({"actors": 16, "lag": 1}, {}, 1),
+        ({"lag": 1}, {}, 8),
+    ],
+)
+def test_the_learner_leaves_cores_to_actors_that_work_meanwhile(rollout, update, threads):
+    from agents.session import _learner_threads
+
+    config = default_config(find_task("classic/cartpole"))
+    config = replace(config, rollout=replace(config.rollout, **rollout), update=replace(config.update, **update))
+    assert _learner_threads(config, cores=8) == threads
+
+
 def test_observations_and_steps_add_up(tmp_path):
     """With one epoch and one step per iteration E = S·B, masked steps apart; with more, S counts every optimizer step."""
     train(small(), tmp_path / "many", command=[])
