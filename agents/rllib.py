@@ -86,14 +86,18 @@ def measure_noise(config: Any, run: str | Path, *, every: int = 4, blocks: int =
         raise UsageError("blocks", f"an interval needs three blocks, not {blocks}", "Give at least 3, better 16")
     folder = Path(run).absolute()
     _refuse_existing(folder)
-    base = config.learner_class
-    learner = NoiseLearner if base is PPOTorchLearner else type(f"Noise{base.__name__}", (MeasuresNoise, base), {})
+    learner = config.learner_class
+    if learner is PPOTorchLearner:
+        learner = NoiseLearner
+    elif not issubclass(learner, MeasuresNoise):
+        learner = type(f"Noise{learner.__name__}", (MeasuresNoise, learner), {})
     config.learners(
         learner_class=learner,
         learner_config_dict={_SETTINGS: {"run": str(folder), "every": every, "blocks": blocks}},
     )
     others = config.callbacks_class if isinstance(config.callbacks_class, list | tuple) else [config.callbacks_class]
-    config.callbacks(callbacks_class=[KeepsRecord, *others])  # first: it names episodes, which others may look at
+    # First, because it names episodes, which others may look at.
+    config.callbacks(callbacks_class=[KeepsRecord, *(other for other in others if other is not KeepsRecord)])
     return config
 
 
