@@ -3,8 +3,7 @@
 RLlib's learner shuffles transitions before it slices mini-batches, so the measurement stands between its learner connectors
 and its epochs: there the train batch is complete, advantages are standardized, and every episode still lies in one piece. The
 loss is RLlib's own, taken from the learner itself. What lives here is the measurement (`MeasuresNoise`, a mixin of the
-learner) and the record (`KeepsRecord`, a callback). Statistics are in `rlscale.noise`, the record's format in `rlscale.runs`;
-our own learner is in `agents.learner`.
+learner); the record is kept by `agents.rllib_record`. Statistics are in `rlscale.noise`, our own learner in `agents.learner`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import logging
 import math
 import re
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,26 +22,25 @@ from torch import nn
 
 from agents.config import FEWEST_BLOCKS
 from agents.learner import NoiseRecord
-from agents.machine import describe_machine, find_commit, find_versions
+from agents.machine import describe_machine
 from rlscale.errors import UsageError
 from rlscale.noise import block_products, estimate, statistics_of
-from rlscale.runs import Run, pack_statistics, read_run
 
 try:
     from ray.rllib.algorithms.ppo import PPOConfig
     from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
-    from ray.rllib.callbacks.callbacks import RLlibCallback
     from ray.rllib.connectors.connector_v2 import ConnectorV2
     from ray.rllib.core import ALL_MODULES, DEFAULT_MODULE_ID
     from ray.rllib.core.columns import Columns
     from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY
     from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
+
+    from agents.rllib_record import SETTINGS, KeepsRecord, environments_of, refuse_existing
 except ImportError as error:
     raise UsageError("agents.rllib", f"RLlib cannot be imported ({error})", "Run: pip install 'rlscale[rllib]'") from None
 
-__all__ = ["KeepsRecord", "MeasuresNoise", "NoiseLearner", "measure_noise"]
+__all__ = ["MeasuresNoise", "NoiseLearner", "deal_episodes", "measure_noise"]
 
-_SETTINGS = "rlscale"  # key in `learner_config_dict`, and of what env runners report
 _HEADS = {"policy": POLICY_LOSS_KEY, "value": VF_LOSS_KEY, "entropy": ENTROPY_KEY}
 # RLlib keeps neither the environment nor custom data of an episode when it deals pieces of it to several learners; its id stays.
 # RLlib itself appends the piece's number, after an underscore.
@@ -85,7 +82,7 @@ def measure_noise(config: Any, run: str | Path, *, every: int = 4, blocks: int =
     if blocks < 3:
         raise UsageError("blocks", f"an interval needs three blocks, not {blocks}", "Give at least 3, better 16")
     folder = Path(run).absolute()
-    _refuse_existing(folder)
+    refuse_existing(folder)
     learner = config.learner_class
     if learner is PPOTorchLearner:
         learner = NoiseLearner
@@ -93,22 +90,12 @@ def measure_noise(config: Any, run: str | Path, *, every: int = 4, blocks: int =
         learner = type(f"Noise{learner.__name__}", (MeasuresNoise, learner), {})
     config.learners(
         learner_class=learner,
-        learner_config_dict={_SETTINGS: {"run": str(folder), "every": every, "blocks": blocks}},
+        learner_config_dict={SETTINGS: {"run": str(folder), "every": every, "blocks": blocks}},
     )
     others = config.callbacks_class if isinstance(config.callbacks_class, list | tuple) else [config.callbacks_class]
     # First, because it names episodes, which others may look at.
     config.callbacks(callbacks_class=[KeepsRecord, *(other for other in others if other is not KeepsRecord)])
     return config
-
-
-def _refuse_existing(folder: Path) -> None:
-    if folder.exists():
-        raise UsageError("run", f"{folder} exists already and is never overwritten", "Name another folder, one a trial")
-
-
-def _environments(config: Any) -> int:
-    """How many environments the job samples from."""
-    return int(max(config.num_env_runners, 1) * config.num_envs_per_env_runner)
 
 
 class _Heads(MetricsLogger):  # type: ignore[misc]  # RLlib is untyped
@@ -144,8 +131,8 @@ class MeasuresNoise:
     def build(self: Any) -> None:
         """Build RLlib's learner, then put the measurement behind its connectors."""
         super().build()  # type: ignore[misc]  # of the learner that the mixin stands before
-        settings = self.config.learner_config_dict[_SETTINGS]
-        self._every, self._environments = int(settings["every"]), _environments(self.config)
+        settings = self.config.learner_config_dict[SETTINGS]
+        self._every, self._environments = int(settings["every"]), environments_of(self.config)
         wanted = int(settings["blocks"])
         self._blocks = min(wanted, self._environments) if self._environments >= FEWEST_BLOCKS else wanted
         self._updates, self._steps, self._updating = 0, 0, 0.0
@@ -221,9 +208,7 @@ class MeasuresNoise:
             learners=max(self.config.num_learners, 1),
         )
         empty = [np.zeros(0, dtype=np.int64)]
-        return [
-            np.concatenate(empty + [r for r, b in zip(rows, of_episode, strict=True) if b == k]) for k in range(self._blocks)
-        ]
+        return [np.concatenate(empty + [r for r, b in zip(rows, of_episode, strict=True) if b == k]) for k in range(self._blocks)]
 
     @property
     def _sequences(self: Any) -> bool:
@@ -262,9 +247,7 @@ class MeasuresNoise:
                     if head not in matrices:
                         width = sum(p.numel() for p in parameters)
                         matrices[head] = torch.zeros(len(blocks), width, device=self.device)
-                    gradient = torch.autograd.grad(
-                        loss * count, parameters, retain_graph=head != "joint", materialize_grads=True
-                    )
+                    gradient = torch.autograd.grad(loss * count, parameters, retain_graph=head != "joint", materialize_grads=True)
                     matrices[head][k] += torch.cat([g.reshape(-1) for g in gradient])
                 sizes[k] += count
         return self._reduce(matrices, sizes)
@@ -353,155 +336,3 @@ def _rows(column: Any, index: torch.Tensor) -> Any:
     if isinstance(column, dict):
         return {name: _rows(value, index) for name, value in column.items()}
     return column[index] if isinstance(column, torch.Tensor) else column[index.cpu().numpy()]
-
-
-class KeepsRecord(RLlibCallback):  # type: ignore[misc]  # RLlib is untyped
-    """Names episodes by their environment, counts returns, and writes a row of the record after every `train()`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._run: Run | None = None
-        self._steps_before = 0
-
-    def on_episode_created(self, *, episode: Any, env_runner: Any, env_index: int, **_: Any) -> None:
-        """On an env runner: let the episode's id tell which of the job's environments it is of."""
-        number = max(env_runner.worker_index - 1, 0) * env_runner.num_envs + env_index
-        episode.id_ = f"{episode.id_}@{number}"
-
-    def on_episode_end(self, *, episode: Any, prev_episode_chunks: Any, metrics_logger: Any, **_: Any) -> None:
-        """On an env runner: the return and length of an episode, all of its pieces."""
-        pieces = [*prev_episode_chunks, episode]
-        total, length = sum(piece.get_return() for piece in pieces), sum(len(piece) for piece in pieces)
-        metrics_logger.log_dict({"episodes": 1, "return_sum": total, "length_sum": length}, key=_SETTINGS, reduce="sum")
-        metrics_logger.log_value((_SETTINGS, "return_min"), total, reduce="min")
-        metrics_logger.log_value((_SETTINGS, "return_max"), total, reduce="max")
-
-    def on_algorithm_init(self, *, algorithm: Any, **_: Any) -> None:
-        """RLlib tells no callback of its end, so the record's end is put behind what it does there."""
-        clean_up = algorithm.cleanup
-
-        def close() -> None:
-            clean_up()
-            if self._run is not None:
-                self._run.set_state("finished")
-                self._run.close()
-                self._run = None
-
-        algorithm.cleanup = close
-
-    def on_train_result(self, *, algorithm: Any, result: dict[str, Any], **_: Any) -> None:
-        """In the algorithm's process: one row."""
-        report = _first_report(algorithm)
-        iteration = int(result["training_iteration"]) - 1
-        if self._run is None:
-            self._open(algorithm.config, report, iteration)
-        assert self._run is not None
-        sampled, seconds = result["env_runners"], float(result["time_this_iter_s"])
-        observations = int(sampled["num_env_steps_sampled"])
-        learning = report["learning_seconds"]
-        self._run.append(
-            {
-                "iteration": iteration,
-                "observations": int(sampled["num_env_steps_sampled_lifetime"]),
-                "optimizer_steps": self._steps_before + report["optimizer_steps"],
-                "seconds": float(result["time_total_s"]),
-                "batch_observations": observations,
-                **_episodes(sampled.get(_SETTINGS, {})),
-                "learning_rate": report["learning_rate"],
-                "sampling_seconds": seconds - learning,
-                "transfer_seconds": 0.0,
-                "learning_seconds": learning,
-                "noise_seconds": report["noise_seconds"],
-                "observations_per_second": observations / seconds,
-                "noise": [
-                    {
-                        "head": n.head,
-                        "kind": n.kind,
-                        "optimizer_step": self._steps_before + n.optimizer_step,
-                        **pack_statistics(n.statistics),
-                    }
-                    for n in report["noise"]
-                ],
-            }
-        )
-
-    def _open(self, config: Any, report: dict[str, Any], iteration: int) -> None:
-        """Begin the record, or go on with it where the algorithm was restored from a checkpoint."""
-        settings = config.learner_config_dict[_SETTINGS]
-        folder = Path(settings["run"])
-        facts = _facts(config, report, settings)
-        if iteration > 0 and folder.exists():
-            rows = [row for row in read_run(folder).rows if row["iteration"] < iteration]
-            self._run = Run.resume(folder)
-            self._steps_before = rows[-1]["optimizer_steps"] if rows else 0
-        else:
-            _refuse_existing(folder)
-            self._run = Run.create(folder, {**facts, "segments": []})
-        # A checkpoint of RLlib does not hold its environments.
-        segment = {
-            **facts,
-            "first_iteration": iteration,
-            "environments": "new" if iteration == 0 else "seeded afresh",
-        }
-        del segment["task"]
-        self._run.set_state("running", **facts, segments=[*self._run.manifest["segments"], segment])
-
-
-def _first_report(algorithm: Any) -> dict[str, Any]:
-    """The report of the first learner; all measure the same.
-
-    Raises:
-        UsageError: the learners do not measure.
-    """
-    if not issubclass(algorithm.config.learner_class, MeasuresNoise):
-        raise UsageError("config.learners(learner_class=…)", "it was set after measure_noise", "Call measure_noise last")
-    reports = list(algorithm.learner_group.foreach_learner(lambda learner, **_: learner.take_report()))
-    report: dict[str, Any] = reports[0].get()
-    if not reports[0].ok:
-        raise RuntimeError("a learner did not report") from reports[0].get()
-    return report
-
-
-def _episodes(figures: dict[str, Any]) -> dict[str, Any]:
-    """Returns and lengths of the episodes that finished, as env runners counted them; null where none did."""
-    count = figures.get("episodes", 0)
-    count = 0 if math.isnan(count) else int(count)
-    return {
-        "episodes": count,
-        "return_mean": float(figures["return_sum"]) / count if count else None,
-        "return_min": float(figures["return_min"]) if count else None,
-        "return_max": float(figures["return_max"]) if count else None,
-        "episode_length_mean": float(figures["length_sum"]) / count if count else None,
-    }
-
-
-def _facts(config: Any, report: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """What the job is and what it runs on, for the manifest."""
-    simple = (str, int, float, bool, type(None))
-    environments = _environments(config)
-    return {
-        "task": {
-            "id": config.env if isinstance(config.env, str) else getattr(config.env, "__name__", str(config.env)),
-            "preprocessing": "RLlib's environment and connectors",
-            "frame_skip": "unknown",
-            "goals": [],
-            "clip_reward": "unknown",
-        },
-        "config": {
-            "rllib": {key: value for key, value in config.to_dict().items() if isinstance(value, simple)},
-            "noise": {
-                "every": settings["every"],
-                "blocks": settings["blocks"],
-                "blocks_of": "environments" if environments >= FEWEST_BLOCKS else "episodes",
-            },
-        },
-        "seed": config.seed,
-        "command": sys.argv,
-        "commit": find_commit(),
-        "versions": find_versions(),
-        "machine": report["machine"],
-        "device": report["device"],
-        "precision": "float32",
-        "threads": report["threads"],
-        "parameters": report["parameters"],
-    }

@@ -24,7 +24,8 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode  # noqa: E402
 
 from agents.config import NoiseSettings, default_config  # noqa: E402
 from agents.learner import Learner  # noqa: E402
-from agents.rllib import KeepsRecord, NoiseLearner, deal_episodes, measure_noise  # noqa: E402
+from agents.rllib import NoiseLearner, deal_episodes, measure_noise  # noqa: E402
+from agents.rllib_record import KeepsRecord  # noqa: E402
 from benchmarks.cli import main  # noqa: E402
 from envs import find_task  # noqa: E402
 from rlscale.errors import UsageError  # noqa: E402
@@ -156,7 +157,7 @@ def test_only_every_mth_update_is_measured_and_optimizer_steps_are_counted(tmp_p
     seen = []
     for _ in range(4):
         records, report = measured(learner, sampled(fragment, ends), minibatch_size=rows)
-        assert 0 < report["learning_seconds"]
+        assert report["learning_seconds"] > 0
         assert (report["noise_seconds"] > 0) == bool(records)
         assert report["noise_seconds"] < report["learning_seconds"]
         seen.append((report["optimizer_steps"], records["joint"].optimizer_step if records else None))
@@ -168,7 +169,7 @@ def test_training_is_the_same_with_and_without_the_measurement(tmp_path):
     """Parameters after two shuffled updates, and what RLlib reports of its loss."""
     after, losses = [], []
     for config in (ppo(num_epochs=3), measure_noise(ppo(num_epochs=3), tmp_path / "run", every=1)):
-        np.random.seed(0)  # noqa: NPY002: what RLlib shuffles by
+        np.random.seed(0)  # noqa: NPY002  (what RLlib shuffles by)
         torch.manual_seed(0)
         learner = built(config)
         for turn in range(2):
@@ -208,7 +209,9 @@ def test_padded_sequences_of_a_recurrent_module_count_their_true_steps(tmp_path)
     config = ppo(vf_clip_param=1e9, minibatch_size=1000).rl_module(model_config=model)
     learner = built(measure_noise(config.learners(learner_class=Watched), tmp_path / "run", every=1, blocks=BLOCKS))
     fragment, ends = experience()
-    episodes = sampled(fragment, ends, {Columns.STATE_OUT: {"h": np.zeros((1, 8), np.float32), "c": np.zeros((1, 8), np.float32)}})
+    episodes = sampled(
+        fragment, ends, {Columns.STATE_OUT: {"h": np.zeros((1, 8), np.float32), "c": np.zeros((1, 8), np.float32)}}
+    )
     expected = []
     measure = learner._measure
 
@@ -278,7 +281,7 @@ def test_settings_that_make_no_sense_are_refused(tmp_path):
         with pytest.raises(UsageError) as refusal:
             measure_noise(ppo(), tmp_path / "run", **settings)
         assert refusal.value.field == field
-    with pytest.raises(UsageError, match="run: .* exists already"):
+    with pytest.raises(UsageError, match=r"run: .* exists already"):
         measure_noise(ppo(), tmp_path)
 
 
@@ -384,5 +387,3 @@ def test_a_learner_class_set_afterwards_is_told(tmp_path, small_ray):
     with pytest.raises(UsageError, match="Call measure_noise last"):
         algorithm.train()
     algorithm.stop()
-
-
