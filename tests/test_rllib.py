@@ -24,12 +24,12 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode  # noqa: E402
 
 from agents.config import NoiseSettings, default_config  # noqa: E402
 from agents.learner import Learner  # noqa: E402
-from agents.rllib import NoiseLearner, deal_episodes, measure_noise  # noqa: E402
+from agents.rllib import MeasuresNoise, NoiseLearner, deal_episodes, measure_noise  # noqa: E402
 from agents.rllib_record import KeepsRecord  # noqa: E402
 from benchmarks.cli import main  # noqa: E402
 from envs import find_task  # noqa: E402
 from rlscale.errors import UsageError  # noqa: E402
-from rlscale.noise import estimate  # noqa: E402
+from rlscale.noise import block_statistics, estimate  # noqa: E402
 from rlscale.runs import read_run  # noqa: E402
 from rlscale.summary import noise_over_run  # noqa: E402
 
@@ -231,6 +231,25 @@ def test_padded_sequences_of_a_recurrent_module_count_their_true_steps(tmp_path)
     assert (statistics.size * statistics.dot).sum() / statistics.size.sum() == pytest.approx(expected[0], rel=1e-4)
 
 
+def test_statistics_are_of_the_sum_over_learners(monkeypatch):
+    """Two learners with shares of the same blocks, exchanged by hand, against one that holds everything."""
+    rng = np.random.default_rng(0)
+    sizes = np.array([[5.0, 0, 7, 3], [2, 4, 0, 1]])  # (learners, blocks)
+    sums = torch.from_numpy(rng.normal(size=(2, 4, 11))).float() * torch.from_numpy(sizes > 0)[..., None]
+    expected = block_statistics(sums.sum(0) / torch.from_numpy(sizes.sum(0)).float()[:, None], sizes.sum(0))
+    theirs = [sums[1], torch.from_numpy(sizes[1])]
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor: tensor.add_(theirs.pop(0)))
+
+    class First(MeasuresNoise):
+        distributed, _steps = True, 3
+
+    (record,) = First()._reduce({"joint": sums[0].clone()}, torch.from_numpy(sizes[0]).clone())
+    assert (record.head, record.kind, record.optimizer_step) == ("joint", "rollout", 3)
+    np.testing.assert_array_equal(record.statistics.size, expected.size)
+    np.testing.assert_allclose(record.statistics.square, expected.square, rtol=1e-6)
+    np.testing.assert_allclose(record.statistics.dot, expected.dot, rtol=1e-5)
+
+
 def test_environments_keep_their_block():
     ids = ["a@0_0", "b@9_1", "c@4_2", "a@0_3", "d@5"]
     assert deal_episodes(ids, [5] * 5, 10, 10) == [0, 9, 4, 0, 5]
@@ -300,7 +319,7 @@ def test_the_callbacks_of_a_user_stay(tmp_path):
 @pytest.fixture(scope="module")
 def small_ray():
     """A Ray instance for RLlib's own actors."""
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR", _node_ip_address="127.0.0.1")
+    ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     yield
     ray.shutdown()
 
@@ -347,6 +366,7 @@ def test_the_page_s_example_runs_and_its_record_is_read(tmp_path, monkeypatch, c
     assert logged - defined == set()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")  # what Ray Train, which starts RLlib's learners, says of Ray Data
 def test_two_learners_measure_the_whole_batch(tmp_path, small_ray):
     config = ppo().learners(num_learners=2).env_runners(num_env_runners=1, num_envs_per_env_runner=8)
     algorithm = measure_noise(config, tmp_path / "run", every=1, blocks=8).build_algo()
