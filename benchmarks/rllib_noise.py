@@ -27,7 +27,7 @@ class Options:
     """Calls of `train()`."""
     environments: int = 16
     """Environments, on two env runners."""
-    steps: int = 256
+    steps: int = 128
     """Steps of each of them in a batch."""
     epochs: int = 10
     """Passes over the batch."""
