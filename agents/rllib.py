@@ -35,7 +35,7 @@ try:
     from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS_KEY
     from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
-    from agents.rllib_record import SETTINGS, KeepsRecord, environments_of, refuse_existing
+    from agents.rllib_record import SETTINGS, KeepsRecord, command_line, environments_of, refuse_existing
 except ImportError as error:
     raise UsageError("agents.rllib", f"RLlib cannot be imported ({error})", "Run: pip install 'rlscale[rllib]'") from None
 
@@ -90,7 +90,7 @@ def measure_noise(config: Any, run: str | Path, *, every: int = 4, blocks: int =
         learner = type(f"Noise{learner.__name__}", (MeasuresNoise, learner), {})
     config.learners(
         learner_class=learner,
-        learner_config_dict={SETTINGS: {"run": str(folder), "every": every, "blocks": blocks}},
+        learner_config_dict={SETTINGS: {"run": str(folder), "every": every, "blocks": blocks, "command": command_line()}},
     )
     others = config.callbacks_class if isinstance(config.callbacks_class, list | tuple) else [config.callbacks_class]
     # First, because it names episodes, which others may look at.

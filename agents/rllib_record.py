@@ -17,7 +17,7 @@ from agents.machine import find_commit, find_versions
 from rlscale.errors import UsageError
 from rlscale.runs import Run, pack_statistics, read_run
 
-__all__ = ["SETTINGS", "KeepsRecord", "environments_of", "refuse_existing"]
+__all__ = ["SETTINGS", "KeepsRecord", "command_line", "environments_of", "refuse_existing"]
 
 SETTINGS = "rlscale"  # key in `learner_config_dict`, and of what env runners report
 
@@ -30,6 +30,12 @@ def refuse_existing(folder: Path) -> None:
     """
     if folder.exists():
         raise UsageError("run", f"{folder} exists already and is never overwritten", "Name another folder, one a trial")
+
+
+def command_line() -> list[str]:
+    """What the user typed, asked where the job is configured: the algorithm may run in a process of Ray's."""
+    name = Path(sys.argv[0]).name
+    return [] if name == "default_worker.py" else [name, *sys.argv[1:]]  # that one names the machine
 
 
 def environments_of(config: Any) -> int:
@@ -178,7 +184,7 @@ def _facts(config: Any, report: dict[str, Any], settings: dict[str, Any]) -> dic
             },
         },
         "seed": config.seed,
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": settings["command"],
         "commit": find_commit(),
         "versions": find_versions(),
         "machine": report["machine"],

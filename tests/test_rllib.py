@@ -1,5 +1,6 @@
 """RLlib: the blocks measured inside its learner are those of our own, and its job writes a record that our pages read."""
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -326,11 +327,13 @@ def small_ray():
 
 def test_the_page_s_example_runs_and_its_record_is_read(tmp_path, monkeypatch, capsys, small_ray):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["/somewhere/of/mine/script.py", "--seed", "3"])
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "rllib.md").read_text(), re.DOTALL)
     names = {}
     exec(compile(example, "docs/rllib.md", "exec"), names)
     record = read_run(tmp_path / "runs" / "rllib-cartpole")
     assert record.state == "finished"
+    assert record.manifest["command"] == ["script.py", "--seed", "3"]
     assert [row["iteration"] for row in record.rows] == list(range(len(record.rows)))
     assert [bool(row["noise"]) for row in record.rows] == [i % 2 == 0 for i in range(len(record.rows))]
     for row in record.rows:
@@ -347,7 +350,9 @@ def test_the_page_s_example_runs_and_its_record_is_read(tmp_path, monkeypatch, c
         assert reported["trace_cov"] == pytest.approx(noise.trace_cov, rel=1e-6)
         assert reported["grad_sq"] == pytest.approx(noise.grad_sq, rel=1e-6)
         assert reported["b_simple_low"] == pytest.approx(noise.interval[0], rel=1e-6)
-        assert reported.get("b_simple") == (noise.b_simple and pytest.approx(noise.b_simple, rel=1e-6))
+        # Where it is not resolved RLlib shows what it shows of any figure that was not reported this time.
+        expected = math.nan if noise.b_simple is None else noise.b_simple
+        assert reported.get("b_simple", math.nan) == pytest.approx(expected, rel=1e-6, nan_ok=True)
     times = names["result"]["learners"]["__all_modules__"]
     assert times["noise_seconds"] == record.rows[-1]["noise_seconds"]
     assert times["noise_share_of_learner"] == pytest.approx(times["noise_seconds"] / record.rows[-1]["learning_seconds"])
