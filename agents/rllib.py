@@ -192,10 +192,11 @@ class MeasuresNoise:
         """The rows of each block: those of its environments, or of its episodes; a block can be empty."""
         length = self.module[DEFAULT_MODULE_ID].model_config["max_seq_len"] if self._sequences else 1
         ends = np.cumsum([math.ceil(len(episode) / length) for episode in episodes])
-        if not len(ends) or ends[-1] != len(batch[Columns.LOSS_MASK]):
+        there, expected = len(batch[Columns.LOSS_MASK]), int(ends[-1]) if len(ends) else 0
+        if there != expected:
             raise UsageError(
                 "config.learners(learner_connector=…)",
-                f"the train batch has {len(batch[Columns.LOSS_MASK]):,} rows, not the {int(ends[-1]):,} of its episodes",
+                f"the train batch has {there:,} rows, not the {expected:,} of its episodes",
                 "Leave RLlib's rows as they are",
             )
         rows = [np.arange(end - math.ceil(len(e) / length), end) for e, end in zip(episodes, ends, strict=True)]

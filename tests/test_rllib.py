@@ -267,6 +267,14 @@ def test_of_few_environments_whole_episodes_are_dealt():
     assert deal_episodes(ids[:4], [10] * 4, 2, 8, rank=1, learners=2) == [4, 5, 6, 7]
 
 
+def test_a_batch_whose_rows_are_not_those_of_its_episodes_is_refused(tmp_path):
+    """As a learner connector of the user's own may leave it."""
+    learner = built(measure_noise(ppo(), tmp_path / "run"))
+    episodes = sampled(*experience())
+    with pytest.raises(UsageError, match=r"the train batch has 7 rows, not the 1\d\d of its episodes"):
+        learner.see({Columns.LOSS_MASK: torch.ones(7, dtype=bool)}, episodes)
+
+
 def test_episodes_that_do_not_tell_their_environment_are_refused():
     with pytest.raises(UsageError, match=r"config\.callbacks_class: episodes do not tell"):
         deal_episodes(["a@0", "b"], [1, 1], 10, 4)
