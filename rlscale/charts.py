@@ -149,16 +149,16 @@ def speed_chart(run: RunRecord) -> Any:
     """Observations per second: sampling, learning, end to end."""
     rows = run.rows
     size = max(1, -(-len(rows) // 150))
-    data = []
+    data, before = [], 0.0
     for start in range(0, len(rows), size):
         part = rows[start : start + size]
         count = sum(row["batch_observations"] for row in part)
-        seconds = {name: sum(row[f"{name}_seconds"] for row in part) for name in ("sampling", "transfer", "learning")}
-        for name, value in (
-            ("sampling", seconds["sampling"]),
-            ("learning", seconds["learning"]),
-            ("end to end", sum(seconds.values())),
-        ):
+        seconds = {name: sum(row[f"{name}_seconds"] or 0.0 for row in part) for name in ("sampling", "transfer", "learning")}
+        # Where sampling and learning overlap, transfer is null and the parts add up to more than the whole.
+        overlaps = any(row["transfer_seconds"] is None for row in part)
+        elapsed = part[-1]["seconds"] - before if overlaps else sum(seconds.values())
+        before = part[-1]["seconds"]
+        for name, value in (("sampling", seconds["sampling"]), ("learning", seconds["learning"]), ("end to end", elapsed)):
             if value > 0:
                 data.append({"observations": part[-1]["observations"], "rate": count / value, "part": name})
     chart = (

@@ -95,9 +95,8 @@ def write_comparison(
     for sweep in comparison.sweeps:
         body.append(_sweep_details(sweep))
     for run in comparison.runs:
-        body.append(
-            _details(f"{run.name} (single run)", run.manifest, run.folder, [int(run.manifest["seed"])], run.manifest["config"])
-        )
+        seeds = [] if run.manifest["seed"] is None else [int(run.manifest["seed"])]  # a job of RLlib need not have one
+        body.append(_details(f"{run.name} (single run)", run.manifest, run.folder, seeds, run.manifest["config"]))
     write_page(page, f"{title}: critical batch size", body, charts.specifications)
     if figures is not None:
         _write_figures(charts.figures, figures)

@@ -14,7 +14,7 @@ from rlscale.runs import Run, pack_statistics, read_run
 from rlscale.summary import noise_over_run, noise_windows, returns, time_shares
 
 
-def make_run(folder, *, resolved=True, iterations=40, episodes=3):
+def make_run(folder, *, resolved=True, iterations=40, episodes=3, transfer=0.1):
     facts = {
         "task": {"id": "atari/pong", "preprocessing": "grey", "frame_skip": 4, "goals": [-19, 0]},
         "config": {"task": "atari/pong", "seed": 0, "update": {"epochs": 1, "note": "<script>alert(1)</script>"}},
@@ -44,7 +44,7 @@ def make_run(folder, *, resolved=True, iterations=40, episodes=3):
                 "episodes": episodes,
                 "return_mean": float(i) if episodes else None,
                 "sampling_seconds": 0.5,
-                "transfer_seconds": 0.1,
+                "transfer_seconds": transfer,
                 "learning_seconds": 1.0,
                 "noise_seconds": 0.1,
                 "noise": [{"head": "policy", "kind": "rollout", "optimizer_step": i, **pack_statistics(statistics)}],
@@ -150,3 +150,12 @@ def test_estimates_read_well():
     assert str(Estimate(None, None, "no data")) == "not resolved"
     with pytest.raises(ValueError, match="either a value or the reason"):
         Estimate(None, None)
+
+
+@pytest.mark.parametrize(("transfer", "rate"), [(0.1, 128 / 1.6), (None, 128 / 2.0)])
+def test_where_sampling_and_learning_overlap_the_whole_is_not_the_sum_of_its_parts(tmp_path, transfer, rate):
+    """A row's parts take 0.5 + 0.1 + 1 seconds, the iteration 2."""
+    page = tmp_path / "page.html"
+    write_report([make_run(tmp_path / "run", transfer=transfer)], page)
+    points = [point for chart in charts_of(page) for point in chart.get("data", {}).get("values", []) if "rate" in point]
+    assert {round(p["rate"], 6) for p in points if p["part"] == "end to end"} == {round(rate, 6)}
