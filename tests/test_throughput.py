@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import t as student
 
 from rlscale.throughput import fit_throughput
 
@@ -82,6 +83,15 @@ def test_fewer_counts_identify_less():
     assert four.rate.value is None
     assert four.predict(4).value == pytest.approx(7000)
     assert four.predict(4).interval is None
+
+
+def test_one_count_has_students_interval():
+    """Of the mean logarithm of its readings."""
+    rates = np.array([1800.0, 1900.0, 1750.0, 1850.0])
+    logs = np.log(rates)
+    half = student.ppf(0.975, 3) * logs.std(ddof=1) / 2
+    found = fit_throughput([1] * 4, rates).rate
+    assert found.interval == pytest.approx((math.exp(logs.mean() - half), math.exp(logs.mean() + half)), rel=1e-6)
 
 
 def test_a_count_that_errs_widens_the_interval():
