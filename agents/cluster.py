@@ -12,7 +12,7 @@ from typing import Any
 
 from rlscale.errors import UsageError
 
-__all__ = ["connect", "disconnect", "spilled_bytes", "store_bytes"]
+__all__ = ["connect", "disconnect", "free_cpus", "spilled_bytes", "store_bytes"]
 
 PATIENCE_SECONDS = 3.0
 
@@ -74,6 +74,13 @@ def store_bytes() -> int:
 
     here = ray.get_runtime_context().get_node_id()
     return int(next(node["Resources"].get("object_store_memory", 0) for node in ray.nodes() if node["NodeID"] == here))
+
+
+def free_cpus() -> int:
+    """CPUs of the cluster that nobody has reserved."""
+    import ray
+
+    return int(ray.available_resources().get("CPU", 0))
 
 
 def spilled_bytes() -> int:
