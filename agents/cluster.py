@@ -30,6 +30,9 @@ def connect(address: str | None, cpus: int, store: int | None = None) -> None:
             cluster is too small.
     """
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # keeps Ray from a warning on every CPU actor
+    # Lost actors and nodes are told by the run, in a line; Ray would print a paragraph for each.
+    told = "A worker died or was killed|has been marked dead|cannot be scheduled right now"
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", told)
     import ray
 
     if ray.is_initialized():

@@ -84,7 +84,7 @@ class MistakenBandit(Bandit):
 
     def step(self, actions):
         self.taken += 1
-        return super().step(actions // (10 - self.taken))
+        return super().step(actions * (1 // (10 - self.taken)))
 
 
 def broken(num_envs: int):

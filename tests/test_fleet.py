@@ -4,7 +4,6 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-import ray
 import torch
 
 from agents.fleet import LocalFleet, RayFleet
