@@ -133,10 +133,13 @@ class RolloutActors:
         """
         for _ in range(lost):
             self.summon()
+        # More than the cluster has CPUs for cannot come now, and need not be waited for.
+        room = int(self._ray.cluster_resources().get("CPU", 0)) // self._settings.threads - len(self.standing)
+        expected = min(lost, room)
         newcomers: list[int] = []
         deadline = time.monotonic() + REPLACE_SECONDS
-        while len(newcomers) < lost and self._coming and (left := deadline - time.monotonic()) > 0:
-            newcomers += self.welcome(lost - len(newcomers), left)
+        while len(newcomers) < expected and self._coming and (left := deadline - time.monotonic()) > 0:
+            newcomers += self.welcome(expected - len(newcomers), left)
         if self.standing:
             return newcomers
         if self._coming:
