@@ -37,6 +37,7 @@ class RolloutActors:
     Args:
         settings: of the workers; `threads` CPUs are reserved for each.
         held: for each actor to begin with, the generations of its groups, by number.
+        fewest: how many of them must start now; the others may come later.
 
     Attributes:
         standing: handles of the actors that work, by number.
@@ -44,11 +45,11 @@ class RolloutActors:
         coming: how many are summoned and not there yet.
 
     Raises:
-        UsageError: they did not all start.
+        UsageError: too few started.
         LostWorkerError: one died at its start.
     """
 
-    def __init__(self, settings: WorkerSettings, held: Sequence[dict[int, int]]) -> None:
+    def __init__(self, settings: WorkerSettings, held: Sequence[dict[int, int]], fewest: int) -> None:
         import ray
 
         self._ray, self._settings = ray, settings
@@ -69,15 +70,17 @@ class RolloutActors:
         for groups in held:
             self.summon(groups)
         starting = [answer for _, answer in self._coming.values()]
-        _, late = ray.wait(starting, num_returns=actors, timeout=START_SECONDS)
-        if late:
+        ready, late = ray.wait(starting, num_returns=actors, timeout=START_SECONDS)
+        if len(ready) < fewest:
             self.close()
             raise UsageError(
                 "--actors",
                 f"{len(late)} of {actors} did not start within {START_SECONDS} s; the cluster may be busy",
                 "Use fewer actors, or wait until CPUs are free ('ray status' shows them)",
             )
-        for number, (actor, answer) in self._coming.items():
+        for number, (actor, answer) in list(self._coming.items()):
+            if answer in late:
+                continue
             try:
                 self.where[number] = ray.get(answer)
             except ray.exceptions.RayError as error:
@@ -85,7 +88,7 @@ class RolloutActors:
                     raise
                 raise LostWorkerError(f"a rollout worker {loss}") from error
             self.standing[number] = actor
-        self._coming.clear()
+            del self._coming[number]
 
     @property
     def coming(self) -> int:
@@ -98,7 +101,9 @@ class RolloutActors:
         self._coming[number] = actor, actor.prepare.remote(groups or {})
 
     def summon_where_free(self, most: int) -> None:
-        """Summon as many as there are CPUs for that nobody uses."""
+        """Summon as many as there are CPUs for that nobody uses; not where actors keep failing at their start."""
+        if self._failed_starts >= MOST_STRIKES:
+            return
         for _ in range(min(free_cpus() // self._settings.threads, most)):
             self.summon()
 
@@ -117,6 +122,9 @@ class RolloutActors:
                 self._why = describe_loss(error, "at its start") or f"failed at its start: {first_line(error)}"
                 if self._failed_starts < MOST_STRIKES:
                     self.summon()
+                elif self.standing:
+                    left = f"The run goes on with {len(self.standing)}"
+                    print(f"rlscale: the next rollout worker {self._why}. {left}", file=sys.stderr, flush=True)
                 continue
             self._failed_starts = 0
             self.standing[number] = actor

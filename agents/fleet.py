@@ -210,7 +210,8 @@ class RayFleet:
         self._ray = ray
         self._groups = settings.workers * settings.groups
         self._placement = Placement(self._groups, settings.workers if actors is None else actors, settings.generation)
-        self._actors = RolloutActors(settings, self._placement.held())
+        held = self._placement.held()
+        self._actors = RolloutActors(settings, held, fewest=1 if grows else len(held))
         self._straggler_seconds, self._grows = straggler_seconds, grows
         self._most = most_fragments
         self._wanted: deque[tuple[Any, int]] = deque()
@@ -223,6 +224,10 @@ class RayFleet:
         self._strikes: dict[int, int] = {}  # by group: losses of those who were to make its next fragment
         self._losses: list[Loss] = []
         self._looked = time.monotonic()
+        for number in set(range(len(held))) - set(self._actors.standing):  # somebody else was quicker to take its CPUs
+            moved = self._placement.held_by(number)
+            self._placement.share_out(moved, self._actors.standing)
+            self._make_afresh(moved)
 
     @property
     def actors(self) -> int:

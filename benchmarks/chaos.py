@@ -2,11 +2,11 @@
 
     python -m benchmarks.chaos [--seconds N] [--kill-seconds N] [--disturbed N] [--undisturbed N] [--out FILE]
 
-The disturbed runs are `rlscale train TASK --actors auto` on a Ray cluster of this script's own, two nodes on this machine. The
-second node joins when the run has begun, dies after a third of its time, and comes back after two thirds; meanwhile a random rollout
-actor gets SIGKILL every few seconds. Checked in the record: every iteration has one fragment of every group, and none enters twice.
-The undisturbed runs make as many observations with other seeds; whether the disturbed ones learn as well is told by the interval in
-which one more undisturbed run would lie with 95%.
+The disturbed runs are `rlscale train TASK --actors auto` on a Ray cluster of this script's own, two nodes on this machine.
+The second node joins when the run has begun, dies after a third of its time, and comes back after two thirds; meanwhile a
+random rollout actor gets SIGKILL every few seconds. Checked in the record: every iteration has one fragment of every group,
+and none enters twice. The undisturbed runs make as many observations with other seeds; whether the disturbed ones learn as
+well is told by the interval in which one more undisturbed run would lie with 95%.
 """
 
 from __future__ import annotations
