@@ -5,14 +5,11 @@ Which of them makes which fragment, and who is lost, is decided in `agents.fleet
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
-import signal
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,7 +38,7 @@ class RolloutActors:
 
     Attributes:
         standing: handles of the actors that work, by number.
-        where: node and process of each of them.
+        where: the node that each of them is on.
         coming: how many are summoned and not there yet.
 
     Raises:
@@ -63,7 +60,7 @@ class RolloutActors:
         )
         self._reference = ray.put(pickle_settings(settings, settings.task))
         self.standing: dict[int, Any] = {}
-        self.where: dict[int, tuple[str, int]] = {}
+        self.where: dict[int, str] = {}
         self._coming: dict[int, tuple[Any, Any]] = {}  # handle, and what it answers once it stands
         self._begun = 0
         self._failed_starts, self._why = 0, ""
@@ -160,15 +157,10 @@ class RolloutActors:
         none = f"there was no room for another within {LAST_SECONDS} s" if self._coming else f"the next one {self._why}"
         raise LostWorkerError(f"a rollout worker {why}; none is left, and {none}")
 
-    def end(self, number: int, *, hung: bool) -> None:
-        """End what may be left of a lost actor."""
-        actor, (node, process) = self.standing.pop(number), self.where.pop(number)
-        self._ray.kill(actor)
-        if hung and node == self._ray.get_runtime_context().get_node_id():
-            # One that is stopped does not hear Ray, and would keep its CPUs.
-            with contextlib.suppress(OSError):
-                if b"RolloutActor" in Path(f"/proc/{process}/cmdline").read_bytes():
-                    os.kill(process, signal.SIGKILL)
+    def end(self, number: int) -> None:
+        """End what may be left of a lost actor; one that does not listen Ray kills within seconds."""
+        del self.where[number]
+        self._ray.kill(self.standing.pop(number))
 
     def close(self) -> None:
         """End them all."""
@@ -190,13 +182,13 @@ class RolloutActor:
         self._worker = RolloutWorker(pickle.loads(settings), actor, {})
         self._acting: int | None = None
 
-    def prepare(self, groups: dict[int, int]) -> tuple[str, int]:
-        """Make the environments of these groups, {number: generation}; the node and process that this is."""
+    def prepare(self, groups: dict[int, int]) -> str:
+        """Make the environments of these groups, {number: generation}; the node that this is on."""
         import ray
 
         for number, generation in groups.items():
             self._worker.make_group(number, generation)
-        return ray.get_runtime_context().get_node_id(), os.getpid()
+        return ray.get_runtime_context().get_node_id()
 
     def drop(self, group: int) -> None:
         """The group has moved elsewhere."""

@@ -333,9 +333,7 @@ class RayFleet:
                     if kind_of_loss(other) is not None:
                         found.setdefault(answers[answer], other)
         nodes = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
-        dead = {
-            actor: ("node lost", "died with its node") for actor, (node, _) in self._actors.where.items() if node not in nodes
-        }
+        dead = {actor: ("node lost", "died with its node") for actor, node in self._actors.where.items() if node not in nodes}
         for actor, what in found.items():
             kind = kind_of_loss(what) or "died"
             by_node = kind == "died" and (actor in dead or "node has died" in str(what))
@@ -360,7 +358,7 @@ class RayFleet:
             groups = sorted({*self._placement.held_by(number), *(asked.group for asked in outstanding)} - set(loss_of))
             losses.append(Loss(what, number, groups, 0, None, noticed))
             loss_of |= dict.fromkeys(groups, losses[-1])
-            self._actors.end(number, hung=what == "hung")
+            self._actors.end(number)
             self._count_strike(outstanding, why)
         self._losses += losses
         newcomers = self._actors.replace(len(lost), " and ".join(dict.fromkeys(why for _, why in lost.values())))

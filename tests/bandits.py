@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -74,6 +75,14 @@ class DeadlyBandit(Bandit):
         self.taken += 1
         if self.taken == 10:
             os._exit(1)
+        return super().step(actions)
+
+
+class SlowBandit(Bandit):
+    """A tenth of a second for a step."""
+
+    def step(self, actions):
+        time.sleep(0.1)
         return super().step(actions)
 
 

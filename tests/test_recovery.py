@@ -23,7 +23,7 @@ from agents.worker import RolloutWorker
 
 
 def process_of(fleet, actor):
-    return fleet._actors.where[actor][1]
+    return ray.get(fleet._actors.standing[actor].__ray_call__.remote(lambda actor: os.getpid()))
 
 
 def take(fleet, fragments):
@@ -133,6 +133,41 @@ def test_both_actors_at_once_and_again(ray_instance, make_fleet):
     assert all(loss.what == "died" and loss.recovery_seconds is not None for loss in losses)
 
 
+def test_all_that_hang_are_found_in_one_wait(ray_instance, make_fleet):
+    settings = settings_for("classic/cartpole", workers=2)
+    fleet = make_fleet(settings, 4, straggler_seconds=3.0)
+    for actor in (0, 1):
+        os.kill(process_of(fleet, actor), signal.SIGSTOP)
+    fleet.request(weights_for(settings), 0, 4)
+    assert identities(take(fleet, 4)) == [(0, 1, 0), (1, 1, 0), (0, 1, 1), (1, 1, 1)]
+    one, other = fleet.losses()
+    assert one.what == other.what == "hung"
+    assert one.noticed == other.noticed
+
+
+def test_an_actor_lost_after_its_groups_had_moved_away(ray_instance, make_fleet):
+    """What it still had to make for groups that are elsewhere by now is made there, and in order."""
+    settings = settings_for("classic/cartpole", groups=4)
+    weights = weights_for(settings)
+    fleet = make_fleet(settings, 8, grows=True)
+    victim = process_of(fleet, 0)
+    os.kill(victim, signal.SIGSTOP)
+    fleet.request(weights, 0, 4)
+    fleet._actors.summon()
+    deadline = time.monotonic() + 60
+    while fleet.actors < 2:
+        assert time.monotonic() < deadline
+        fleet._grow()
+    fleet.request(weights, 1, 4)
+    os.kill(victim, signal.SIGKILL)
+    taken = take(fleet, 8)
+    assert identities(taken) == [(0, 1, 0), (1, 1, 0), (2, 2, 0), (3, 2, 0), (0, 1, 1), (1, 1, 1), (2, 2, 1), (3, 2, 1)]
+    assert [f.policy_version for f in taken] == [0] * 4 + [1] * 4
+    (loss,) = fleet.losses()
+    assert (loss.actor, loss.groups, loss.fragments, loss.replaced_by) == (0, [0, 1, 2, 3], 8, 2)
+    assert [f.actor for f in taken] == [2, 2, 1, 1] * 2
+
+
 def occupy():
     """An actor of somebody else's that takes the next CPU that is free."""
 
@@ -170,6 +205,24 @@ def test_no_room_for_a_replacement(ray_instance, make_fleet, monkeypatch):
     assert [f.generation for f in last] == [0, 1, 1, 2]
     assert len(set(identities(taken + last))) == len(taken + last)
     assert fleet.losses() == []
+
+
+def test_whoever_has_much_to_do_does_not_hang(ray_instance, make_fleet, monkeypatch):
+    """The survivor has more before it than it can make within the bound. As long as fragments come it is left in peace."""
+    monkeypatch.setattr(agents.actors, "REPLACE_SECONDS", 1)
+    monkeypatch.setattr("agents.fleet.START_SECONDS", 0)
+    settings = settings_for("bandits:SlowBandit", workers=2, groups=2)
+    fleet = make_fleet(settings, 8, straggler_seconds=3.0)
+    blocker = occupy()
+    os.kill(process_of(fleet, 1), signal.SIGKILL)
+    ray.get(blocker.ready.remote(), timeout=60)
+    try:
+        fleet.request(weights_for(settings), 0, 8)
+        taken = take(fleet, 8)
+    finally:
+        ray.kill(blocker)
+    assert {f.actor for f in taken} == {0}
+    assert [loss.actor for loss in fleet.losses()] == [1]
 
 
 def test_nobody_is_left(ray_instance, make_fleet, monkeypatch, capsys):
