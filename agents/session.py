@@ -140,12 +140,12 @@ class Session:
             self.fleet = LocalFleet(settings)
             return
         actors = self.config.actors
-        if self.config.elastic:
-            actors = min(max(free_cpus() // rollout.actor_cpus, 1), self.plan.groups)
+        if self.config.elastic and rollout.ray_address is not None:
+            actors = max(free_cpus() // rollout.actor_cpus, 1)
         self.fleet = RayFleet(
             settings,
             self.plan.most_fragments,
-            actors=actors,
+            actors=min(actors, self.plan.groups),
             straggler_seconds=rollout.straggler_seconds,
             grows=self.config.elastic,
         )

@@ -179,7 +179,8 @@ def read(folder: Path) -> dict[str, Any]:
     record = read_run(folder)
     rows = record.rows
     rollout = record.manifest["config"]["rollout"]
-    groups = rollout["environments"] // record.manifest["memory"]["environments"]
+    environments = record.manifest["memory"]["environments"]
+    groups, fragment = rollout["environments"] // environments, environments * rollout["rollout_length"]
     entered = [
         (group, generation, index)
         for row in rows
@@ -198,8 +199,7 @@ def read(folder: Path) -> dict[str, Any]:
         "iterations": len(rows),
         "observations": rows[-1]["observations"],
         "seconds": rows[-1]["seconds"],
-        "steps_per_iteration": rollout["environments"] * rollout["rollout_length"],
-        "batch_observations": sorted({row["batch_observations"] for row in rows}),
+        "steps_per_iteration": sorted({row["fragments"] * fragment for row in rows}),  # those that only reset included
         "every_group_once_an_iteration": whole,
         "fragments": len(entered),
         "fragments_twice": len(entered) - len(set(entered)),
@@ -226,12 +226,12 @@ def report(options: Options, runs: list[dict[str, Any]]) -> None:
     rows = []
     for run in harmed:
         recovered = [loss["recovery_seconds"] for loss in run["losses"] if loss["recovery_seconds"] is not None]
-        sizes = run["batch_observations"]
+        sizes = run["steps_per_iteration"]
         rows.append(
             [
                 str(run["seed"]),
                 f"{run['iterations']:,}",
-                str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} … {sizes[-1]}",
+                " and ".join(f"{size:,}" for size in sizes),
                 "yes" if run["every_group_once_an_iteration"] else "NO",
                 str(run["fragments_twice"]),
                 str(len(run["losses"])),
@@ -239,7 +239,7 @@ def report(options: Options, runs: list[dict[str, Any]]) -> None:
                 f"{run['longest_iteration_seconds']:.1f}",
             ]
         )
-    columns = ["seed", "iterations", "observations each", "every group once", "fragments twice", "actors lost"]
+    columns = ["seed", "iterations", "steps each", "every group once", "fragments twice", "actors lost"]
     columns += ["recovery, s: median, most", "longest iteration, s"]
     print_table(f"Disturbed runs, {options.task}, {options.seconds:.0f} s", columns, rows)
     if len(plain) < 2:
