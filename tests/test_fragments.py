@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 def watch(worker):
     """Record what the environments themselves return from now on."""
-    half = worker._groups[2]._halves[0]
+    half = worker._groups[0]._halves[0]
     seen = [half.observation.copy()]
     step = half.env.step
 
