@@ -12,7 +12,7 @@ from typing import Any
 
 from rlscale.errors import UsageError
 
-__all__ = ["connect", "disconnect", "spilled_bytes", "store_bytes"]
+__all__ = ["connect", "disconnect", "free_cpus", "spilled_bytes", "store_bytes"]
 
 PATIENCE_SECONDS = 3.0
 
@@ -30,6 +30,9 @@ def connect(address: str | None, cpus: int, store: int | None = None) -> None:
             cluster is too small.
     """
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # keeps Ray from a warning on every CPU actor
+    # Lost actors and nodes are told by the run, in a line; Ray would print a paragraph for each.
+    told = "A worker died or was killed|has been marked dead|cannot be scheduled right now"
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", told)
     import ray
 
     if ray.is_initialized():
@@ -74,6 +77,13 @@ def store_bytes() -> int:
 
     here = ray.get_runtime_context().get_node_id()
     return int(next(node["Resources"].get("object_store_memory", 0) for node in ray.nodes() if node["NodeID"] == here))
+
+
+def free_cpus() -> int:
+    """CPUs of the cluster that nobody has reserved."""
+    import ray
+
+    return int(ray.available_resources().get("CPU", 0))
 
 
 def spilled_bytes() -> int:

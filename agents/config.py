@@ -6,6 +6,7 @@ The defaults written here are those of ordinary PPO; `default_config` puts in wh
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, Literal
@@ -65,10 +66,12 @@ class Rollout:
     """1 samples the next iteration with the present policy while this one is learned; 0 waits."""
     memory: str | None = None
     """Most memory that fragments may take, for example 12GiB; None: what the machine has to spare."""
-    actors: int = 0
-    """Ray actors that sample side by side; 0 samples in this process."""
+    actors: int | Literal["auto"] = 0
+    """Ray actors that sample side by side; 0 samples in this process; auto: as many as there are CPUs for, also later on."""
     actor_cpus: int = 1
     """CPUs, and threads, of each Ray actor."""
+    straggler_seconds: float | None = None
+    """A Ray actor that finishes no fragment for so long is replaced; None: 30, or 5 times what the slowest took if longer."""
     actor_device: str = "cpu"
     """Where policies act: cpu, or cuda for a machine with more cores than its GPU needs."""
     alternate: bool = False
@@ -234,14 +237,25 @@ class TrainConfig:
         return size // (self.rollout.environments * self.rollout.rollout_length) if isinstance(size, int) else 1
 
     @property
+    def elastic(self) -> bool:
+        """Whether the number of actors follows what the cluster has room for."""
+        return self.rollout.actors == "auto"
+
+    @property
+    def actors(self) -> int:
+        """Ray actors that the run begins with; when elastic, those that this machine's cores allow."""
+        r = self.rollout
+        return max(len(os.sched_getaffinity(0)) // r.actor_cpus, 1) if r.actors == "auto" else r.actors
+
+    @property
     def workers(self) -> int:
-        """Rollout workers: the actors, or the one in this process."""
-        return max(self.rollout.actors, 1)
+        """Rollout workers over which environments are spread evenly; when elastic 1, for groups of them are dealt out singly."""
+        return 1 if self.elastic else max(self.actors, 1)
 
     @property
     def rays(self) -> bool:
         """Whether the run needs Ray."""
-        return self.rollout.actors > 0 or self.update.learners > 1
+        return self.actors > 0 or self.update.learners > 1
 
     @property
     def mini_batch(self) -> int:
@@ -320,11 +334,12 @@ def check_config(config: TrainConfig) -> None:
         "optimizer-steps": b.optimizer_steps,
         "seconds": b.seconds,
         "checkpoint-seconds": config.recording.checkpoint_seconds,
+        "straggler-seconds": r.straggler_seconds,
     }
     require_positive(positive)
     not_negative: dict[str, float | None] = {
         "seed": config.seed,
-        "actors": r.actors,
+        "actors": config.actors,
         "random-first-steps": r.random_first_steps,
         "threads": u.threads,
         "warm-up": u.warm_up,
@@ -350,13 +365,15 @@ def check_config(config: TrainConfig) -> None:
         raise UsageError(
             "--snapshot-growth", f"{growth} does not grow", "Give a factor above 1, for example 1.06, or 0 for no snapshots"
         )
-    if r.actors and r.environments % r.actors:
-        down = max(r.environments // r.actors, 1) * r.actors
+    if r.environments % config.workers:
+        down = max(r.environments // config.workers, 1) * config.workers
         raise UsageError(
             "--environments", f"{r.environments} environments do not divide over {r.actors} actors", f"Use for example {down}"
         )
     if r.ray_address is not None and not config.rays:
         raise UsageError("--ray-address", "there are no actors to place on a cluster", "Give --actors as well")
+    if r.straggler_seconds is not None and not r.actors:
+        raise UsageError("--straggler-seconds", "there are no actors to wait for", "Give --actors as well")
     mini = config.mini_batch
     if mini > config.batch or config.batch % mini:
         raise UsageError(

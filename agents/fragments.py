@@ -19,7 +19,7 @@ class FragmentFacts:
 
     Attributes:
         observations: valid ones.
-        episode_return, episode_length, policy_version, actor, group, seconds: as of the fragment.
+        episode_return, episode_length, policy_version, actor, group, generation, index, seconds: as of the fragment.
     """
 
     observations: int
@@ -28,6 +28,8 @@ class FragmentFacts:
     policy_version: int
     actor: int
     group: int
+    generation: int
+    index: int
     seconds: float
 
 
@@ -55,7 +57,9 @@ class Fragment:
         policy_version: iteration whose policy acted.
         actor: index of the worker that made it.
         group: which set of environments, numbered over all workers in the order in which they take turns.
-        index: how many fragments of that group had been made before.
+        generation: how often these environments had been made before in this run: afresh after a resume, a loss, or a move.
+        index: how many fragments of that group and generation had been made before. (group, generation, index) is the fragment's
+            identity: it never comes twice in a run.
         seconds: seconds the worker took.
     """
 
@@ -74,6 +78,7 @@ class Fragment:
     policy_version: int
     actor: int
     group: int
+    generation: int
     index: int
     seconds: float
 
@@ -87,6 +92,8 @@ class Fragment:
             policy_version=self.policy_version,
             actor=self.actor,
             group=self.group,
+            generation=self.generation,
+            index=self.index,
             seconds=self.seconds,
         )
 

@@ -22,7 +22,7 @@ from rlscale.errors import UsageError
 __all__ = ["STORE_SHARE", "MemoryPlan", "format_bytes", "parse_bytes", "plan_memory"]
 
 FRAGMENT_BYTES = 64 << 20
-ADAPTIVE_ENVIRONMENTS = 8
+GROUP_ENVIRONMENTS = 8  # of a group where groups are dealt out singly
 SMALL_ARRAYS = 27  # bytes of action, rewards, flags, log-probability and value of one observation
 # Measured on Linux with torch's CPU build: private memory of a process that has imported what it needs, and of one Atari
 # environment (ale-py 0.11: emulator, thread-local buffers and four frames).
@@ -79,8 +79,10 @@ def plan_memory(config: TrainConfig, task: Task, budget: int | None = None) -> M
         budget = parse_bytes(r.memory) if r.memory is not None else _spare_bytes(config, size)
     fitting = budget // size
     if config.update.stream:
-        # Each actor makes one while another waits, and each learner reads one.
+        # Each actor makes one while another waits, and each learner reads one. There may come to be as many actors as groups.
         wanted = 2 * config.workers + config.update.learners
+        if config.elastic:
+            wanted = max(wanted, min(2 * groups + config.update.learners, fitting))
         if wanted > fitting:
             raise UsageError(
                 "--memory",
@@ -135,8 +137,8 @@ def _fragment_environments(config: TrainConfig, task: Task) -> int:
     r = config.rollout
     each = r.environments // config.workers
     most = max(FRAGMENT_BYTES // fragment_bytes(task, r.rollout_length, 1), 1)
-    if config.adaptive:
-        most = min(most, ADAPTIVE_ENVIRONMENTS)
+    if config.adaptive or config.elastic:
+        most = min(most, GROUP_ENVIRONMENTS)
     divisors = [d for d in range(1, each + 1) if each % d == 0 and d <= most and (not r.alternate or d % 2 == 0)]
     return max(divisors, default=each)
 
@@ -145,7 +147,7 @@ def _spare_bytes(config: TrainConfig, size: int) -> int:
     """Memory that is free now, less what the run's processes need beside the fragments; with Ray no more than /dev/shm has."""
     r = config.rollout
     learners = config.update.learners
-    needed = PROCESS_BYTES["run"] + r.actors * PROCESS_BYTES["actor"] + config.workers * size
+    needed = PROCESS_BYTES["run"] + config.actors * PROCESS_BYTES["actor"] + max(config.actors, 1) * size
     needed += PROCESS_BYTES["ray"] if config.rays else 0
     needed += learners * PROCESS_BYTES["learner"] if learners > 1 else 0
     if config.task.startswith("atari/"):

@@ -12,7 +12,7 @@ from typing import Any
 from agents.fragments import Fragment
 from envs import Task
 
-__all__ = ["LostWorkerError", "describe_loss", "pickle_settings", "read", "stand_in"]
+__all__ = ["LostWorkerError", "describe_loss", "kind_of_loss", "pickle_settings", "read", "stand_in"]
 
 
 class LostWorkerError(RuntimeError):
@@ -36,20 +36,33 @@ def read(fragment: Any) -> Fragment:
     return found
 
 
-def describe_loss(error: Exception, when: str) -> str | None:
-    """How a Ray process was lost, in a few words; None for an error of the code it ran, which is no loss but a mistake."""
+def kind_of_loss(error: Exception) -> str | None:
+    """How a Ray process was lost: `died`, `out of memory` or `no room`; None for an error of the code it ran, which is a mistake.
+
+    An object that went down with its node counts as `died`.
+    """
     from ray import exceptions
 
     cause = getattr(error, "cause", None)
-    out_of_memory = isinstance(cause, MemoryError) or "can't allocate memory" in str(cause)
-    if isinstance(error, exceptions.OutOfMemoryError) or out_of_memory:
-        return f"ran out of memory {when}: {first_line(cause or error)}"
+    if isinstance(error, exceptions.OutOfMemoryError) or isinstance(cause, MemoryError) or "can't allocate memory" in str(cause):
+        return "out of memory"
     full = exceptions.ObjectStoreFullError | exceptions.OutOfDiskError
     if isinstance(error, full) or isinstance(cause, full):
-        return f"found no room in the object store {when}: {first_line(error)}"
-    if isinstance(error, exceptions.RayActorError | exceptions.ObjectLostError):
-        return f"died {when}: {first_line(error)}"
-    return None
+        return "no room"
+    gone = exceptions.RayActorError | exceptions.ObjectLostError | exceptions.NodeDiedError | exceptions.WorkerCrashedError
+    return "died" if isinstance(error, gone) else None
+
+
+_WORDS = {"died": "died", "out of memory": "ran out of memory", "no room": "found no room in the object store"}
+
+
+def describe_loss(error: Exception, when: str) -> str | None:
+    """The same in a few words, for one line; None where it is no loss."""
+    kind = kind_of_loss(error)
+    if kind is None:
+        return None
+    cause = getattr(error, "cause", None) if kind == "out of memory" else None
+    return f"{_WORDS[kind]} {when}: {first_line(cause or error)}"
 
 
 def first_line(error: BaseException) -> str:

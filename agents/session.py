@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,9 +17,9 @@ import numpy as np
 import torch
 
 from agents.batch import Place, arrange
-from agents.cluster import spilled_bytes, store_bytes
+from agents.cluster import free_cpus, spilled_bytes, store_bytes
 from agents.config import TrainConfig, config_to_dict
-from agents.fleet import Fleet, LocalFleet, RayFleet
+from agents.fleet import Fleet, LocalFleet, Loss, RayFleet, Sampled
 from agents.fragments import FragmentFacts
 from agents.learner import Learner, UpdateResult
 from agents.learners import RemoteLearners
@@ -88,6 +89,7 @@ class Session:
         self.generation = generation
         self.fleet: Fleet | None = None
         self._asked: deque[int] = deque()  # fragments of each iteration batch that was asked for and not taken yet
+        self._latest: dict[int, tuple[int, int]] = {}  # generation and index of each group's fragment that was taken last
         self._spilled = 0
 
     @property
@@ -98,9 +100,10 @@ class Session:
 
     @property
     def cpus(self) -> int:
-        """CPUs that the run's Ray actors reserve."""
-        learners = self.config.update.learners
-        return self.config.rollout.actors * self.config.rollout.actor_cpus + (learners * self.threads if learners > 1 else 0)
+        """CPUs that the run's Ray actors reserve first; with `--actors auto` on an existing cluster the fewest that will do."""
+        rollout, learners = self.config.rollout, self.config.update.learners
+        actors = 1 if self.config.elastic and rollout.ray_address is not None else self.config.actors
+        return actors * rollout.actor_cpus + (learners * self.threads if learners > 1 else 0)
 
     def start(self) -> None:
         """Make the learners, and the environments and their workers.
@@ -133,7 +136,19 @@ class Session:
             alternate=rollout.alternate,
             device=rollout.actor_device,
         )
-        self.fleet = RayFleet(settings, self.plan.most_fragments) if rollout.actors else LocalFleet(settings)
+        if not rollout.actors:
+            self.fleet = LocalFleet(settings)
+            return
+        actors = self.config.actors
+        if self.config.elastic and rollout.ray_address is not None:
+            actors = max(free_cpus() // rollout.actor_cpus, 1)
+        self.fleet = RayFleet(
+            settings,
+            self.plan.most_fragments,
+            actors=min(actors, self.plan.groups),
+            straggler_seconds=rollout.straggler_seconds,
+            grows=self.config.elastic,
+        )
 
     def _store_budget(self) -> int | None:
         """What the object store of an existing Ray can hold, or `--memory` if that is less."""
@@ -150,6 +165,7 @@ class Session:
     def give_up_fleet(self) -> None:
         """End the fleet alone, after a loss: what the learners know can still be saved."""
         if self.fleet is not None:
+            self.generation = self.fleet.generation
             self.fleet.close()
             self.fleet = None
 
@@ -177,7 +193,7 @@ class Session:
             "asked": list(self._asked) if fleet is not None else [],
             "progress": vars(self.progress),
             "window": [(s.size, s.square, s.dot, s.block) for s in self.window.statistics],
-            "generation": self.generation,
+            "generation": self.generation if self.fleet is None else self.fleet.generation,
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -252,6 +268,9 @@ class Session:
             **result.figures,
             "explained_variance": result.explained_variance,
             **_lags(facts, progress.iteration),
+            "fragment_ids": _identities(facts),
+            "actors": self.fleet.actors,
+            "losses": [_loss(loss) for loss in self.fleet.losses()],
             **self._times(facts, result, ended - begin, waited),
             "noise": [
                 {"head": n.head, "kind": n.kind, "optimizer_step": n.optimizer_step, **pack_statistics(n.statistics)}
@@ -261,19 +280,38 @@ class Session:
         progress.iteration += 1
         return row, result
 
+    def _take(self) -> Sampled:
+        """The fleet's next fragment, which has not been taken before."""
+        assert self.fleet is not None
+        sampled = self.fleet.take()
+        facts = sampled.facts
+        identity = facts.generation, facts.index
+        if identity <= self._latest.get(facts.group, (-1, -1)):
+            raise RuntimeError(f"fragment {identity[1]} of generation {identity[0]} of group {facts.group} came twice")
+        self._latest[facts.group] = identity
+        return sampled
+
+    def _for_learner(self, sampled: Sampled) -> Any:
+        """What the learner is given: the fragment as it lies in this process, or its reference for other processes."""
+        return sampled.fragment if sampled.reference is None or isinstance(self.learner, Learner) else sampled.reference
+
     def _hold(self, count: int) -> tuple[list[FragmentFacts], UpdateResult | None, float]:
         """Take a whole batch, learn from it, free it: what was taken, the result, and seconds of waiting for it."""
         assert self.fleet is not None
         assert self.learner is not None
         begin = time.perf_counter()
-        sampled = [self.fleet.take() for _ in range(count)]
+        sampled = [self._take() for _ in range(count)]
         waited = time.perf_counter() - begin
         facts = [s.facts for s in sampled]
         result = None
         if observations := sum(f.observations for f in facts):
             places = arrange([f.group for f in facts], self.plan.environments)
             result = self.learner.learn(
-                [s.fragment for s in sampled], places, self._columns(places), self.progress.iteration, self._rate(observations)
+                [self._for_learner(s) for s in sampled],
+                places,
+                self._columns(places),
+                self.progress.iteration,
+                self._rate(observations),
             )
         sampled.clear()
         self.fleet.release(count)
@@ -289,7 +327,7 @@ class Session:
         places: list[Place] = []
         for number in range(count):
             begin = time.perf_counter()
-            sampled = self.fleet.take()
+            sampled = self._take()
             waited += time.perf_counter() - begin
             facts.append(sampled.facts)
             if first is None:
@@ -297,7 +335,7 @@ class Session:
                 places = arrange([(first + i) % groups for i in range(count)], self.plan.environments)
                 nominal = count * self.plan.environments * self.config.rollout.rollout_length
                 self.learner.begin(places, self._columns(places), self.progress.iteration, self._rate(nominal))
-            self.learner.accept(sampled.fragment, places[number])
+            self.learner.accept(self._for_learner(sampled), places[number])
             del sampled
             self.fleet.release(1)
         return facts, self.learner.finish(), waited
@@ -368,7 +406,7 @@ def _overlaps(config: TrainConfig) -> bool:
 
 def _learner_threads(config: TrainConfig, cores: int) -> int:
     """Of each learner: cores of actors that work meanwhile are left out, for all threads wait for the slowest."""
-    busy = config.rollout.actors * config.rollout.actor_cpus if _overlaps(config) and config.rollout.ray_address is None else 0
+    busy = config.actors * config.rollout.actor_cpus if _overlaps(config) and config.rollout.ray_address is None else 0
     return max((cores - busy) // config.update.learners, 1)
 
 
@@ -376,6 +414,28 @@ def _lags(facts: list[FragmentFacts], iteration: int) -> dict[str, Any]:
     """By how many iterations the policies that acted are older than the one that learns: the most, and of every fragment."""
     lags = [iteration - f.policy_version for f in facts]
     return {"policy_lag": max(lags), "fragments": len(facts), "fragment_lags": [[n, lags.count(n)] for n in sorted(set(lags))]}
+
+
+def _identities(facts: Sequence[FragmentFacts]) -> list[list[int]]:
+    """Which fragments these are: [first group, last group, generation, first index, last index], all of that rectangle."""
+    held: dict[tuple[int, int], list[int]] = {}
+    for f in facts:
+        held.setdefault((f.group, f.generation), []).append(f.index)
+    found: list[list[int]] = []
+    for (group, generation), indices in sorted(held.items()):
+        span = [generation, indices[0], indices[-1]]  # a group's fragments come in order
+        if found and found[-1][1] == group - 1 and found[-1][2:] == span:
+            found[-1][1] = group
+        else:
+            found.append([group, group, *span])
+    return found
+
+
+def _loss(loss: Loss) -> dict[str, Any]:
+    """As the record tells it."""
+    told = asdict(loss)
+    del told["noticed"]
+    return told
 
 
 def _episodes(fragments: list[FragmentFacts]) -> dict[str, Any]:

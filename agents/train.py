@@ -36,12 +36,13 @@ Follow = Callable[[dict[str, Any], list[NoiseRecord]], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: `finished` or `stopped`, and where its record is."""
+    """How a run ended: `finished` or `stopped`, where its record is, and how many rollout actors were lost in this session."""
 
     state: str
     folder: Path
     observations: int
     optimizer_steps: int
+    losses: int = 0
 
 
 def train(
@@ -116,11 +117,11 @@ def _run(session: Session, run: Run, facts: dict[str, Any], checkpoint: dict[str
             segment = {**facts, "first_iteration": session.progress.iteration, "environments": environments}
             del segment["task"]
             run.set_state("running", **facts, segments=[*run.manifest["segments"], segment])
-            _loop(session, run, stop, follow)
+            losses = _loop(session, run, stop, follow)
             state = "stopped" if stop.is_set() and not _finished(session, 0.0) else "finished"
             _save(run, session)
         run.set_state(state, "stopped by the user" if state == "stopped" else None)
-        return Outcome(state, run.folder, session.progress.observations, session.optimizer_steps)
+        return Outcome(state, run.folder, session.progress.observations, session.optimizer_steps, losses)
     except LostWorkerError as error:
         # This process and the learned parameters are still here: only the iteration that was under way is lost.
         with contextlib.suppress(LostWorkerError, OSError):
@@ -138,9 +139,10 @@ def _run(session: Session, run: Run, facts: dict[str, Any], checkpoint: dict[str
         session.close()
 
 
-def _loop(session: Session, run: Run, stop: threading.Event, follow: Follow) -> None:
-    """Iterations until the budget is spent or a stop is asked for."""
+def _loop(session: Session, run: Run, stop: threading.Event, follow: Follow) -> int:
+    """Iterations until the budget is spent or a stop is asked for; how many rollout actors were lost meanwhile."""
     config = session.config
+    losses = 0
     started = last_checkpoint = time.perf_counter()
     before = session.progress.seconds
     next_snapshot = _next_snapshot(config, max(run.snapshot_steps(session.optimizer_steps), default=0))
@@ -149,6 +151,7 @@ def _loop(session: Session, run: Run, stop: threading.Event, follow: Follow) -> 
         if iterated is None:
             continue
         row, result = iterated
+        losses += len(row["losses"])
         run.append(row)
         follow(row, result.noise)
         if next_snapshot is not None and session.optimizer_steps >= next_snapshot:
@@ -158,6 +161,7 @@ def _loop(session: Session, run: Run, stop: threading.Event, follow: Follow) -> 
             _save(run, session)
             last_checkpoint = time.perf_counter()
         session.progress.seconds = before + time.perf_counter() - started  # what recording took is part of the run
+    return losses
 
 
 def _finished(session: Session, session_seconds: float) -> bool:

@@ -7,7 +7,7 @@ one fragment. Where workers run (in this process or as Ray actors) is decided in
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,10 +42,11 @@ class WorkerSettings:
         cut_on_life_loss: a lost life ends the return.
         random_first_steps: up to so many random steps per environment before the first fragment.
         seed: of the run.
-        generation: how often the run was resumed with fresh environments; no stream of random numbers is used twice.
+        generation: that all groups begin with. It counts how often the run was resumed with fresh environments and, from there
+            on, how often a group was made afresh (`agents.placement`); no stream of random numbers is used twice.
         width: units of the network's hidden dense layers; None for its own.
-        groups: groups of each worker. Group g of worker w is number g x workers + w of the fleet.
-        workers: of the fleet.
+        groups: groups of each worker at first. Group g of worker w is number g x workers + w of the fleet.
+        workers: of the fleet at first.
         alternate: step one half of a group while the policy acts on the other. Atari only.
         device: where the policy acts.
     """
@@ -72,10 +73,11 @@ class RolloutWorker:
 
     Args:
         settings: see there.
-        actor: index of this worker; with the group it decides the seeds.
+        actor: index of this worker, for the record. Seeds depend on the run, the group and its generation alone.
+        groups: generation of each group that it begins with, by number; None: those that fall to it when the run begins.
     """
 
-    def __init__(self, settings: WorkerSettings, actor: int) -> None:
+    def __init__(self, settings: WorkerSettings, actor: int, groups: Mapping[int, int] | None = None) -> None:
         self.settings, self.actor = settings, actor
         if settings.threads:
             torch.set_num_threads(settings.threads)
@@ -84,16 +86,34 @@ class RolloutWorker:
         self._network = make_network(settings.task, settings.network, settings.seed, settings.width).to(self._device)
         self._flat = flatten_parameters(self._network)
         self._acting = ActingNetwork(self._network, settings.bfloat16)
-        self._groups = [_Group(settings, actor, actor + g * settings.workers) for g in range(settings.groups)]
+        if groups is None:
+            groups = {actor + g * settings.workers: settings.generation for g in range(settings.groups)}
+        self._groups: dict[int, _Group] = {}
+        for number, generation in groups.items():
+            self.make_group(number, generation)
 
     def set_weights(self, weights: np.ndarray) -> None:
         """Act with these parameters from now on: (P,) float32, in the order of `flatten_parameters`."""
         self._flat.copy_(torch.tensor(weights))
         self._acting = ActingNetwork(self._network, self.settings.bfloat16)
 
-    def sample(self, policy_version: int, group: int = 0) -> Fragment:
-        """The next T steps of the environments of one of this worker's groups."""
-        return self._groups[group].sample(self._act, policy_version)
+    def make_group(self, number: int, generation: int) -> None:
+        """Make a group's environments, with the seeds of that generation; one of that generation that is there is kept."""
+        if number in self._groups:
+            if self._groups[number].generation == generation:
+                return
+            self.drop_group(number)
+        self._groups[number] = _Group(self.settings, self.actor, number, generation)
+
+    def drop_group(self, number: int) -> None:
+        """End a group's environments, if it is here."""
+        if number in self._groups:
+            self._groups.pop(number).close()
+
+    def sample(self, policy_version: int, group: int | None = None) -> Fragment:
+        """The next T steps of the environments of the group with that number in the fleet; None: of this worker's first."""
+        number = next(iter(self._groups)) if group is None else group
+        return self._groups[number].sample(self._act, policy_version)
 
     def _act(self, observation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Log-probabilities (N, actions) and values (N,) of the current observations."""
@@ -102,16 +122,16 @@ class RolloutWorker:
 
     def get_state(self) -> list[dict[str, Any]] | None:
         """All that is needed to go on exactly from here, parameters apart; None when the environments cannot be saved."""
-        states = [group.get_state() for group in self._groups]
+        states = [group.get_state() for group in self._groups.values()]
         return None if any(state is None for state in states) else [state for state in states if state is not None]
 
     def set_state(self, state: list[dict[str, Any]]) -> None:
         """Go on exactly from where `get_state` was called."""
-        for group, group_state in zip(self._groups, state, strict=True):
+        for group, group_state in zip(self._groups.values(), state, strict=True):
             group.set_state(group_state)
 
     def close(self) -> None:
-        for group in self._groups:
+        for group in self._groups.values():
             group.close()
 
 
@@ -158,15 +178,16 @@ class _Group:
     Args:
         settings: of the worker.
         actor: its index.
-        number: of the group in the whole fleet; decides its seeds.
+        number: of the group in the whole fleet; with the generation it decides its seeds.
+        generation: how often the group had been made before in this run.
     """
 
-    def __init__(self, settings: WorkerSettings, actor: int, number: int) -> None:
-        self.settings, self.actor, self.number = settings, actor, number
+    def __init__(self, settings: WorkerSettings, actor: int, number: int, generation: int) -> None:
+        self.settings, self.actor, self.number, self.generation = settings, actor, number, generation
         n = settings.environments
         middle = n // 2 if settings.alternate else n
         self._halves = [_Half(settings, slice(a, b)) for a, b in ((0, middle), (middle, n)) if b > a]
-        streams = np.random.SeedSequence([settings.seed, settings.generation, number]).spawn(2)
+        streams = np.random.SeedSequence([settings.seed, generation, number]).spawn(2)
         self._generator = np.random.Generator(np.random.Philox(streams[0]))
         self._seeds = np.random.Generator(np.random.Philox(streams[1]))
         self._return = np.zeros(n, dtype=np.float64)
@@ -272,6 +293,7 @@ class _Group:
             policy_version=policy_version,
             actor=self.actor,
             group=self.number,
+            generation=self.generation,
             index=self._made - 1,
             seconds=time.perf_counter() - started,
         )

@@ -72,15 +72,16 @@ def main(arguments: list[str] | None = None) -> int:
 def _train(arguments: list[str]) -> int:
     from agents.remote import LostWorkerError
     from agents.train import train
-    from benchmarks.display import TrainingDisplay
+    from benchmarks.display import TrainingDisplay, lost
 
     config = parse_train(arguments)
     name = config.task.replace("/", "-").replace(":", "-").replace("@", "-")
     folder = Path(config.resume or config.recording.run or f"runs/{name}-{datetime.now():%Y%m%d-%H%M%S}")
     console = Console()
+    workers = "as many Ray actors as there is room for" if config.elastic else f"{config.actors or 'no'} Ray actors"
     console.print(
-        f"{config.task}: {config.rollout.environments} environments x {config.rollout.rollout_length} steps on "
-        f"{config.rollout.actors or 'no'} Ray actors; record in {folder}",
+        f"{config.task}: {config.rollout.environments} environments x {config.rollout.rollout_length} steps on {workers}; "
+        f"record in {folder}",
         highlight=False,
         soft_wrap=True,
     )
@@ -98,6 +99,8 @@ def _train(arguments: list[str]) -> int:
         f"{outcome.state} after {outcome.observations:,} observations and {outcome.optimizer_steps:,} optimizer steps",
         highlight=False,
     )
+    if outcome.losses:
+        console.print(f"{lost(outcome.losses)}; the record's rows say which and how long it took", highlight=False)
     if outcome.state == "stopped":
         console.print(f"go on with:  {go_on}", highlight=False, soft_wrap=True)
     if not config.recording.report:

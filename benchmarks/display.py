@@ -19,7 +19,7 @@ from rlscale.estimate import format_quantity
 from rlscale.noise import BlockStatistics, pool
 from rlscale.summary import UPDATES
 
-__all__ = ["TrainingDisplay", "clock"]
+__all__ = ["TrainingDisplay", "clock", "lost"]
 
 PLAIN_SECONDS = 10.0
 
@@ -40,6 +40,7 @@ class TrainingDisplay:
         self._started = self._printed = time.monotonic()
         self._first: tuple[int, int] | None = None
         self._row: dict[str, Any] | None = None
+        self._losses = 0
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%  {task.fields[left]}")
         )
@@ -71,6 +72,7 @@ class TrainingDisplay:
         if self._first is None:
             self._first = (row["observations"] - row["batch_observations"], row["optimizer_steps"])
         self._row = row
+        self._losses += len(row["losses"])
         if row["episodes"]:
             self._returns.append((row["return_mean"], row["episodes"]))
         for record in noise:
@@ -121,6 +123,8 @@ class TrainingDisplay:
         ]
         if row["spilled_bytes"]:
             parts.append(f"object store full, {format_bytes(row['spilled_bytes'])} went to disk")
+        if self._losses:
+            parts.append(lost(self._losses))
         policy = self._scale("policy")
         if policy:
             parts.append(f"policy noise scale {policy}")
@@ -148,12 +152,19 @@ class TrainingDisplay:
         if row["spilled_bytes"]:
             full = f"full: {format_bytes(row['spilled_bytes'])} of this iteration went to disk; others may fill it"
             table.add_row("object store", full)
+        if self._losses:
+            table.add_row("faults", f"{lost(self._losses)}; {row['actors']} work now")
         for head in ("policy", "value", "joint", "policy_last_layer"):
             scale = self._scale(head)
             if scale:
                 table.add_row(f"noise scale, {head.replace('_', ' ')}", scale)
         table.add_row("entropy, KL", f"{format_quantity(row['entropy'])}, {format_quantity(row['approx_kl'])}")
         return Group(self._bar, table)
+
+
+def lost(workers: int) -> str:
+    """So many rollout workers were lost, in words."""
+    return "1 rollout worker was lost and replaced" if workers == 1 else f"{workers} rollout workers were lost and replaced"
 
 
 def clock(seconds: float) -> str:

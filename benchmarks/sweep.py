@@ -220,7 +220,7 @@ class _RayPool:
 
     def __init__(self, plans: Sequence[Plan], options: SweepOptions) -> None:
         rollout = plans[0].config.rollout
-        actors = max(plan.config.rollout.actors for plan in plans)
+        actors = max(plan.config.actors for plan in plans)
         # A run with rollout actors learns while they wait, and they sample while it waits: one share of CPUs serves both.
         cpus = max(1, actors * rollout.actor_cpus)
         here = len(os.sched_getaffinity(0))

@@ -107,7 +107,7 @@ class Plan:
         config, period = self.config, int(trial.measures_noise)
         environments = trial.batch_size // config.rollout.rollout_length
         # As many actors as were asked for, or as the environments can be dealt to.
-        actors = max(n for n in range(config.rollout.actors + 1) if n == 0 or environments % n == 0)
+        actors = max(n for n in range(config.actors + 1) if n == 0 or environments % n == 0)
         return replace(
             config,
             seed=trial.seed,

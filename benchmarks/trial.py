@@ -106,7 +106,7 @@ class TrainingCourse:
             episodes=episodes,
             bfloat16=self._session.acts_in_bfloat16,
             seed=config.seed,
-            threads=max(self._session.threads, config.rollout.actors * config.rollout.actor_cpus),
+            threads=max(self._session.threads, config.actors * config.rollout.actor_cpus),
         )
         self._run = Run.create(folder, {**self._session.facts(command), "segments": []})
         try:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -61,6 +64,36 @@ class Episodes(Bandit):
         self._ended = (self._left == 0) & ~reset
         reward = np.where(reset, 0.0, 1.0)
         return self._observation(), reward, self._ended.copy(), np.zeros(self.num_envs, dtype=bool), {}
+
+
+class DeadlyBandit(Bandit):
+    """Takes its process with it at the tenth step."""
+
+    taken = 0
+
+    def step(self, actions):
+        self.taken += 1
+        if self.taken == 10:
+            os._exit(1)
+        return super().step(actions)
+
+
+class SlowBandit(Bandit):
+    """A tenth of a second for a step."""
+
+    def step(self, actions):
+        time.sleep(0.1)
+        return super().step(actions)
+
+
+class MistakenBandit(Bandit):
+    """Divides by zero at the tenth step."""
+
+    taken = 0
+
+    def step(self, actions):
+        self.taken += 1
+        return super().step(actions * (1 // (10 - self.taken)))
 
 
 def broken(num_envs: int):

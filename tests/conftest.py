@@ -43,7 +43,9 @@ def make_fragment(rng: np.random.Generator, steps: int, envs: int, *, features: 
         "episode_return": np.zeros(0, dtype=np.float32),
         "episode_length": np.zeros(0, dtype=np.int64),
     }
-    return Fragment(**{**arrays, "policy_version": 0, "actor": 0, "group": 0, "index": 0, "seconds": 0.1, **changes})
+    return Fragment(
+        **{**arrays, "policy_version": 0, "actor": 0, "group": 0, "generation": 0, "index": 0, "seconds": 0.1, **changes}
+    )
 
 
 def free_port() -> int:

@@ -4,7 +4,6 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-import ray
 import torch
 
 from agents.fleet import LocalFleet, RayFleet
@@ -34,7 +33,7 @@ def sample(fleet, weights, version, fragments):
     fleet.request(weights, version, fragments)
     taken = [fleet.take() for _ in range(fragments)]
     fleet.release(fragments)
-    return [s.fragment if isinstance(s.fragment, Fragment) else ray.get(s.fragment) for s in taken]
+    return [s.fragment for s in taken]
 
 
 @pytest.mark.parametrize("task_id", ["classic/cartpole", "atari/breakout@42", "bandits:ScaledBandit"])
@@ -52,7 +51,7 @@ def test_ray_actors_make_the_fragments_that_this_process_makes(ray_instance, tas
             fleet.request(weights_for(settings, seed=1), 1, 4)
             fleet.request(weights_for(settings, seed=2), 2, 4)
             for _ in range(8):
-                taken[name] += [s if isinstance(s, Fragment) else ray.get(s) for s in [fleet.take().fragment]]
+                taken[name].append(fleet.take().fragment)
                 fleet.release(1)
         assert [(f.group, f.actor, f.policy_version) for f in taken["remote"][-8:]] == [
             (group, group % 2, version) for version in (1, 2) for group in range(4)
@@ -72,8 +71,8 @@ def test_actors_wait_when_there_is_no_room(ray_instance):
     try:
         fleet.request(weights_for(settings), 0, 10)
         for taken in range(10):
-            assert len(fleet._made) + fleet._held <= 2
-            fragment = ray.get(fleet.take().fragment)
+            assert len(fleet._asked) + fleet._held <= 2
+            fragment = fleet.take().fragment
             assert fragment.index == taken
             if taken == 1:
                 with pytest.raises(RuntimeError, match="room is held"):
