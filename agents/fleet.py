@@ -2,7 +2,7 @@
 
 Fragments are asked for ahead and taken one by one, always in the order of the groups that make them, whoever is ready first; so
 a run without faults does not depend on the clock. Ray actors that die, hang, or come later: their groups of environments are made
-afresh elsewhere (`agents.placement` keeps the books) and asked again for what was outstanding. What a worker does is in
+afresh elsewhere (`agents.homes` keeps the books) and asked again for what was outstanding. What a worker does is in
 `agents.worker`; how a Ray cluster is reached, in `agents.cluster`.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from agents.actors import MOST_STRIKES, START_SECONDS, RolloutActors
 from agents.fragments import Fragment, FragmentFacts
-from agents.placement import Placement
+from agents.homes import Homes
 from agents.remote import LostWorkerError, describe_loss, kind_of_loss
 from agents.worker import RolloutWorker, WorkerSettings
 
@@ -209,8 +209,8 @@ class RayFleet:
 
         self._ray = ray
         self._groups = settings.workers * settings.groups
-        self._placement = Placement(self._groups, settings.workers if actors is None else actors, settings.generation)
-        held = self._placement.held()
+        self._homes = Homes(self._groups, settings.workers if actors is None else actors, settings.generation)
+        held = self._homes.held()
         self._actors = RolloutActors(settings, held, fewest=1 if grows else len(held))
         self._straggler_seconds, self._grows = straggler_seconds, grows
         self._most = most_fragments
@@ -225,8 +225,8 @@ class RayFleet:
         self._losses: list[Loss] = []
         self._looked = time.monotonic()
         for number in set(range(len(held))) - set(self._actors.standing):  # somebody else was quicker to take its CPUs
-            moved = self._placement.held_by(number)
-            self._placement.share_out(moved, self._actors.standing)
+            moved = self._homes.held_by(number)
+            self._homes.share_out(moved, self._actors.standing)
             self._make_afresh(moved)
 
     @property
@@ -235,7 +235,7 @@ class RayFleet:
 
     @property
     def generation(self) -> int:
-        return max(self._placement.generation)
+        return max(self._homes.generation)
 
     def request(self, weights: np.ndarray, policy_version: int, fragments: int) -> None:
         if self._grows or self._actors.coming:
@@ -252,9 +252,9 @@ class RayFleet:
             self._next = (self._next + 1) % self._groups
 
     def _ask(self, group: int, weights: Any, version: int, loss: Loss | None = None) -> _Asked:
-        number = self._placement.home[group]
+        number = self._homes.home[group]
         sample = self._actors.standing[number].sample.options(num_returns=2)
-        facts, fragment = sample.remote(weights, version, group, self._placement.generation[group])
+        facts, fragment = sample.remote(weights, version, group, self._homes.generation[group])
         return _Asked(group, version, weights, number, facts, fragment, time.monotonic(), loss)
 
     def take(self) -> Sampled:
@@ -355,7 +355,7 @@ class RayFleet:
         losses = []
         for number, (what, why) in lost.items():
             outstanding = [asked for asked in self._asked if asked.actor == number]
-            groups = sorted({*self._placement.held_by(number), *(asked.group for asked in outstanding)} - set(loss_of))
+            groups = sorted({*self._homes.held_by(number), *(asked.group for asked in outstanding)} - set(loss_of))
             losses.append(Loss(what, number, groups, 0, None, noticed))
             loss_of |= dict.fromkeys(groups, losses[-1])
             self._actors.end(number)
@@ -364,10 +364,10 @@ class RayFleet:
         newcomers = self._actors.replace(len(lost), " and ".join(dict.fromkeys(why for _, why in lost.values())))
         for loss in losses:
             loss.replaced_by = newcomers.pop(0) if newcomers else None
-            homeless = self._placement.held_by(loss.actor)
-            self._placement.share_out(homeless, self._actors.standing if loss.replaced_by is None else [loss.replaced_by])
+            homeless = self._homes.held_by(loss.actor)
+            self._homes.share_out(homeless, self._actors.standing if loss.replaced_by is None else [loss.replaced_by])
             for group in set(loss.groups) - set(homeless):  # had moved away, but for fragments that were still to come
-                self._placement.move(group, self._placement.home[group])
+                self._homes.move(group, self._homes.home[group])
         self._make_afresh(loss_of)
         for place, asked in enumerate(self._asked):
             if (again := loss_of.get(asked.group)) is not None:
@@ -386,8 +386,8 @@ class RayFleet:
         """Have these groups' environments made where they are at home now, ahead of the first fragment."""
         for group in groups:
             self._afresh.add(group)
-            actor = self._actors.standing[self._placement.home[group]]
-            actor.prepare.remote({group: self._placement.generation[group]})
+            actor = self._actors.standing[self._homes.home[group]]
+            actor.prepare.remote({group: self._homes.generation[group]})
 
     def _grow(self) -> None:
         """Take in actors that have come to stand, each with its share of the groups; summon more if there are CPUs for them."""
@@ -398,7 +398,7 @@ class RayFleet:
         if not self._actors.coming:
             return
         for newcomer in self._actors.welcome(self._actors.coming, 0):
-            moved = self._placement.make_room(newcomer, self._actors.standing)
+            moved = self._homes.make_room(newcomer, self._actors.standing)
             self._make_afresh(group for group, _ in moved)
             for group, before in moved:
                 self._actors.standing[before].drop.remote(group)  # behind what it was asked for

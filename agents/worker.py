@@ -43,7 +43,7 @@ class WorkerSettings:
         random_first_steps: up to so many random steps per environment before the first fragment.
         seed: of the run.
         generation: that all groups begin with. It counts how often the run was resumed with fresh environments and, from there
-            on, how often a group was made afresh (`agents.placement`); no stream of random numbers is used twice.
+            on, how often a group was made afresh (`agents.homes`); no stream of random numbers is used twice.
         width: units of the network's hidden dense layers; None for its own.
         groups: groups of each worker at first. Group g of worker w is number g x workers + w of the fleet.
         workers: of the fleet at first.

@@ -1,4 +1,4 @@
-"""`Placement`: which actor holds which group of environments, and how often each group was made afresh.
+"""`Homes`: which actor holds which group of environments, and how often each group was made afresh.
 
 Plain bookkeeping, so that it can be read and tested without a cluster; what is done about a lost actor is in `agents.fleet`.
 """
@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["Placement"]
+__all__ = ["Homes"]
 
 
-class Placement:
+class Homes:
     """Groups are dealt out to the actors in turn; later they move, and are then made afresh.
 
     Args:
