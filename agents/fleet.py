@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from agents.fragments import Fragment, FragmentFacts
+from agents.placement import SPREAD, rollout_resources
 from agents.remote import LostWorkerError, describe_loss, pickle_settings, stand_in
 from agents.worker import RolloutWorker, WorkerSettings
 from rlscale.errors import UsageError
@@ -122,12 +123,9 @@ class RayFleet:
 
         self._ray, self._settings = ray, settings
         actors = settings.workers
-        on_gpu = settings.device != "cpu"
-        gpus = float(ray.cluster_resources().get("GPU", 0)) if on_gpu else 0.0
-        if on_gpu and not gpus:
-            raise UsageError("--actor-device", "Ray knows of no GPU", "Use --actor-device cpu")
+        each = rollout_resources(actors, settings.threads, settings.device)
         actor_class = ray.remote(RolloutActor).options(
-            num_cpus=settings.threads, num_gpus=int(50 * gpus / actors) / 100 if on_gpu else 0
+            num_cpus=each["CPU"], num_gpus=each.get("GPU", 0), scheduling_strategy=SPREAD
         )
         reference = ray.put(pickle_settings(settings, settings.task))
         self._actors = [actor_class.remote(reference, os.getcwd(), actor) for actor in range(actors)]

@@ -19,9 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from agents.cluster import connect, disconnect
+from agents.cluster import connect, disconnect, head_address
 from agents.config import TrainConfig, check_config, config_from_dict
+from agents.head import HeadWatch, LostHeadError, answers
 from agents.learner import NoiseRecord
+from agents.placement import require_room
 from agents.remote import LostWorkerError
 from agents.session import Session
 from envs import find_task
@@ -82,6 +84,7 @@ def train(
         if config.rays:
             try:
                 connect(config.rollout.ray_address, session.cpus, session.plan.store_bytes)
+                require_room(session.reservations())
             except BaseException:
                 if checkpoint is None:
                     run.discard()
@@ -92,8 +95,10 @@ def train(
             if events is not None:
                 events.write(row, run.folder)
 
+        head = head_address() if config.rollout.ray_address is not None else None
         try:
-            return _run(session, run, facts, checkpoint, follow)
+            with HeadWatch(head) if head is not None else contextlib.nullcontext():
+                return _run(session, run, facts, checkpoint, follow, head)
         finally:
             if events is not None:
                 events.close()
@@ -104,8 +109,10 @@ def train(
             disconnect()
 
 
-def _run(session: Session, run: Run, facts: dict[str, Any], checkpoint: dict[str, Any] | None, follow: Follow) -> Outcome:
-    """From the first fragment to the closed record."""
+def _run(
+    session: Session, run: Run, facts: dict[str, Any], checkpoint: dict[str, Any] | None, follow: Follow, head: str | None
+) -> Outcome:
+    """From the first fragment to the closed record; `head` is the address of an existing cluster's."""
     try:
         with _stop_requests() as stop:
             session.start()
@@ -121,21 +128,34 @@ def _run(session: Session, run: Run, facts: dict[str, Any], checkpoint: dict[str
             _save(run, session)
         run.set_state(state, "stopped by the user" if state == "stopped" else None)
         return Outcome(state, run.folder, session.progress.observations, session.optimizer_steps)
-    except LostWorkerError as error:
-        # This process and the learned parameters are still here: only the iteration that was under way is lost.
-        with contextlib.suppress(LostWorkerError, OSError):
-            session.give_up_fleet()
-            _save(run, session)
-        run.set_state("failed", f"{type(error).__name__}: {error}")
-        raise
     except KeyboardInterrupt:
         run.set_state("stopped", "interrupted within an iteration")
         return Outcome("stopped", run.folder, session.progress.observations, session.optimizer_steps)
     except BaseException as error:
+        if (lost := _loss(error, head)) is not None:
+            # This process and the learned parameters are still here: only the iteration that was under way is lost.
+            with contextlib.suppress(LostWorkerError, OSError):
+                if not isinstance(lost, LostHeadError):
+                    session.give_up_fleet()
+                _save(run, session)
+            if isinstance(lost, LostHeadError):
+                session.leave_processes()  # no Ray is left to end them by
+            run.set_state("failed", f"{type(lost).__name__}: {lost}")
+            raise lost from error
         run.set_state("failed", f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}")
         raise
     finally:
         session.close()
+
+
+def _loss(error: BaseException, head: str | None) -> LostWorkerError | None:
+    """What was lost, if that is what the error means: a dead head is first noticed as a dead actor or a broken connection."""
+    if head is not None:
+        from ray.exceptions import RayError
+
+        if isinstance(error, LostWorkerError | RayError | ConnectionError) and not answers(head):
+            return error if isinstance(error, LostHeadError) else LostHeadError()
+    return error if isinstance(error, LostWorkerError) else None
 
 
 def _loop(session: Session, run: Run, stop: threading.Event, follow: Follow) -> None:

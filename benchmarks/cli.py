@@ -32,7 +32,7 @@ Atari games run in ale-py, which is licensed under the GPL-2.0; MinAtar's games 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; the process exit code: 0 done or stopped, 1 failed, 2 bad input."""
+    """Run the command; the process exit code: 0 done or stopped, 1 failed, 2 bad input or a cluster that is gone."""
     arguments = sys.argv[1:] if arguments is None else arguments
     commands = {"train": _train, "sweep": _sweep, "compare": _compare, "report": _report, "tasks": _tasks}
     try:
@@ -60,6 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _train(arguments: list[str]) -> int:
+    from agents.head import LostHeadError
     from agents.remote import LostWorkerError
     from agents.train import train
     from benchmarks.display import TrainingDisplay
@@ -83,7 +84,7 @@ def _train(arguments: list[str]) -> int:
             raise
         what = f"no room to write {error.filename or folder}: {error.strerror}" if isinstance(error, OSError) else str(error)
         print(f"rlscale: {what}. The record is in {folder}; go on from its last checkpoint with: {go_on}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, LostHeadError) else 1
     console.print(
         f"{outcome.state} after {outcome.observations:,} observations and {outcome.optimizer_steps:,} optimizer steps",
         highlight=False,
