@@ -23,6 +23,7 @@ from agents.cluster import connect, disconnect, head_address
 from agents.config import TrainConfig, check_config, config_from_dict
 from agents.head import HeadWatch, LostHeadError, answers
 from agents.learner import NoiseRecord
+from agents.metrics import RayMetrics
 from agents.placement import require_room
 from agents.remote import LostWorkerError
 from agents.session import Session
@@ -90,8 +91,12 @@ def train(
                     run.discard()
                 raise
 
+        metrics = RayMetrics(run.folder.resolve().name, task.id) if config.rays else None
+
         def follow(row: dict[str, Any], noise: list[NoiseRecord]) -> None:
             on_iteration(row, noise)
+            if metrics is not None:
+                metrics.write(row, noise)
             if events is not None:
                 events.write(row, run.folder)
 
@@ -123,7 +128,7 @@ def _run(
             segment = {**facts, "first_iteration": session.progress.iteration, "environments": environments}
             del segment["task"]
             run.set_state("running", **facts, segments=[*run.manifest["segments"], segment])
-            _loop(session, run, stop, follow)
+            _loop(session, run, stop, follow, head is not None)
             state = "stopped" if stop.is_set() and not _finished(session, 0.0) else "finished"
             _save(run, session)
         run.set_state(state, "stopped by the user" if state == "stopped" else None)
@@ -158,10 +163,15 @@ def _loss(error: BaseException, head: str | None) -> LostWorkerError | None:
     return error if isinstance(error, LostWorkerError) else None
 
 
-def _loop(session: Session, run: Run, stop: threading.Event, follow: Follow) -> None:
-    """Iterations until the budget is spent or a stop is asked for."""
+def _loop(session: Session, run: Run, stop: threading.Event, follow: Follow, on_cluster: bool) -> None:
+    """Iterations until the budget is spent or a stop is asked for.
+
+    On an existing cluster Ray may end this process at any moment (`benchmarks.guard`), so checkpoints are as frequent as they are
+    cheap there: a twentieth of the time at most.
+    """
     config = session.config
     started = last_checkpoint = time.perf_counter()
+    checkpoint_seconds = 0.0 if on_cluster else config.recording.checkpoint_seconds
     before = session.progress.seconds
     next_snapshot = _next_snapshot(config, max(run.snapshot_steps(session.optimizer_steps), default=0))
     while not stop.is_set() and not _finished(session, time.perf_counter() - started):
@@ -174,9 +184,11 @@ def _loop(session: Session, run: Run, stop: threading.Event, follow: Follow) -> 
         if next_snapshot is not None and session.optimizer_steps >= next_snapshot:
             run.save_snapshot(session.optimizer_steps, _npy(session.weights()))
             next_snapshot = _next_snapshot(config, session.optimizer_steps)
-        if time.perf_counter() - last_checkpoint >= config.recording.checkpoint_seconds:
+        if (begin := time.perf_counter()) - last_checkpoint >= checkpoint_seconds:
             _save(run, session)
             last_checkpoint = time.perf_counter()
+            if on_cluster:
+                checkpoint_seconds = min(config.recording.checkpoint_seconds, 20 * (last_checkpoint - begin))
         session.progress.seconds = before + time.perf_counter() - started  # what recording took is part of the run
 
 
@@ -254,7 +266,7 @@ def _stop_requests() -> Iterator[threading.Event]:
         return
 
     def ask(number: int, frame: Any) -> None:
-        if stop.is_set():
+        if stop.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         stop.set()
 

@@ -12,6 +12,8 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
+from agents.config import TrainConfig
+from benchmarks.guard import guarded_folder, run_guarded
 from benchmarks.options import parse, parse_train
 from rlscale import __version__
 from rlscale.errors import UsageError
@@ -32,8 +34,19 @@ Atari games run in ale-py, which is licensed under the GPL-2.0; MinAtar's games 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; the process exit code: 0 done or stopped, 1 failed, 2 bad input or a cluster that is gone."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    """Run the command; the process exit code: 0 done or stopped, 1 failed, 2 bad input or a cluster that is gone.
+
+    Args:
+        arguments: None for those that this process was started with.
+    """
+    if arguments is None:
+        arguments = sys.argv[1:]
+        if arguments[:1] == ["train"] and guarded_folder() is None:
+            return _guarded(arguments)
+    return _run(arguments)
+
+
+def _run(arguments: list[str]) -> int:
     commands = {"train": _train, "sweep": _sweep, "compare": _compare, "report": _report, "tasks": _tasks}
     try:
         if not arguments or arguments[0] in ("-h", "--help", "help"):
@@ -59,6 +72,27 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
 
 
+def _guarded(arguments: list[str]) -> int:
+    """`rlscale train`: on an existing cluster in a process of its own."""
+    try:
+        config = parse_train(arguments[1:])
+    except (UsageError, SystemExit):
+        return _run(arguments)  # says the same once more, and what to do about it
+    if config.rollout.ray_address is None:
+        return _run(arguments)
+    folder = _run_folder(config)
+    return run_guarded(folder, _go_on(config, folder))
+
+
+def _run_folder(config: TrainConfig) -> Path:
+    name = config.task.replace("/", "-").replace(":", "-").replace("@", "-")
+    return Path(config.resume or config.recording.run or guarded_folder() or f"runs/{name}-{datetime.now():%Y%m%d-%H%M%S}")
+
+
+def _go_on(config: TrainConfig, folder: Path) -> str:
+    return f"rlscale train {shlex.quote(config.task)} --resume {shlex.quote(str(folder))}"
+
+
 def _train(arguments: list[str]) -> int:
     from agents.head import LostHeadError
     from agents.remote import LostWorkerError
@@ -66,8 +100,7 @@ def _train(arguments: list[str]) -> int:
     from benchmarks.display import TrainingDisplay
 
     config = parse_train(arguments)
-    name = config.task.replace("/", "-").replace(":", "-").replace("@", "-")
-    folder = Path(config.resume or config.recording.run or f"runs/{name}-{datetime.now():%Y%m%d-%H%M%S}")
+    folder = _run_folder(config)
     console = Console()
     console.print(
         f"{config.task}: {config.rollout.environments} environments x {config.rollout.rollout_length} steps on "
@@ -75,7 +108,7 @@ def _train(arguments: list[str]) -> int:
         highlight=False,
         soft_wrap=True,
     )
-    go_on = f"rlscale train {shlex.quote(config.task)} --resume {shlex.quote(str(folder))}"
+    go_on = _go_on(config, folder)
     try:
         with TrainingDisplay(config.task, config.budget, console) as display:
             outcome = train(config, folder, command=["rlscale", "train", *arguments], on_iteration=display.update)
