@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 import venv
@@ -20,15 +19,15 @@ ENVIRONMENT = {**{name: value for name, value in os.environ.items() if name != "
 def bare_python(folder: Path) -> Path:
     """A new virtual environment in which all that is installed here can be imported, but for our packages."""
     venv.create(folder, with_pip=False)
-    installed = folder / "dependencies"
-    installed.mkdir()
-    for place in dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))):
+    (packages,) = folder.glob("lib/python*/site-packages")
+    for number, place in enumerate(place for place in sys.path if place.endswith("site-packages")):
+        linked = folder / f"dependencies{number}"
+        linked.mkdir()
         for entry in Path(place).iterdir():
             if entry.name not in OURS and entry.suffix != ".pth" and "__editable__" not in entry.name:
-                with contextlib.suppress(FileExistsError):
-                    (installed / entry.name).symlink_to(entry)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    (packages / "dependencies.pth").write_text(f"{installed}\n")
+                (linked / entry.name).symlink_to(entry)
+        with (packages / "dependencies.pth").open("a") as listed:
+            listed.write(f"{linked}\n")
     return folder / "bin" / "python"
 
 
