@@ -76,8 +76,8 @@ def _guarded(arguments: list[str]) -> int:
     """`rlscale train`: on an existing cluster in a process of its own."""
     try:
         config = parse_train(arguments[1:])
-    except (UsageError, SystemExit):
-        return _run(arguments)  # says the same once more, and what to do about it
+    except UsageError:
+        return _run(arguments)  # where it becomes a line
     if config.rollout.ray_address is None:
         return _run(arguments)
     folder = _run_folder(config)

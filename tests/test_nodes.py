@@ -209,6 +209,22 @@ def test_the_command_refuses_a_full_cluster_in_one_line(three_nodes, tmp_path):
     assert not (tmp_path / "mine").exists()
 
 
+def test_a_stop_reaches_the_process_that_learns(three_nodes, tmp_path):
+    """Only the process that was started gets the signal, as from a container's or a job's supervisor."""
+    words = [*SMALL, "--actors", "2", "--observations", "None", "--seconds", "300", "--run", "mine"]
+    process = subprocess.Popen(
+        [*COMMAND, *words, "--ray-address", three_nodes.address],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    rows = tmp_path / "mine" / "iterations.jsonl"
+    wait_until(lambda: process.poll() is not None or (rows.exists() and rows.read_text()))
+    process.send_signal(signal.SIGTERM)
+    said, error = process.communicate(timeout=60)
+    assert process.returncode == 0, error
+    assert "go on with:  rlscale train classic/cartpole --resume mine" in said
+    assert read_run(tmp_path / "mine").state == "stopped"
+
+
 @pytest.mark.parametrize("dead", ["the whole node", "its control service"])
 def test_a_head_that_dies_ends_the_run_in_one_line(tmp_path, dead):
     """With the node that the run's process is on; or, on another machine, from where only its silence is seen."""
