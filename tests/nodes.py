@@ -31,7 +31,7 @@ def bare_python(folder: Path) -> Path:
     return folder / "bin" / "python"
 
 
-def wait_until(condition, seconds=60):
+def wait_until(condition, seconds=120):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
