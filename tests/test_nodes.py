@@ -248,7 +248,10 @@ def test_a_head_that_dies_ends_the_run_in_one_line(tmp_path, dead):
     assert process.returncode == 2
     assert "Traceback" not in error
     (line,) = [line for line in error.splitlines() if line.startswith("rlscale:")]
-    assert "the head of the Ray cluster does not answer any more" in line or "Ray's node on this machine is gone" in line
+    assert (
+        "the head of the Ray cluster does not answer any more" in line
+        or "Ray has ended the run's process: its node or its head is gone" in line
+    )
     assert "--resume mine" in line
     record = read_run(tmp_path / "mine")
     assert record.state == "failed"
