@@ -1,7 +1,8 @@
 """A run on an existing cluster in a process of its own, watched by the one that was started.
 
 Ray ends a process at once, without a word, when that process touches an object after Ray's own node on its machine has died, or
-when the head has not answered for a minute. So no code of ours could then close the record there. What a run does is in `agents.train`.
+when the head has not answered for a minute. So no code of ours could then close the record there. What a run does is in
+`agents.train`.
 """
 
 from __future__ import annotations
@@ -51,11 +52,8 @@ def run_guarded(folder: Path, go_on: str) -> int:
         run = Run.resume(folder)
     except UsageError:  # it ended before there was a record
         return code
-    reason = (
-        f"the run's process was killed by signal {-code}"
-        if code < 0
-        else "Ray has ended the run's process: its node or its head is gone"
-    )
+    ended = "Ray has ended the run's process: its node or its head is gone"
+    reason = f"the run's process was killed by signal {-code}" if code < 0 else ended
     run.set_state("failed", reason)
     run.close()
     print(f"rlscale: {reason}. The record is in {folder}; go on from its last checkpoint with: {go_on}", file=sys.stderr)
