@@ -244,7 +244,7 @@ def test_a_head_that_dies_ends_the_run_in_one_line(tmp_path, dead):
         wait_until(lambda: process.poll() is not None or (rows.exists() and len(rows.read_text().splitlines()) > 5))
         assert process.poll() is None, process.stderr.read()
         cluster.kill(b"" if dead == "the whole node" else b"gcs_server")
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate(timeout=180)
     assert process.returncode == 2
     assert "Traceback" not in error
     (line,) = [line for line in error.splitlines() if line.startswith("rlscale:")]
