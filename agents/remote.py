@@ -48,6 +48,8 @@ def describe_loss(error: Exception, when: str) -> str | None:
     if isinstance(error, full) or isinstance(cause, full):
         return f"found no room in the object store {when}: {first_line(error)}"
     if isinstance(error, exceptions.RayActorError | exceptions.ObjectLostError):
+        if "creation task" in str(error):  # its cause, for example a module that the node lacks, stands at the end
+            return f"died {when}: {str(error).strip().splitlines()[-1].strip()}"
         return f"died {when}: {first_line(error)}"
     return None
 
