@@ -16,6 +16,7 @@ import numpy as np
 
 from agents.cluster import free_cpus
 from agents.fragments import Fragment, FragmentFacts
+from agents.placement import SPREAD, rollout_resources
 from agents.remote import LostWorkerError, describe_loss, first_line, pickle_settings, stand_in
 from agents.worker import RolloutWorker, WorkerSettings
 from rlscale.errors import UsageError
@@ -51,12 +52,9 @@ class RolloutActors:
 
         self._ray, self._settings = ray, settings
         actors = len(held)
-        on_gpu = settings.device != "cpu"
-        gpus = float(ray.cluster_resources().get("GPU", 0)) if on_gpu else 0.0
-        if on_gpu and not gpus:
-            raise UsageError("--actor-device", "Ray knows of no GPU", "Use --actor-device cpu")
+        each = rollout_resources(actors, settings.threads, settings.device)
         self._actor_class = ray.remote(RolloutActor).options(
-            num_cpus=settings.threads, num_gpus=int(50 * gpus / actors) / 100 if on_gpu else 0
+            num_cpus=each["CPU"], num_gpus=each.get("GPU", 0), scheduling_strategy=SPREAD
         )
         self._reference = ray.put(pickle_settings(settings, settings.task))
         self.standing: dict[int, Any] = {}

@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import socket
-import time
+import tempfile
 from pathlib import Path
 from typing import Any
 
+from agents.head import ask_head
+from agents.remote import first_line
 from rlscale.errors import UsageError
 
-__all__ = ["connect", "disconnect", "free_cpus", "spilled_bytes", "store_bytes"]
+__all__ = ["connect", "disconnect", "free_cpus", "head_address", "spilled_bytes", "store_bytes"]
 
-PATIENCE_SECONDS = 3.0
+_ROOT = Path(__file__).resolve().parent.parent
+_PACKAGES = ("rlscale", "envs", "agents", "benchmarks")
 
 
 def connect(address: str | None, cpus: int, store: int | None = None) -> None:
@@ -38,25 +40,30 @@ def connect(address: str | None, cpus: int, store: int | None = None) -> None:
     if ray.is_initialized():
         _require_cpus(cpus)
         return
-    # Ray puts the current folder first on its processes' path. Stand in our own root for that moment: a user's folder may
-    # well hold an `envs` or `agents` of its own. (Actors get the user's folder back, behind ours: `agents.fleet`.)
-    with contextlib.chdir(Path(__file__).resolve().parent.parent):
-        options: dict[str, Any] = dict(logging_level=logging.ERROR, log_to_driver=False, configure_logging=True)
-        if address is None:
-            # Ray would start workers at niceness 15. They are the run: beside one ordinary program it came almost to a halt.
-            os.environ.setdefault("RAY_worker_niceness", "0")
+    options: dict[str, Any] = dict(logging_level=logging.ERROR, log_to_driver=False, configure_logging=True)
+    # Ray puts the current folder first on its processes' path, and a user's may well hold an `envs` or `agents` of its own. So
+    # stand elsewhere for that moment. (Actors get the user's folder back, behind ours: `agents.remote.stand_in`.)
+    if address is None:
+        # Ray would start workers at niceness 15. They are the run: beside one ordinary program it came almost to a halt.
+        os.environ.setdefault("RAY_worker_niceness", "0")
+        with contextlib.chdir(_ROOT):
             ray.init(address="local", num_cpus=cpus, object_store_memory=store, include_dashboard=False, **options)
-        else:
-            known = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
-            if known != "auto":
-                _ask(known)
-            try:
-                ray.init(address=address, **options)
-            except (ConnectionError, RuntimeError) as error:
-                detail = str(error).strip().splitlines()[0].rstrip(".")
-                raise UsageError(
-                    "--ray-address", f"cannot join {address}: {detail}", "Start one with 'ray start --head'"
-                ) from None
+    else:
+        known = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
+        if known != "auto":
+            ask_head(known)
+        try:
+            with tempfile.TemporaryDirectory() as empty, contextlib.chdir(empty):
+                ray.init(address=address, runtime_env=_code(), **options)
+        except ValueError as error:  # of `ray job submit`
+            raise UsageError(
+                "--ray-address",
+                f"the job's own runtime_env is in the way: {first_line(error)}",
+                "Leave py_modules and excludes out",
+            ) from None
+        except (ConnectionError, RuntimeError) as error:
+            detail = first_line(error).rstrip(".")
+            raise UsageError("--ray-address", f"cannot join {address}: {detail}", "Start one with 'ray start --head'") from None
     _require_cpus(cpus)
 
 
@@ -71,12 +78,31 @@ def _require_cpus(cpus: int) -> None:
         )
 
 
-def store_bytes() -> int:
-    """Size of the object store of the node that this process is connected to, and so of what it can hold at once."""
+def head_address() -> str:
+    """`host:port` of the head of the cluster that this process has joined."""
+    import ray
+
+    address: str = ray.get_runtime_context().gcs_address
+    return address
+
+
+def store_bytes(learners: int) -> int:
+    """Bytes of fragments that the object stores can hold at once.
+
+    A fragment lies in the store of the node where it was made, until it is released, and is copied into that of the learner,
+    which reads a whole batch. Actors are spread evenly, so each of M nodes holds about an M-th of what there is.
+
+    Args:
+        learners: one learns in this process, on this node; several may have been put on any.
+    """
     import ray
 
     here = ray.get_runtime_context().get_node_id()
-    return int(next(node["Resources"].get("object_store_memory", 0) for node in ray.nodes() if node["NodeID"] == here))
+    nodes = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
+    stores = {name: int(resources.get("object_store_memory", 0)) for name, resources in nodes.items()}
+    making = [stores[name] for name, resources in nodes.items() if resources.get("CPU", 0) and stores[name]]
+    read = stores[here] if learners == 1 else min(making)
+    return min(read, len(making) * min(making))
 
 
 def free_cpus() -> int:
@@ -100,68 +126,14 @@ def spilled_bytes() -> int:
     return total
 
 
+def _code() -> dict[str, list[str]]:
+    """Our four packages, wherever they lie (checkout or site-packages): Ray copies them to every node that runs one of us."""
+    return {"py_modules": [str(_ROOT / package) for package in _PACKAGES], "excludes": ["__pycache__"]}
+
+
 def disconnect() -> None:
     """Leave the cluster, or end the local instance."""
     import ray
 
     if ray.is_initialized():
         ray.shutdown()
-
-
-def _ask(address: str) -> None:
-    """Whether Ray's control service answers there, and lets us in."""
-    host, separator, port = address.removeprefix("ray://").rpartition(":")
-    if not separator or not port.isdecimal():
-        raise UsageError("--ray-address", f"{address!r} is not host:port", "Use for example 127.0.0.1:6379, or auto")
-    mend = "Check the address, or start a cluster with 'ray start --head'"
-    try:
-        answer = _call(host, int(port))
-    except OSError as error:
-        problem = error.strerror or str(error) or "no answer"
-        raise UsageError("--ray-address", f"nothing answers at {address} ({problem})", mend) from None
-    if b"application/grpc" not in answer:
-        raise UsageError("--ray-address", f"what answers at {address} is not a Ray head", mend)
-    if _UNAUTHENTICATED in answer and os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
-        raise UsageError(
-            "--ray-address",
-            f"the cluster at {address} asks for a token",
-            "Set RAY_AUTH_MODE=token; Ray reads the token from RAY_AUTH_TOKEN or ~/.ray/auth_token",
-        )
-
-
-def _call(host: str, port: int) -> bytes:
-    """Ask for the cluster's id by one gRPC call, written out by hand: HTTP/2 frames with literal headers (RFC 7540, 7541).
-
-    Ray's own client would try for more than 20 seconds, whoever listens there, before it gave up.
-    """
-    headers = b"\x83\x86"  # :method POST, :scheme http
-    headers += b"\x04" + _literal("/ray.rpc.NodeInfoGcsService/GetClusterId") + b"\x01" + _literal(f"{host}:{port}")
-    headers += b"\x0f\x10" + _literal("application/grpc") + b"\x00" + _literal("te") + _literal("trailers")
-    settings, request, body = _frame(4, 0, 0, b""), _frame(1, 4, 1, headers), _frame(0, 1, 1, bytes(5))
-    answer = b""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    with socket.create_connection((host, port), timeout=PATIENCE_SECONDS) as connection:
-        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings + request + body)
-        while b"grpc-status" not in answer and (left := deadline - time.monotonic()) > 0:
-            connection.settimeout(left)
-            try:
-                received = connection.recv(4096)
-            except TimeoutError:
-                break
-            if not received:
-                break
-            answer += received
-    if not answer:
-        raise TimeoutError("no answer")
-    return answer
-
-
-_UNAUTHENTICATED = b"grpc-status\x0216"
-
-
-def _literal(text: str) -> bytes:
-    return bytes([len(text)]) + text.encode()
-
-
-def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload

@@ -23,6 +23,7 @@ from agents.config import TrainConfig
 from agents.fragments import Fragment
 from agents.learner import Learner, NoiseRecord, UpdateResult, share_of_columns
 from agents.machine import keep_freed_memory
+from agents.placement import keep_together, learner_resources
 from agents.remote import LostWorkerError, describe_loss, pickle_settings, stand_in
 from envs import Task
 from rlscale.noise import BlockStatistics
@@ -43,15 +44,21 @@ class RemoteLearners:
         threads: of each.
 
     Raises:
+        UsageError: the cluster has no room for them.
         LostWorkerError: one died at its start; later calls raise it as well.
     """
 
     def __init__(self, config: TrainConfig, task: Task, device: torch.device, bfloat16: bool, threads: int) -> None:
         import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         self._ray, self._config = ray, config
         count = config.update.learners
-        actor_class = ray.remote(LearnerActor).options(num_cpus=threads, num_gpus=1 if device.type == "cuda" else 0)
+        each = learner_resources(threads, device.type)
+        self._places = keep_together(each, count)
+        actor_class = ray.remote(LearnerActor).options(
+            num_cpus=each["CPU"], num_gpus=each.get("GPU", 0), scheduling_strategy=PlacementGroupSchedulingStrategy(self._places)
+        )
         reference = ray.put(pickle_settings((config, task, device.type, bfloat16, threads), task))
         self._actors = [actor_class.remote(reference, os.getcwd(), rank) for rank in range(count)]
         (address,) = self._get([self._actors[0].address.remote()], "at its start")
@@ -147,6 +154,7 @@ class RemoteLearners:
         """End the processes."""
         for actor in self._actors:
             self._ray.kill(actor)
+        self._ray.util.remove_placement_group(self._places)
 
     def _get(self, calls: list[Any], when: str) -> list[Any]:
         """Results of all calls. Whoever waits for a dead learner fails as well: report the one that died."""

@@ -34,6 +34,7 @@ from agents.machine import (
 )
 from agents.memory import STORE_SHARE, parse_bytes, plan_memory
 from agents.networks import make_network
+from agents.placement import learner_resources, rollout_resources
 from agents.schedule import NoiseWindow, adaptive_batch, scaled_rate
 from agents.worker import WorkerSettings
 from envs import Task
@@ -105,6 +106,18 @@ class Session:
         actors = 1 if self.config.elastic and rollout.ray_address is not None else self.config.actors
         return actors * rollout.actor_cpus + (learners * self.threads if learners > 1 else 0)
 
+    def reservations(self) -> list[dict[str, float]]:
+        """What Ray reserves for each process that the run cannot do without; it must be connected.
+
+        Raises:
+            UsageError: actors are to act on a GPU, and Ray knows of none.
+        """
+        rollout, learners = self.config.rollout, self.config.update.learners
+        places = [learner_resources(self.threads, self.device.type)] * (learners if learners > 1 else 0)
+        if actors := 1 if self.config.elastic else self.config.actors:
+            places += [rollout_resources(actors, rollout.actor_cpus, rollout.actor_device)] * actors
+        return places
+
     def start(self) -> None:
         """Make the learners, and the environments and their workers.
 
@@ -153,7 +166,7 @@ class Session:
     def _store_budget(self) -> int | None:
         """What the object store of an existing Ray can hold, or `--memory` if that is less."""
         asked = parse_bytes(self.config.rollout.memory) if self.config.rollout.memory is not None else None
-        there = int(STORE_SHARE * store_bytes()) - (16 << 20)  # for the parameters
+        there = int(STORE_SHARE * store_bytes(self.config.update.learners)) - (16 << 20)  # for the parameters
         return there if asked is None else min(asked, there)
 
     def close(self) -> None:
@@ -168,6 +181,12 @@ class Session:
             self.generation = self.fleet.generation
             self.fleet.close()
             self.fleet = None
+
+    def leave_processes(self) -> None:
+        """Forget the fleet and several learners, when nobody is there any more who could end them."""
+        self.fleet = None
+        if isinstance(self.learner, RemoteLearners):
+            self.learner = None
 
     @property
     def optimizer_steps(self) -> int:

@@ -19,9 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from agents.cluster import connect, disconnect
+from agents.cluster import connect, disconnect, head_address
 from agents.config import TrainConfig, check_config, config_from_dict
+from agents.head import HeadWatch, LostHeadError, answers
 from agents.learner import NoiseRecord
+from agents.metrics import RayMetrics
+from agents.placement import require_room
 from agents.remote import LostWorkerError
 from agents.session import Session
 from envs import find_task
@@ -83,18 +86,25 @@ def train(
         if config.rays:
             try:
                 connect(config.rollout.ray_address, session.cpus, session.plan.store_bytes)
+                require_room(session.reservations())
             except BaseException:
                 if checkpoint is None:
                     run.discard()
                 raise
 
+        metrics = RayMetrics(run.folder.resolve().name, task.id) if config.rays else None
+
         def follow(row: dict[str, Any], noise: list[NoiseRecord]) -> None:
             on_iteration(row, noise)
+            if metrics is not None:
+                metrics.write(row, noise)
             if events is not None:
                 events.write(row, run.folder)
 
+        head = head_address() if config.rollout.ray_address is not None else None
         try:
-            return _run(session, run, facts, checkpoint, follow)
+            with HeadWatch(head) if head is not None else contextlib.nullcontext():
+                return _run(session, run, facts, checkpoint, follow, head)
         finally:
             if events is not None:
                 events.close()
@@ -105,8 +115,10 @@ def train(
             disconnect()
 
 
-def _run(session: Session, run: Run, facts: dict[str, Any], checkpoint: dict[str, Any] | None, follow: Follow) -> Outcome:
-    """From the first fragment to the closed record."""
+def _run(
+    session: Session, run: Run, facts: dict[str, Any], checkpoint: dict[str, Any] | None, follow: Follow, head: str | None
+) -> Outcome:
+    """From the first fragment to the closed record; `head` is the address of an existing cluster's."""
     try:
         with _stop_requests() as stop:
             session.start()
@@ -117,33 +129,51 @@ def _run(session: Session, run: Run, facts: dict[str, Any], checkpoint: dict[str
             segment = {**facts, "first_iteration": session.progress.iteration, "environments": environments}
             del segment["task"]
             run.set_state("running", **facts, segments=[*run.manifest["segments"], segment])
-            losses = _loop(session, run, stop, follow)
+            losses = _loop(session, run, stop, follow, head is not None)
             state = "stopped" if stop.is_set() and not _finished(session, 0.0) else "finished"
             _save(run, session)
         run.set_state(state, "stopped by the user" if state == "stopped" else None)
         return Outcome(state, run.folder, session.progress.observations, session.optimizer_steps, losses)
-    except LostWorkerError as error:
-        # This process and the learned parameters are still here: only the iteration that was under way is lost.
-        with contextlib.suppress(LostWorkerError, OSError):
-            session.give_up_fleet()
-            _save(run, session)
-        run.set_state("failed", f"{type(error).__name__}: {error}")
-        raise
     except KeyboardInterrupt:
         run.set_state("stopped", "interrupted within an iteration")
         return Outcome("stopped", run.folder, session.progress.observations, session.optimizer_steps)
     except BaseException as error:
+        if (lost := _loss(error, head)) is not None:
+            # This process and the learned parameters are still here: only the iteration that was under way is lost.
+            with contextlib.suppress(LostWorkerError, OSError):
+                if not isinstance(lost, LostHeadError):
+                    session.give_up_fleet()
+                _save(run, session)
+            if isinstance(lost, LostHeadError):
+                session.leave_processes()  # no Ray is left to end them by
+            run.set_state("failed", f"{type(lost).__name__}: {lost}")
+            raise lost from error
         run.set_state("failed", f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}")
         raise
     finally:
         session.close()
 
 
-def _loop(session: Session, run: Run, stop: threading.Event, follow: Follow) -> int:
-    """Iterations until the budget is spent or a stop is asked for; how many rollout actors were lost meanwhile."""
+def _loss(error: BaseException, head: str | None) -> LostWorkerError | None:
+    """What was lost, if that is what the error means: a dead head is first noticed as a dead actor or a broken connection."""
+    if head is not None:
+        from ray.exceptions import RayError
+
+        if isinstance(error, LostWorkerError | RayError | ConnectionError) and not answers(head):
+            return error if isinstance(error, LostHeadError) else LostHeadError()
+    return error if isinstance(error, LostWorkerError) else None
+
+
+def _loop(session: Session, run: Run, stop: threading.Event, follow: Follow, on_cluster: bool) -> int:
+    """Iterations until the budget is spent or a stop is asked for; how many rollout actors were lost meanwhile.
+
+    On an existing cluster Ray may end this process at any moment (`benchmarks.guard`), so checkpoints are as frequent as they are
+    cheap there: a twentieth of the time at most.
+    """
     config = session.config
     losses = 0
     started = last_checkpoint = time.perf_counter()
+    checkpoint_seconds = 0.0 if on_cluster else config.recording.checkpoint_seconds
     before = session.progress.seconds
     next_snapshot = _next_snapshot(config, max(run.snapshot_steps(session.optimizer_steps), default=0))
     while not stop.is_set() and not _finished(session, time.perf_counter() - started):
@@ -157,9 +187,11 @@ def _loop(session: Session, run: Run, stop: threading.Event, follow: Follow) -> 
         if next_snapshot is not None and session.optimizer_steps >= next_snapshot:
             run.save_snapshot(session.optimizer_steps, _npy(session.weights()))
             next_snapshot = _next_snapshot(config, session.optimizer_steps)
-        if time.perf_counter() - last_checkpoint >= config.recording.checkpoint_seconds:
+        if (begin := time.perf_counter()) - last_checkpoint >= checkpoint_seconds:
             _save(run, session)
             last_checkpoint = time.perf_counter()
+            if on_cluster:
+                checkpoint_seconds = min(config.recording.checkpoint_seconds, 20 * (last_checkpoint - begin))
         session.progress.seconds = before + time.perf_counter() - started  # what recording took is part of the run
     return losses
 
@@ -238,7 +270,7 @@ def _stop_requests() -> Iterator[threading.Event]:
         return
 
     def ask(number: int, frame: Any) -> None:
-        if stop.is_set():
+        if stop.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         stop.set()
 

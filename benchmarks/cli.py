@@ -12,6 +12,8 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
+from agents.config import TrainConfig
+from benchmarks.guard import guarded_folder, run_guarded
 from benchmarks.options import parse, parse_train
 from rlscale import __version__
 from rlscale.errors import UsageError
@@ -34,8 +36,19 @@ Atari games run in ale-py, which is licensed under the GPL-2.0; MinAtar's games 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; the process exit code: 0 done or stopped, 1 failed, 2 bad input."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    """Run the command; the process exit code: 0 done or stopped, 1 failed, 2 bad input or a cluster that is gone.
+
+    Args:
+        arguments: None for those that this process was started with.
+    """
+    if arguments is None:
+        arguments = sys.argv[1:]
+        if arguments[:1] == ["train"] and guarded_folder() is None:
+            return _guarded(arguments)
+    return _run(arguments)
+
+
+def _run(arguments: list[str]) -> int:
     commands = {
         "train": _train,
         "sweep": _sweep,
@@ -69,14 +82,35 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
 
 
+def _guarded(arguments: list[str]) -> int:
+    """`rlscale train`: on an existing cluster in a process of its own."""
+    try:
+        config = parse_train(arguments[1:])
+    except UsageError:
+        return _run(arguments)  # where it becomes a line
+    if config.rollout.ray_address is None:
+        return _run(arguments)
+    folder = _run_folder(config)
+    return run_guarded(folder, _go_on(config, folder))
+
+
+def _run_folder(config: TrainConfig) -> Path:
+    name = config.task.replace("/", "-").replace(":", "-").replace("@", "-")
+    return Path(config.resume or config.recording.run or guarded_folder() or f"runs/{name}-{datetime.now():%Y%m%d-%H%M%S}")
+
+
+def _go_on(config: TrainConfig, folder: Path) -> str:
+    return f"rlscale train {shlex.quote(config.task)} --resume {shlex.quote(str(folder))}"
+
+
 def _train(arguments: list[str]) -> int:
+    from agents.head import LostHeadError
     from agents.remote import LostWorkerError
     from agents.train import train
     from benchmarks.display import TrainingDisplay, lost
 
     config = parse_train(arguments)
-    name = config.task.replace("/", "-").replace(":", "-").replace("@", "-")
-    folder = Path(config.resume or config.recording.run or f"runs/{name}-{datetime.now():%Y%m%d-%H%M%S}")
+    folder = _run_folder(config)
     console = Console()
     workers = "as many Ray actors as there is room for" if config.elastic else f"{config.actors or 'no'} Ray actors"
     console.print(
@@ -85,7 +119,7 @@ def _train(arguments: list[str]) -> int:
         highlight=False,
         soft_wrap=True,
     )
-    go_on = f"rlscale train {shlex.quote(config.task)} --resume {shlex.quote(str(folder))}"
+    go_on = _go_on(config, folder)
     try:
         with TrainingDisplay(config.task, config.budget, console) as display:
             outcome = train(config, folder, command=["rlscale", "train", *arguments], on_iteration=display.update)
@@ -94,7 +128,7 @@ def _train(arguments: list[str]) -> int:
             raise
         what = f"no room to write {error.filename or folder}: {error.strerror}" if isinstance(error, OSError) else str(error)
         print(f"rlscale: {what}. The record is in {folder}; go on from its last checkpoint with: {go_on}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, LostHeadError) else 1
     console.print(
         f"{outcome.state} after {outcome.observations:,} observations and {outcome.optimizer_steps:,} optimizer steps",
         highlight=False,
