@@ -23,7 +23,7 @@ from agents.fleet import RayFleet
 from agents.fragments import Fragment
 from agents.learner import Learner
 from agents.networks import flatten_parameters, make_network
-from agents.remote import pickle_settings, read, stand_in
+from agents.remote import LostWorkerError, pickle_settings, read, stand_in
 from agents.session import Session
 from agents.worker import RolloutWorker, WorkerSettings
 from envs import Task, make_env
@@ -110,6 +110,8 @@ def measure_fleet(config: TrainConfig, task: Task, session: Session, shape: Shap
             fleet.release(shape.actors)
             if len(rounds) == 1:
                 begin = time.perf_counter()
+        if lost := fleet.losses():
+            raise LostWorkerError(f"a rollout actor was lost while its fleet was measured ({lost[0].what})")
     finally:
         fleet.close()
     return FleetReading(shape, ROLLOUT, tuple(rounds[1:]), tuple(fragments[1:]), size)

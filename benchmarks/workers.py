@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from agents.cluster import connect, disconnect
+from agents.cluster import connect, disconnect, free_cpus
 from agents.config import TrainConfig, default_config, require_not_negative, require_positive
 from agents.machine import describe_machine, find_commit, find_versions
 from agents.session import Session
@@ -72,6 +72,9 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
     connect(options.ray_address, options.cpus or (1 if options.ray_address else local))
     try:
         cpus = options.cpus or (local if options.ray_address is None else free_cpus())
+        if not cpus:
+            mend = "Wait until some are free ('ray status' shows them)"
+            raise UsageError("--ray-address", "all CPUs of the cluster are in use", mend)
         grid = candidates(task, cpus)
         fleets, learning, emulator = measure(options, config, session, to_measure(task, cpus), console)
         law = fit_fleet(fleets, config.rollout.rollout_length)
@@ -149,22 +152,6 @@ def base_config(options: WorkersOptions, task: Task, known: Known | None) -> Tra
         config.rollout, actors=1, lag=options.lag, ray_address=options.ray_address, actor_device=options.actor_device
     )
     return replace(config, rollout=rollout, update=replace(config.update, device=options.device, threads=0))
-
-
-def free_cpus() -> int:
-    """CPUs of the cluster that nobody uses.
-
-    Raises:
-        UsageError: there is none.
-    """
-    import ray
-
-    free = int(ray.available_resources().get("CPU", 0))
-    if not free:
-        raise UsageError(
-            "--ray-address", "all CPUs of the cluster are in use", "Wait until some are free ('ray status' shows them)"
-        )
-    return free
 
 
 def measure(
