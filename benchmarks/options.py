@@ -84,6 +84,9 @@ def _one_line(command: str, complaint: str) -> UsageError:
         return UsageError(
             flag, "there is no such option", f"Did you mean {' or '.join(near)}? {mend}" if near else mend[0].upper() + mend[1:]
         )
+    choice = re.search(r"invalid choice '(.*?)' for argument '(--[a-z0-9-]+)'\. Expected one of \((.*?)\)", text)
+    if choice:
+        return UsageError(choice.group(2), f"there is no choice {choice.group(1)!r}", f"Use one of {choice.group(3)}")
     wrong = re.search(
         r"(?:Error parsing|Invalid choice for|Invalid value for) (--[a-z][a-z0-9-]*):? ?(.*?)"
         r"(?: Argument helptext| For full helptext|$)",

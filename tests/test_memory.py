@@ -112,7 +112,7 @@ def test_what_is_no_amount_of_memory(text):
 
 
 def test_bytes_for_people():
-    assert [format_bytes(x) for x in (12, 2048, 7.4e9)] == ["12 B", "2 KiB", "6.89 GiB"]
+    assert [format_bytes(x) for x in (12, 1000, 2048, 7.4e9)] == ["12 B", "1000 B", "2 KiB", "6.89 GiB"]
 
 
 def test_halves_need_an_even_number():
