@@ -24,8 +24,8 @@ MOST_PLANS = 12
 
 def show_fleets(console: Console, law: FleetTime, readings: Sequence[FleetReading]) -> None:
     """The fleets that were measured, and what the law makes of them."""
-    table = _table("Measured fleets: observations per second, median [middle half]")
-    for name in ("actors", "CPUs of each", "environments of each", "measured"):
+    table = _table("Measured fleets: CPUs and environments of each actor, observations per second")
+    for name in ("actors", "CPUs", "environments", "measured"):
         table.add_column(name, justify="right")
     for reading in readings:
         s = reading.shape
@@ -66,8 +66,8 @@ def show_recommendation(console: Console, found: Recommendation, law: FleetTime,
 
 def show_validation(console: Console, validation: dict[str, Any]) -> None:
     """Predictions of fleets that were not used for the fit."""
-    table = _table("Held out: observations per second")
-    for name in ("actors", "CPUs of each", "environments of each", "predicted", "measured", "error"):
+    table = _table("Held out: CPUs and environments of each actor, observations per second")
+    for name in ("actors", "CPUs", "environments", "predicted", "measured", "error"):
         table.add_column(name, justify="right")
     for row in validation["rows"]:
         s, p = row["shape"], row["predicted"]
