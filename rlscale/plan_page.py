@@ -5,6 +5,7 @@ The plan is made in `rlscale.sizing`; how charts look is in `rlscale.chart_style
 
 from __future__ import annotations
 
+import html
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +56,13 @@ def write_plan_page(page: Path, task: str, goal: float, made: Plan, *, currency:
         ]
         for c in made.pareto
     ]
+    title = f"{task}: how many workers, to a mean return of {goal:g}"
     body = [
+        f"<h1>{html.escape(title)}</h1>",
         section(figure.title, add_chart(charts, figure.chart), figure.note),
         section("Plans that no other beats in both", table(columns, rows)),
     ]
-    write_page(page, f"{task}: how many workers, to a mean return of {goal:g}", body, charts)
+    write_page(page, title, body, charts)
 
 
 def plan_figure(made: Plan, *, currency: bool) -> Figure:

@@ -17,6 +17,7 @@ from benchmarks.workers_plan import Known, choose, make_plan, parse_duration
 from envs import find_task
 from rlscale.errors import UsageError
 from rlscale.frontier import fit
+from rlscale.plan_page import plan_figure, write_plan_page
 from rlscale.sizing import LearnerTime, Price
 
 PONG = find_task("atari/pong")
@@ -129,6 +130,17 @@ def test_a_plan_and_the_choice_that_was_asked_for(known):
     assert (u.epochs, u.mini_batch, u.advantage_scale, u.entropy_coef, u.learning_rate) == (1, None, "running", 0.03, 0.0123)
     assert config.rollout.rollout_length == 16
     assert config.budget.observations == round(chosen.observations)
+
+
+def test_the_page_shows_every_choice(known, tmp_path):
+    made = make_plan(known, fit_fleet(readings(), 16), LearnerTime(0.05, 0, 1e-4, 0), Price(1.0), cpus=4, lag=0)
+    write_plan_page(tmp_path / "plan.html", "<task>", 4.0, made, currency=True)
+    text = (tmp_path / "plan.html").read_text()
+    assert "&lt;task&gt;: how many workers, to a mean return of 4" in text
+    points = plan_figure(made, currency=True).chart.to_dict()["layer"]
+    drawn = [len(layer["data"]["values"]) for layer in points]
+    assert drawn == [len(made.pareto), len(made.choices), len(made.pareto)]
+    assert f"<td>{made.pareto[0].workers}</td>" in text
 
 
 def test_what_no_plan_meets(known):
