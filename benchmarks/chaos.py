@@ -64,7 +64,7 @@ def main() -> None:
     if options.disturbed < 1:
         sys.exit("--disturbed: there is nothing to measure; give at least 1")
     runs: list[dict[str, Any]] = []
-    told = {**asdict(options), "out": str(options.out)}
+    told = {name: value for name, value in asdict(options).items() if name != "out"}
 
     def keep(run: dict[str, Any]) -> None:
         runs.append(run)
