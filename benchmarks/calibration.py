@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.optimize import isotonic_regression
 
 from agents.batch import arrange
 from agents.config import TrainConfig
@@ -137,7 +138,7 @@ def fleet_settings(config: TrainConfig, task: Task, session: Session, shape: Sha
 
 def fit_fleet(readings: Sequence[FleetReading], rollout_length: int) -> FleetTime:
     """The law of all fleets from some: one actor alone gives its service times, several of one thread what they take from
-    each other.
+    each other. No fragment is taken to be made faster because more actors work: where the medians say so they are averaged.
 
     Args:
         readings: of single actors at two numbers of environments or more, and of several actors of one thread each with the
@@ -145,14 +146,18 @@ def fit_fleet(readings: Sequence[FleetReading], rollout_length: int) -> FleetTim
         rollout_length: of the runs to be predicted.
     """
     alone = [r for r in readings if r.shape.actors == 1]
-    points = [(r.shape.environments, r.shape.threads, r.median / r.rollout_length) for r in alone]
-    service = fit_service(*zip(*points, strict=True))
     several = [r for r in readings if r.shape.threads == 1]
     most = max(r.shape.environments for r in several)
     beside = {r.shape.actors: r for r in several if r.shape.environments == most}
     rates = [(n, r.observations / statistics.median(row)) for n, r in beside.items() for row in r.fragments]
     curve = fit_throughput(*zip(*rates, strict=True))
-    slowdowns = tuple((n, beside[n].median / beside[1].median) for n in sorted(beside))
+    counts = sorted(beside)
+    weights = [n * len(beside[n].fragments) for n in counts]
+    medians = dict(zip(counts, isotonic_regression([beside[n].median for n in counts], weights=weights).x.tolist(), strict=True))
+    slowdowns = tuple((n, medians[n] / medians[1]) for n in counts)
+    took = {r.shape: r.median for r in alone} | {beside[1].shape: medians[1]}
+    points = [(r.shape.environments, r.shape.threads, took[r.shape] / r.rollout_length) for r in alone]
+    service = fit_service(*zip(*points, strict=True))
     waits = [
         (r.shape.actors, r.fragment_bytes, hand_over_seconds(seconds, row), seconds)
         for r in readings

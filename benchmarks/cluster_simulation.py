@@ -30,7 +30,7 @@ from rlscale.sizing import Price, iteration
 __all__ = ["Cluster", "StepTimes", "draw_cluster", "read_step_times", "recommend_workers", "simulate", "true_cost"]
 
 MEASURED = (8, 64)  # environments of an actor, as on a real cluster
-ROUNDS, SECONDS = 4, 3.0  # of a measurement, at least
+ROUNDS, SECONDS = 4, 10.0  # of a measurement, at least: `--seconds 10`, as is advised for clusters
 LONG = 24  # iterations of the truth at least, and so many fragments
 MANY = 1500
 OBSERVATION_BYTES = 7100.0

@@ -47,6 +47,17 @@ def test_a_planted_law_comes_back():
     assert law.observation_bytes == pytest.approx(7100)
 
 
+def test_more_actors_are_never_taken_to_make_each_faster():
+    """With 2 and 3 actors fragments come out faster than with 1, by chance. All three then count as one, by their fragments."""
+    off = {1: 1.05, 2: 1.0, 3: 0.97, 4: 1.2}
+    law = fit_fleet([reading(s, off.get(s.actors, 1.0)) for s in to_measure(PONG, 4)], 32)
+    assert [factor for _, factor in law.slowdowns[:3]] == [1.0, 1.0, 1.0]
+    usual = (1.05 + 2 * 1.0 + 3 * 0.97) / 6
+    assert law.slowdowns[3][1] == pytest.approx(1.2 / usual)
+    alone = 32 * (FIXED + 64 * PARALLEL)
+    assert law.working_seconds(4, 64) == pytest.approx(alone * 1.2, rel=0.02)
+
+
 def test_predictions_keep_what_they_promise():
     """Readings that scatter by 3%: nine of ten fresh ones lie in the 95% interval, and not all in the 50% one."""
     rng = np.random.default_rng(0)
