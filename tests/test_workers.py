@@ -55,7 +55,7 @@ def test_more_actors_are_never_taken_to_make_each_faster():
     usual = (1.05 + 2 * 1.0 + 3 * 0.97) / 6
     assert law.slowdowns[3][1] == pytest.approx(1.2 / usual)
     alone = 32 * (FIXED + 64 * PARALLEL)
-    assert law.working_seconds(4, 64) == pytest.approx(alone * 1.2, rel=0.02)
+    assert law.working_seconds(4, 64) == pytest.approx(alone * 1.2, rel=0.03)
 
 
 def test_predictions_keep_what_they_promise():
