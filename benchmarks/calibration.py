@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,7 @@ class FleetReading:
         """Of one round."""
         return self.shape.actors * self.shape.environments * self.rollout_length
 
-    @property
+    @cached_property
     def median(self) -> float:
         """Seconds of a fragment."""
         return statistics.median(itertools.chain.from_iterable(self.fragments))

@@ -63,7 +63,7 @@ TRAIN = ("train", "classic/cartpole")
         ((*TRAIN, "--epoch", "3"), "--epoch", "--epochs"),
         ((*TRAIN, "--no-such-thing"), "--no-such-thing", "--help"),
         ((*TRAIN, "--epochs", "many"), "--epochs", "--help"),
-        ((*TRAIN, "--optimizer", "sgd"), "--optimizer", "--help"),
+        ((*TRAIN, "--optimizer", "sgd"), "--optimizer", "Use one of 'adam'"),
         ((*TRAIN, "--network", "nature_cnn"), "--network", "mlp"),
         ((*TRAIN, "--device", "cuda:7"), "--device", "--device cpu"),
         ((*TRAIN, "--device", "abacus"), "--device", "cpu"),
