@@ -142,13 +142,13 @@ def fit_fleet(readings: Sequence[FleetReading], rollout_length: int) -> FleetTim
     each other. No fragment is taken to be made faster because more actors work: where the medians say so they are averaged.
 
     Args:
-        readings: of single actors at two numbers of environments or more, and of several actors of one thread each with the
-            largest of these numbers; of many of them with the smallest as well, to tell messages from bytes.
+        readings: of single actors at two numbers of environments or more, and of several actors of one thread each with one of
+            these numbers; of many of them with a smaller one as well, to tell messages from bytes.
         rollout_length: of the runs to be predicted.
     """
     alone = [r for r in readings if r.shape.actors == 1]
     several = [r for r in readings if r.shape.threads == 1]
-    most = max(r.shape.environments for r in several)
+    most = max((r.shape.environments for r in several if r.shape.actors > 1), default=several[0].shape.environments)
     beside = {r.shape.actors: r for r in several if r.shape.environments == most}
     rates = [(n, r.observations / statistics.median(row)) for n, r in beside.items() for row in r.fragments]
     curve = fit_throughput(*zip(*rates, strict=True))

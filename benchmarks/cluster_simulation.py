@@ -29,7 +29,8 @@ from rlscale.sizing import Price, iteration
 
 __all__ = ["Cluster", "StepTimes", "draw_cluster", "read_step_times", "recommend_workers", "simulate", "true_cost"]
 
-MEASURED = (8, 64)  # environments of an actor, as on a real cluster
+MEASURED = (8, 64, 128)  # environments of an actor, as on a real cluster
+RECORDED = (8, 128)  # from where to where step times are known
 ROUNDS, SECONDS = 4, 10.0  # of a measurement, at least: `--seconds 10`, as is advised for clusters
 LONG = 24  # iterations of the truth at least, and so many fragments
 MANY = 1500
@@ -104,10 +105,11 @@ class Cluster:
 
     @property
     def counts(self) -> list[int]:
-        """Numbers of workers to choose from."""
-        most = min(len(self.speeds), self.batch_size // self.rollout_length)
-        grid = {round(2 ** (k / 2)) for k in range(21)} | {most}
-        return sorted(n for n in grid if n <= most)
+        """Numbers of workers to choose from: those that leave each as many environments as there are recorded times for."""
+        least, most = workers_of(self.batch_size, self.rollout_length)
+        most = min(most, len(self.speeds))
+        grid = {round(2 ** (k / 2)) for k in range(21)} | {least, most}
+        return sorted(n for n in grid if least <= n <= most)
 
 
 def read_step_times(path: Path) -> StepTimes:
@@ -131,7 +133,8 @@ def draw_cluster(generator: np.random.Generator) -> Cluster:
 
     workers = round(between(4, 1024))
     rollout = int(generator.choice([16, 32, 64, 128]))
-    batch = max(2 ** int(generator.integers(12, 21)), rollout)
+    sizes = [b for b in (2**k for k in range(12, 21)) if workers_of(b, rollout)[0] <= workers / 2]
+    batch = int(generator.choice(sizes))
     learner_hour = between(1, 100)
     return Cluster(
         speeds=np.exp(generator.normal(0, generator.uniform(0, 0.05), size=workers)),
@@ -148,6 +151,11 @@ def draw_cluster(generator: np.random.Generator) -> Cluster:
         lag=int(generator.integers(0, 2)),
         price=Price(cpu_hour=1.0, learner_cpus=0.0, gpu_hour=learner_hour, learner_gpus=1.0),
     )
+
+
+def workers_of(batch_size: int, rollout_length: int) -> tuple[int, int]:
+    """The fewest and the most workers that can share a batch with so many environments each as were recorded."""
+    return math.ceil(batch_size / (rollout_length * RECORDED[1])), batch_size // (rollout_length * RECORDED[0])
 
 
 def simulate(

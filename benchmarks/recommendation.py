@@ -24,10 +24,8 @@ from rlscale.sizing import Choice, FleetTime, Iteration, LearnerTime, iteration
 __all__ = ["Recommendation", "WorkersOptions", "candidates", "environments_measured", "recommend", "to_measure", "train_command"]
 
 CLOSE = 0.98  # of the best predicted rate: nearer to it, fewer environments are worth more than what is left
-WIDE = {
-    "atari": (8, 64, 128),
-    "pool": (8, 64, 128),
-}  # environments of an actor: measured at two of them, predicted up to the third
+# Environments of an actor: few, many, and the most that are considered.
+WIDE = {"atari": (8, 64, 128), "pool": (8, 64, 128)}
 NARROW = (16, 256, 512)  # for environments that cost little
 
 
@@ -102,8 +100,8 @@ def candidates(task: Task, cpus: int) -> list[Shape]:
 
 def to_measure(task: Task, cpus: int) -> list[Shape]:
     """The few fleets that the others are predicted from."""
-    few, many, _ = WIDE.get(task.kind, NARROW)
-    alone = [Shape(1, t, e) for t in (1, 2, 4) if t <= cpus for e in (few, many)]
+    few, many, most = WIDE.get(task.kind, NARROW)
+    alone = [Shape(1, t, e) for t in (1, 2, 4) if t <= cpus for e in (few, many)] + [Shape(1, 1, most)]
     counts = {2**k for k in range(1, 16)} | {cpus} | ({3} if cpus < 8 else set())
     beside = [Shape(n, 1, many) for n in sorted(counts) if 1 < n <= cpus]
     return alone + beside + [Shape(s.actors, 1, few) for s in beside[-1:]]

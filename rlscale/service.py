@@ -32,7 +32,7 @@ __all__ = [
     "hand_over_seconds",
 ]
 
-_DRAWS = 64  # of a fleet's times, always the same ones
+_DRAWS = 1 << 18  # fragment times that a prediction draws, always the same ones; stragglers are rare, and decide
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class FleetTime:
         Raises:
             ValueError: a number of threads, or of busy threads, that cannot be told from those measured.
         """
-        drawn = np.random.default_rng(0).choice(self.spread, size=(_DRAWS, workers))
+        drawn = np.random.default_rng(0).choice(self.spread, size=(max(_DRAWS // workers, 256), workers))
         ends = np.sort(drawn, axis=1) * self.working_seconds(workers, environments, threads)
         size = workers * environments * self.rollout_length * self.observation_bytes
         queued = np.arange(workers, 0, -1) * (self.hand_over.seconds(workers, size) / workers)

