@@ -301,7 +301,7 @@ def bandit_noise(task_id, *, steps, baseline, shuffle="environments", rounds, p=
         worker = RolloutWorker(WorkerSettings(task, environments, 2 * steps, "mlp", False, 1, True, 0, seed=iteration), 0)
         worker.set_weights(learner.weights())
         batch = learner.prepare([worker.sample(iteration)])
-        assert batch.observations == environments * steps  # every second step only resets
+        assert batch.moments.count == environments * steps  # every second step only resets
         for record in learner.update(batch, iteration, 0.0).noise:
             if record.head in measured:
                 measured[record.head].append(record)
