@@ -19,6 +19,9 @@ pytest.importorskip("opentelemetry.exporter.prometheus", reason="needs ray[defau
 ROOT = Path(__file__).parent.parent
 
 
+NOT_YET = "No available agent to submit job"
+
+
 def figures(port):
     """Every exported figure of ours: name, labels, value."""
     try:
@@ -46,18 +49,20 @@ def test_a_run_as_a_ray_job_and_its_metrics(tmp_path):
         train = f"{python} -m rlscale train corridor:make --ray-address auto --actors 2 --threads 1 --run {record}"
         train += " --environments 8 --rollout-length 16 --mini-batch 64 --observations None --seconds 15"
         submit = [str(python), "-m", "ray.scripts.scripts", "job", "submit", "--address", f"http://127.0.0.1:{dashboard}"]
-        with subprocess.Popen(
-            [*submit, "--working-dir", str(job), "--", *train.split()],
-            cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        ) as process:  # fmt: skip
-            seen, counted = {}, []
-            while process.poll() is None:
-                for name, labels, value in figures(metrics):
-                    assert (labels["run"], labels["task"]) == ("mine", "corridor:make")
-                    seen.setdefault((name, labels.get("head")), set()).add(value)
-                    counted += [value] if name == "observations_total" else []
-                time.sleep(0.5)
-            said = process.stdout.read()
+        said, seen, counted = NOT_YET, {}, []
+        deadline = time.monotonic() + 120
+        while NOT_YET in said and time.monotonic() < deadline:  # the dashboard listens before the node's agent does
+            with subprocess.Popen(
+                [*submit, "--working-dir", str(job), "--", *train.split()],
+                cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            ) as process:  # fmt: skip
+                while process.poll() is None:
+                    for name, labels, value in figures(metrics):
+                        assert (labels["run"], labels["task"]) == ("mine", "corridor:make")
+                        seen.setdefault((name, labels.get("head")), set()).add(value)
+                        counted += [value] if name == "observations_total" else []
+                    time.sleep(0.5)
+                said = process.stdout.read()
         assert process.returncode == 0, said
     assert "finished after" in said
     rows = read_run(record).rows
