@@ -116,17 +116,13 @@ def run_bench(options: BenchOptions, command: list[str], console: Console | None
 
 
 def describe_nodes() -> list[dict[str, Any]]:
-    """The cluster's machines, those that are alike counted together; nothing that names them."""
+    """The cluster's machines, those that are alike counted together; nothing that names them, and nothing that varies."""
     import ray
 
     kinds = Counter(
-        (int(r.get("CPU", 0)), int(r.get("GPU", 0)), round(r.get("memory", 0) / 2**30))
-        for r in (node["Resources"] for node in ray.nodes() if node["Alive"])
+        (int(r.get("CPU", 0)), int(r.get("GPU", 0))) for r in (node["Resources"] for node in ray.nodes() if node["Alive"])
     )
-    return [
-        {"cpus": cpus, "gpus": gpus, "memory_gib": memory, "count": count}
-        for (cpus, gpus, memory), count in sorted(kinds.items(), reverse=True)
-    ]
+    return [{"cpus": cpus, "gpus": gpus, "count": count} for (cpus, gpus), count in sorted(kinds.items(), reverse=True)]
 
 
 def read_rounds(path: Path, facts: Mapping[str, Any]) -> list[dict[str, float]]:

@@ -36,7 +36,7 @@ def test_a_ratio_and_its_interval():
 
 
 def result(path, rates, **changes):
-    record = {"suite": SUITE, "version": VERSION, "nodes": [{"cpus": 2, "gpus": 0, "memory_gib": 8, "count": 1}]}
+    record = {"suite": SUITE, "version": VERSION, "nodes": [{"cpus": 2, "gpus": 0, "count": 1}]}
     record |= {"cpus": 2, "commit": "abc", "precision": "float32", "rounds": [{"sampling": r, "learning": 50.0} for r in rates]}
     path.write_text(json.dumps(record | changes))
     return path
