@@ -40,11 +40,12 @@ def test_a_run_as_a_ray_job_and_its_metrics(tmp_path):
         shutil.copytree(ROOT / package, job / package, ignore=shutil.ignore_patterns("__pycache__"))
     example = re.search(r"```python\n(# corridor.*?)```", (ROOT / "docs" / "tasks.md").read_text(), re.DOTALL)
     (job / "corridor.py").write_text(example.group(1))
-    dashboard, metrics = free_port(), free_port()
+    dashboard, agent, metrics = free_port(), free_port(), free_port()
     record = tmp_path / "records" / "mine"
     with nodes(free_port(), tmp_path) as cluster:
-        options = ["--include-dashboard=true", f"--dashboard-port={dashboard}", f"--metrics-export-port={metrics}"]
-        cluster.start(2, *options, python=python)
+        # The agent's port as well: where another Ray of this machine holds the default one, no agent ever takes a job.
+        ports = [f"--dashboard-port={dashboard}", f"--dashboard-agent-listen-port={agent}", f"--metrics-export-port={metrics}"]
+        cluster.start(2, "--include-dashboard=true", *ports, python=python)
         wait_until(lambda: listens(dashboard) and listens(metrics))
         train = f"{python} -m rlscale train corridor:make --ray-address auto --actors 2 --threads 1 --run {record}"
         train += " --environments 8 --rollout-length 16 --mini-batch 64 --observations None --seconds 15"
