@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockStatistics", "NoiseEstimate", "block_statistics", "estimate", "fieller", "pool", "run_average"]
 
-_COLUMNS_PER_CHUNK = 16_384  # 16 rows of float32 fill 1 MiB, one core's second-level cache
+_PIECE = 1 << 20  # elements of block gradients that stay in a cache from one product to the next
+_FEWEST_COLUMNS, _MOST_COLUMNS = 8_192, 65_536  # fewer cost calls, more cost digits of g_k·ĝ
+_RUN = 1024  # elements whose squares are added in the gradients' own precision
 
 
 @dataclass(frozen=True)
@@ -106,8 +108,8 @@ def block_statistics(
 ) -> BlockStatistics:
     """Reduce K block gradients to the K-vectors that every estimator here needs.
 
-    One pass over the gradients: products are taken in the gradients' own precision within pieces of a few thousand
-    elements, and the pieces are added in float64.
+    One pass over the gradients: products are taken in the gradients' own precision within pieces of some ten
+    thousand elements, and the pieces are added in float64.
 
     Args:
         block_gradients: the mean gradient of each block over its valid observations: a (K, P) tensor or array, or K
@@ -157,7 +159,7 @@ def block_products(
             assert sizes is not None, "give the sizes, or the mean"
             weights = torch.as_tensor(sizes / sizes.sum(), dtype=matrix.dtype, device=matrix.device)
         # On an accelerator the launch of a kernel costs more than the cache saves: fewer, larger pieces.
-        columns = _COLUMNS_PER_CHUNK if matrix.device.type == "cpu" else 1 << 20
+        columns = min(max(_PIECE // matrix.shape[0], _FEWEST_COLUMNS), _MOST_COLUMNS) if matrix.device.type == "cpu" else _PIECE
         products = torch.zeros(2, matrix.shape[0], dtype=torch.float64, device=matrix.device)
         for start in range(0, matrix.shape[1], columns):
             piece = matrix[:, start : start + columns]
@@ -168,9 +170,23 @@ def block_products(
             else:
                 assert mean is not None
                 piece_mean = mean[start : start + columns]
-            products[0] += torch.linalg.vecdot(piece, piece).double()
+            products[0] += _squares(piece)
             products[1] += (piece @ piece_mean).double()
     return products
+
+
+def _squares(piece: torch.Tensor) -> torch.Tensor:
+    """|row|² of every row, (K,) float64.
+
+    A norm needs no room for the squares, as `vecdot` does, but adds them up one after another. So it is taken of short runs, and
+    these are added in float64.
+    """
+    import torch
+
+    whole = piece.shape[1] // _RUN * _RUN
+    runs = piece[:, :whole].reshape(len(piece), whole // _RUN, _RUN)  # a view
+    rest = torch.linalg.vector_norm(piece[:, whole:], dim=1).double()
+    return torch.linalg.vector_norm(runs, dim=2).double().square().sum(1) + rest.square()
 
 
 def statistics_of(products: torch.Tensor, sizes: np.ndarray, blocks: Any = None) -> BlockStatistics:
