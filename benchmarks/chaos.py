@@ -140,7 +140,7 @@ def disturb(
         if process.poll() is not None:
             break
         if what == "actor killed":
-            actors = rollout_actors()
+            actors = processes_below(os.getpid(), b"RolloutActor")
             if not actors:
                 continue
             os.kill(rng.choice(actors), signal.SIGKILL)
@@ -153,10 +153,10 @@ def disturb(
     return events
 
 
-def rollout_actors() -> list[int]:
-    """Processes below this one that Ray has named after the class they run."""
+def processes_below(ancestor: int, name: bytes) -> list[int]:
+    """Processes below that one that Ray has named after what they run, oldest first."""
     parents: dict[int, int] = {}
-    for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
+    for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdecimal()):
         try:
             parents[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
@@ -164,10 +164,10 @@ def rollout_actors() -> list[int]:
     found = []
     for pid in sorted(parents):
         above = pid
-        while above in parents and above != os.getpid():
+        while above in parents and above != ancestor:
             above = parents[above]
         try:
-            if above == os.getpid() and b"RolloutActor" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if above == ancestor and name in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)
         except OSError:
             continue

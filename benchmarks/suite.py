@@ -101,7 +101,7 @@ def run_bench(options: BenchOptions, command: list[str], console: Console | None
         path = Path(options.out or f"bench/{sum(node['count'] for node in nodes)}x{nodes[0]['cpus']}.json")
         rounds = read_rounds(path, facts)
         if rounds:
-            console.print(f"{len(rounds)} rounds are in {path} already", highlight=False)
+            console.print(f"{path} holds {len(rounds)} of {options.rounds} rounds already", highlight=False, soft_wrap=True)
         counts = actor_counts(cpus, nodes)
         with Steps(console, max(options.rounds - len(rounds), 0) * (len(counts) + 2)) as steps:
             while len(rounds) < options.rounds:

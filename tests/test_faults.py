@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from conftest import free_port
 
+from benchmarks.chaos import processes_below
 from rlscale.runs import read_run
 
 COMMAND = [sys.executable, "-m", "rlscale"]
@@ -53,27 +54,6 @@ def rows_of(run: Path) -> int:
         return 0
 
 
-def descendants(ancestor: int, name: bytes) -> list[int]:
-    """Processes below that one that Ray has named after what they run."""
-    parents = {}
-    for pid in (int(p) for p in os.listdir("/proc") if p.isdecimal()):
-        try:
-            parents[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-    found = []
-    for pid in parents:
-        above = pid
-        while above in parents and above != ancestor:
-            above = parents[above]
-        try:
-            if above == ancestor and name in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
-        except OSError:
-            continue
-    return found
-
-
 def goes_on(folder: Path, task: str, lost: int) -> None:
     """Resumed, the run loses at most the iteration that was under way."""
     record = read_run(folder / "mine")
@@ -99,7 +79,7 @@ def test_a_killed_learner_loses_the_present_iteration_only(tmp_path):
     """kill -9 of one of two learners, long after the last regular checkpoint."""
     with start(tmp_path, "classic/cartpole", *SMALL, "--learners", "2", "--actors", "2", "--run", "mine") as process:
         wait_for(lambda: rows_of(tmp_path / "mine") > 5, process)
-        victims = descendants(process.pid, b"LearnerActor")
+        victims = processes_below(process.pid, b"LearnerActor")
         assert len(victims) == 2
         os.kill(victims[1], signal.SIGKILL)
         _, error = process.communicate(timeout=120)
@@ -144,7 +124,7 @@ def test_killed_and_stopped_actors_are_replaced_and_the_batch_keeps_its_size(tmp
         for signal_number in (signal.SIGKILL, signal.SIGSTOP):
             before = rows_of(folder)
             wait_for(lambda before=before: rows_of(folder) > before + 5, process)
-            os.kill(min(descendants(process.pid, b"RolloutActor")), signal_number)
+            os.kill(min(processes_below(process.pid, b"RolloutActor")), signal_number)
             wait_for(lambda k=signal_number: len(losses_of(folder)) > (k == signal.SIGSTOP), process)
         before = rows_of(folder)
         wait_for(lambda: rows_of(folder) > before + 5, process)

@@ -95,7 +95,7 @@ def test_the_suite_goes_on_where_it_stopped(tmp_path):
     rounds = json.loads(out.read_text())["rounds"]
     assert len(rounds) == 2
     assert rounds[0] == first[0]
-    assert "1 rounds are in" in done.stdout
+    assert "holds 1 of 2 rounds already" in done.stdout
     done = run("--compare", str(out), str(out))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("within the noise") == len(first[0])

@@ -11,6 +11,7 @@ import pytest
 from agents.config import check_config, default_config
 from agents.session import Session
 from benchmarks.calibration import FleetReading, Shape, fit_fleet
+from benchmarks.cli import main
 from benchmarks.options import parse_train
 from benchmarks.recommendation import WorkersOptions, candidates, recommend, to_measure, train_command
 from benchmarks.workers_plan import Known, choose, make_plan, parse_duration
@@ -182,14 +183,12 @@ def test_times():
         (["--ray-address", "127.0.0.1:1"], "--ray-address: nothing answers"),
     ],
 )
-def test_bad_input_is_one_line(words, message):
-    done = subprocess.run(
-        [sys.executable, "-m", "rlscale", "workers", "classic/cartpole", *words], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert done.stdout == ""
+def test_bad_input_is_one_line(words, message, capsys):
+    assert main(["workers", "classic/cartpole", *words]) == 2
+    said, problem = capsys.readouterr()
+    assert message in problem
+    assert problem.count("\n") == 1
+    assert said == ""
 
 
 def test_a_newcomer_measures_and_pastes(tmp_path):
