@@ -85,7 +85,7 @@ def main() -> None:
                 reached = f"{done['optimizer_steps']:.0f} steps" if done["optimizer_steps"] else "missed the goal"
                 size = done["batch_size"] or "adaptive"
                 print(f"{done['task']} {size} rate {done['learning_rate']:g} seed {done['seed']}: {reached}", flush=True)
-            write_result(options.out, "python -m benchmarks.adaptive", {"options": said(options), "runs": runs})
+            write_result(options.out, {"options": said(options), "runs": runs})
             return runs[-len(kinds) :]
 
         for task, goal in zip(options.tasks, options.goals, strict=True):

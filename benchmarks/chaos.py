@@ -73,7 +73,7 @@ def main() -> None:
             f"{len(run['losses'])} lost, return {run['end']:.2f} in the last fifth",
             flush=True,
         )
-        write_result(options.out, "python -m benchmarks.chaos", {"options": told, "runs": runs})
+        write_result(options.out, {"options": told, "runs": runs})
 
     for number in range(options.disturbed):
         keep(disturbed(options, 1000 + number))

@@ -311,7 +311,7 @@ def main() -> None:
     rows = [[str(len(draws)), str(within), f"{100 * statistics.median(above):.1f}", f"{100 * max(above):.1f}"]]
     columns = ["clusters", "within 5% of the optimum", "median above it, %", "worst, %"]
     print_table("Price of an observation at the recommended number of workers", columns, rows)
-    write_result(options.out, "python -m benchmarks.cluster_simulation", summarize(options.record, draws))
+    write_result(options.out, summarize(options.record, draws))
 
 
 def summarize(record: Path, draws: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

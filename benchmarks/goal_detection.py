@@ -138,7 +138,7 @@ def main() -> None:
     options = tyro.cli(Options)
     console = Console()
     cases = [measure(task, count, options, console) for task in options.tasks for count in options.environments]
-    write_result(options.out, "python -m benchmarks.goal_detection " + " ".join(sys.argv[1:]), cases)
+    write_result(options.out, cases)
 
 
 if __name__ == "__main__":

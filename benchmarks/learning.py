@@ -70,7 +70,7 @@ def main() -> None:
         noise = compare_precisions(task, worker, options.rounds, options.updates)
         print_noise(noise, options.updates)
     worker.close()
-    write_result(options.out, "python -m benchmarks.learning", {"speed": speed, "noise": noise})
+    write_result(options.out, {"speed": speed, "noise": noise})
 
 
 def configure(task: Task, noise: NoiseSettings, chunk: int) -> TrainConfig:

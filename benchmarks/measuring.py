@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -51,11 +53,11 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     Console(width=120).print(table)
 
 
-def write_result(path: Path, command: str, readings: Any) -> None:
+def write_result(path: Path, readings: Any) -> None:
     """A record with every single reading, and what it was measured with."""
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {
-        "command": command,
+        "command": shlex.join(["python", *sys.orig_argv[1:]]),
         "commit": find_commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": describe_machine(torch.device("cpu")),

@@ -145,13 +145,12 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the run under way is ended as well
     cases = [(size, False) for size in exponents(options.sizes)] + [(size, True) for size in exponents(options.streamed)]
     readings: list[dict[str, Any]] = []
-    command = "python -m benchmarks.memory"
     for _ in range(options.rounds):
         for size, streamed in cases:
             reading = measure(1 << size, streamed)
             readings.append(reading)
             with contextlib.redirect_stdout(None):  # the last one says where the record is
-                write_result(options.out, command, readings)
+                write_result(options.out, readings)
             print(line(reading), flush=True)
     columns = [
         "observations",
@@ -180,7 +179,7 @@ def main() -> None:
                 ]
             )
     print_table("Peak memory of a run on two actors", columns, rows)
-    write_result(options.out, command, readings)
+    write_result(options.out, readings)
 
 
 def exponents(text: str) -> list[int]:

@@ -77,7 +77,7 @@ def main() -> None:
             )
     columns = ["precision", "optimization batch", "epochs", "observations/s", "joint: +%", "period", "joint and heads: +%"]
     print_table("Cost of the noise measurement, % of the learner's time: median [middle half]", columns, rows)
-    write_result(options.out, "python -m benchmarks.noise_cost", readings)
+    write_result(options.out, readings)
 
 
 def measure(task: Task, batch: int, epochs: int, bfloat16: bool, rounds: int) -> dict[str, list[float]]:

@@ -309,7 +309,7 @@ def main() -> None:
     ]
     columns = ["system", "observations/s, median (middle half)", *(f"x {library}" for library in LIBRARIES)]
     print_table("Pong, PPO, 8 x 128 steps, 4 epochs, mini-batch 256, end to end", columns, rows)
-    write_result(options.out, "python -m benchmarks.peers", readings)
+    write_result(options.out, readings)
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ def main() -> None:
         )
     columns = ["precision", f"{workers} bare processes, observations/s", f"{workers} Ray actors, observations/s", "share, %"]
     print_table(f"Sampling {options.task}: median [middle half]", columns, rows)
-    write_result(options.out, "python -m benchmarks.sampling", readings)
+    write_result(options.out, readings)
 
 
 def bare_loop(pipe: Connection, settings: WorkerSettings, index: int) -> None:

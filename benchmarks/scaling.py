@@ -80,7 +80,7 @@ def main() -> None:
         "learning": measure_learning(task, bfloat16, options.rounds),
         "end_to_end": measure_runs(options.rounds, options.iterations),
     }
-    write_result(options.out, "python -m benchmarks.scaling", readings)
+    write_result(options.out, readings)
 
 
 def measure_sampling(task: Task, bfloat16: bool, rounds: int, seconds: float) -> list[dict[str, Any]]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -152,8 +151,7 @@ def main() -> None:
     with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool_of_processes:
         runs = list(track(pool_of_processes.map(run, [options] * len(kinds), kinds), "runs", total=len(kinds)))
     settings = {**asdict(options), "out": str(options.out)}
-    command = " ".join(["python -m benchmarks.studies", *sys.argv[1:]])
-    write_result(options.out, command, {"settings": settings, "runs": runs})
+    write_result(options.out, {"settings": settings, "runs": runs})
 
 
 if __name__ == "__main__":

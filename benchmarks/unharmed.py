@@ -59,8 +59,7 @@ def main() -> None:
             run = train(options, kind, seed)
             runs.append(run)
             print(f"seed {seed}, {kind}: {run['end']:.2f} in the last fifth, {run['whole']:.2f} in all", flush=True)
-            command = f"python -m benchmarks.unharmed --task {options.task}"
-            write_result(options.out, command, {"options": said(options), "runs": runs})
+            write_result(options.out, {"options": said(options), "runs": runs})
     rows = []
     for statistic, name in (("end", "last fifth"), ("whole", "whole run")):
         values = [[run[statistic] for run in runs if run["kind"] == kind] for kind in KINDS]
