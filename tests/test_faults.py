@@ -24,14 +24,16 @@ SMALL = ["--environments", "8", "--rollout-length", "16", "--epochs", "2", "--mi
 
 
 def start(folder: Path, *words: str, **environment: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        [*COMMAND, "train", *words],
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
-    )
+    """What it shows goes to a file `shown`."""
+    with (folder / "shown").open("w") as shown:
+        return subprocess.Popen(
+            [*COMMAND, "train", *words],
+            cwd=folder,
+            stdout=shown,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
 
 
 def wait_for(condition, process, seconds=120):
@@ -105,10 +107,9 @@ def fragments_of(rows) -> list[tuple[int, int, int]]:
 
 
 MODES = {
-    "held": ["--batch-size", "512", "--fragment-environments", "2", "--actors", "2"],
+    "held, as many actors as there is room for": ["--batch-size", "512", "--fragment-environments", "2", "--actors", "auto"],
     "lag": ["--lag", "1", "--fragment-environments", "2", "--actors", "2"],
     "streamed, two learners": ["--stream", "--advantage-scale", "running", "--learners", "2", "--actors", "2"],
-    "auto": ["--actors", "auto", "--fragment-environments", "2"],
 }
 
 
@@ -132,6 +133,9 @@ def test_killed_and_stopped_actors_are_replaced_and_the_batch_keeps_its_size(tmp
         _, error = process.communicate(timeout=120)
     assert process.returncode == 0, error
     assert "rlscale:" not in error
+    shown = (tmp_path / "shown").read_text()
+    assert "2 rollout workers were lost and replaced; the record's rows say which" in shown
+    assert "raylet" not in shown
     record = read_run(folder)
     assert record.state == "stopped"
     assert len({row["batch_observations"] for row in record.rows}) == 1  # every second step of a bandit is masked

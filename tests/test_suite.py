@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from benchmarks.suite import SUITE, VERSION, actor_counts
+from benchmarks import suite
+from benchmarks.suite import SUITE, VERSION, BenchOptions, actor_counts, run_bench
 from benchmarks.suite_compare import compare_files, rate_ratio
 from rlscale.errors import UsageError
 
@@ -75,32 +76,29 @@ def test_fleets_follow_the_nodes():
     assert actor_counts(24, [{"cpus": 16, "count": 1}, {"cpus": 4, "count": 2}]) == [1, 2, 4, 8, 16, 20, 24]
 
 
-def test_the_suite_goes_on_where_it_stopped(tmp_path):
-    """The real command on one CPU: a round, then another one in the same file, then both compared with themselves."""
+def test_the_suite_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    """The real command for one round on one CPU; then another one in the same file, and both compared with themselves."""
     out = tmp_path / "here.json"
-    command = [sys.executable, "-m", "rlscale", "bench"]
-    words = ["--cpus", "1", "--seconds", "0.1", "--out", str(out)]
-
-    def run(*more):
-        return subprocess.run([*command, *more], capture_output=True, text=True, check=False)
-
-    done = run(*words, "--rounds", "1")
+    words = ["bench", "--cpus", "1", "--seconds", "0.1", "--out", str(out)]
+    command = [sys.executable, "-m", "rlscale", *words, "--rounds", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     first = json.loads(out.read_text())["rounds"]
     assert len(first) == 1
     assert {"sampling, 1 actor", "learning, one step", "end to end, 4 epochs, noise measured"} <= first[0].keys()
     assert min(first[0].values()) > 0
-    done = run(*words, "--rounds", "2")
-    assert done.returncode == 0, done.stderr
-    rounds = json.loads(out.read_text())["rounds"]
-    assert len(rounds) == 2
-    assert rounds[0] == first[0]
-    assert "holds 1 of 2 rounds already" in done.stdout
-    done = run("--compare", str(out), str(out))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("within the noise") == len(first[0])
-    out.write_text(out.read_text().replace('"cpus": 1,\n "driver"', '"cpus": 9,\n "driver"'))
-    done = run(*words)
-    assert done.returncode == 2
-    assert "--out: " in done.stderr
-    assert "another machine's result" in done.stderr
+
+    second = {name: 1.1 * rate for name, rate in first[0].items()}
+    monkeypatch.setattr(suite, "measure_round", lambda *_: second)
+    said = io.StringIO()
+    options = BenchOptions(cpus=1, rounds=2, out=str(out))
+    assert run_bench(options, command, Console(file=said, width=150)) == 0
+    assert json.loads(out.read_text())["rounds"] == [first[0], second]
+    assert "holds 1 of 2 rounds already" in said.getvalue()
+    said = io.StringIO()
+    assert compare_files(out, out, Console(file=said, width=150)) == 0
+    assert said.getvalue().count("within the noise") == len(second)
+    record = json.loads(out.read_text())
+    out.write_text(json.dumps({**record, "cpus": 9}))
+    with pytest.raises(UsageError, match=r"--out: .*another machine's result"):
+        run_bench(options, command, Console(file=said))

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -256,57 +255,6 @@ def test_a_failing_run_says_why(tmp_path):
     record = read_run(tmp_path / "run")
     assert (record.state, record.manifest["reason"]) == ("failed", "RuntimeError: disk on fire")
     assert len(record.rows) == 1
-
-
-def test_a_killed_ray_actor_is_replaced_and_said(tmp_path):
-    """kill -9 of the only rollout actor: the run goes on, and says so in one line; resumed, no stream comes again."""
-    words = ["train", "classic/cartpole", "--actors", "1", "--run", "mine", "--checkpoint-seconds", "0.1", "--seconds", "40"]
-    command = [sys.executable, "-m", "rlscale"]
-    with subprocess.Popen([*command, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 90
-        while time.monotonic() < deadline and not (tmp_path / "mine" / "checkpoint.pt").exists():
-            time.sleep(0.1)
-        actors = [int(pid) for pid in os.listdir("/proc") if pid.isdecimal() and is_actor_of(int(pid), process.pid)]
-        assert len(actors) == 1
-        os.kill(actors[0], signal.SIGKILL)
-        while time.monotonic() < deadline and not any(row["losses"] for row in read_run(tmp_path / "mine").rows):
-            time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
-        shown, error = process.communicate(timeout=90)
-    assert process.returncode == 0, error
-    assert "1 rollout worker was lost and replaced; the record's rows say which" in shown
-    assert "raylet" not in shown
-    assert error == ""
-    record = read_run(tmp_path / "mine")
-    assert record.state == "stopped"
-    (loss,) = [loss for row in record.rows for loss in row["losses"]]
-    assert (loss["what"], loss["actor"], loss["replaced_by"], loss["groups"]) == ("died", 0, 1, [0])
-    assert record.rows[-1]["fragment_ids"][0][:3] == [0, 0, 1]
-    done = subprocess.run(
-        [*command, "train", "classic/cartpole", "--resume", "mine", "--seconds", "1"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    resumed = read_run(tmp_path / "mine")
-    assert "afresh" in resumed.manifest["segments"][1]["environments"]
-    assert resumed.rows[-1]["fragment_ids"][0][:3] == [0, 0, 2]
-
-
-def is_actor_of(pid: int, ancestor: int) -> bool:
-    """Whether the process is a rollout actor that descends from that one (Ray names its processes after what they run)."""
-    try:
-        if b"RolloutActor" not in Path(f"/proc/{pid}/cmdline").read_bytes():
-            return False
-        while pid > 1:
-            if pid == ancestor:
-                return True
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        pass
-    return False
 
 
 def test_snapshots_lie_on_a_geometric_grid(tmp_path):
