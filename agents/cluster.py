@@ -9,11 +9,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from agents.head import ask_head
+from agents.head import HeadWatch, ask_head
 from agents.remote import first_line
 from rlscale.errors import UsageError
 
-__all__ = ["connect", "disconnect", "free_cpus", "head_address", "spilled_bytes", "store_bytes"]
+__all__ = ["connect", "disconnect", "free_cpus", "head_address", "spilled_bytes", "store_bytes", "watch_head"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 _PACKAGES = ("rlscale", "envs", "agents", "benchmarks")
@@ -84,6 +84,11 @@ def head_address() -> str:
 
     address: str = ray.get_runtime_context().gcs_address
     return address
+
+
+def watch_head(address: str | None) -> contextlib.AbstractContextManager[object]:
+    """A `HeadWatch` of the cluster that was joined by that address; nothing where it is our own instance (None)."""
+    return contextlib.nullcontext() if address is None else HeadWatch(head_address())
 
 
 def store_bytes(learners: int) -> int:

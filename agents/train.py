@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from agents.cluster import connect, disconnect, head_address
+from agents.cluster import connect, disconnect, head_address, watch_head
 from agents.config import TrainConfig, check_config, config_from_dict
-from agents.head import HeadWatch, LostHeadError, answers
+from agents.head import LostHeadError, answers
 from agents.learner import NoiseRecord
 from agents.metrics import RayMetrics
 from agents.placement import require_room
@@ -103,7 +103,7 @@ def train(
 
         head = head_address() if config.rollout.ray_address is not None else None
         try:
-            with HeadWatch(head) if head is not None else contextlib.nullcontext():
+            with watch_head(config.rollout.ray_address):
                 return _run(session, run, facts, checkpoint, follow, head)
         finally:
             if events is not None:

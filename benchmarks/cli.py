@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -169,26 +170,35 @@ def _compare(arguments: list[str]) -> int:
 
 
 def _workers(arguments: list[str]) -> int:
-    from agents.remote import LostWorkerError
     from benchmarks.recommendation import WorkersOptions
     from benchmarks.workers import run_workers
 
-    try:
-        return run_workers(parse(WorkersOptions, "workers", arguments), ["rlscale", "workers", *arguments])
-    except LostWorkerError as error:
-        print(f"rlscale: {error}. Measure again, with fewer --cpus if memory was short", file=sys.stderr)
-        return 1
+    command = ["rlscale", "workers", *arguments]
+    options = parse(WorkersOptions, "workers", arguments)
+    return _measure(lambda: run_workers(options, command), "Fleets that were measured are kept", command)
 
 
 def _bench(arguments: list[str]) -> int:
-    from agents.remote import LostWorkerError
     from benchmarks.suite import BenchOptions, run_bench
 
+    command = ["rlscale", "bench", *arguments]
+    options = parse(BenchOptions, "bench", arguments)
+    return _measure(lambda: run_bench(options, command), "Rounds that were complete are kept", command)
+
+
+def _measure(measure: Callable[[], int], kept: str, command: list[str]) -> int:
+    """Measure something that can be gone on with when it was cut off; the exit code."""
+    from agents.head import LostHeadError
+    from agents.remote import LostWorkerError
+
     try:
-        return run_bench(parse(BenchOptions, "bench", arguments), ["rlscale", "bench", *arguments])
+        return measure()
+    except KeyboardInterrupt:
+        what, code = "interrupted", 130
     except LostWorkerError as error:
-        print(f"rlscale: {error}. Rounds that were complete are kept; the same command goes on with the next", file=sys.stderr)
-        return 1
+        what, code = str(error), 2 if isinstance(error, LostHeadError) else 1
+    print(f"rlscale: {what}. {kept}; go on with: {shlex.join(command)}", file=sys.stderr)
+    return code
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agents.batch import arrange
-from agents.cluster import connect, disconnect
+from agents.cluster import connect, disconnect, watch_head
 from agents.config import NoiseSettings, TrainConfig, default_config, require_positive
 from agents.learner import Learner
 from agents.machine import describe_machine, find_commit, find_versions
@@ -103,7 +103,8 @@ def run_bench(options: BenchOptions, command: list[str], console: Console | None
         if rounds:
             console.print(f"{path} holds {len(rounds)} of {options.rounds} rounds already", highlight=False, soft_wrap=True)
         counts = actor_counts(cpus, nodes)
-        with Steps(console, max(options.rounds - len(rounds), 0) * (len(counts) + 2)) as steps:
+        steps = Steps(console, max(options.rounds - len(rounds), 0) * (len(counts) + 2))
+        with watch_head(options.ray_address), steps:
             while len(rounds) < options.rounds:
                 rounds.append(measure_round(config, task, session, counts, options.seconds, steps, len(rounds) + 1))
                 path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from agents.cluster import connect, disconnect, free_cpus
+from agents.cluster import connect, disconnect, free_cpus, watch_head
 from agents.config import TrainConfig, default_config, require_not_negative, require_positive
 from agents.machine import describe_machine, find_commit, find_versions
 from agents.session import Session
@@ -30,6 +30,7 @@ from benchmarks.calibration import (
     measure_learner,
     sample_fragments,
 )
+from benchmarks.kept import KeptFleets
 from benchmarks.recommendation import WorkersOptions, candidates, environments_measured, recommend, to_measure, train_command
 from benchmarks.steps import Steps
 from benchmarks.workers_display import show_answer, show_fleets, show_plan, show_recommendation, show_validation
@@ -43,11 +44,6 @@ from rlscale.storage import write_atomically
 __all__ = ["run_workers"]
 
 MOST_HELD_OUT = 12
-WIDE = {
-    "atari": (8, 64, 128),
-    "pool": (8, 64, 128),
-}  # environments of an actor: measured at two of them, predicted up to the third
-NARROW = (16, 256, 512)  # for environments that cost little
 
 
 def run_workers(options: WorkersOptions, command: list[str], console: Console | None = None) -> int:
@@ -76,13 +72,20 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
             mend = "Wait until some are free ('ray status' shows them)"
             raise UsageError("--ray-address", "all CPUs of the cluster are in use", mend)
         grid = candidates(task, cpus)
-        fleets, learning, emulator = measure(options, config, session, to_measure(task, cpus), console)
+        identity = {"command": command, "commit": find_commit(), "cpus": cpus, "machine": describe_machine(session.device)}
+        kept = KeptFleets(folder / "measured.json", identity)
+        if kept.fleets:
+            told = f"{len(kept.fleets)} of the fleets were measured before this command was stopped: {folder / 'measured.json'}"
+            console.print(told, highlight=False, soft_wrap=True)
+        with watch_head(options.ray_address):
+            fleets, learning, emulator = measure(options, config, session, to_measure(task, cpus), kept, console)
         law = fit_fleet(fleets, config.rollout.rollout_length)
         learner = fit_updates(learning)
         found = recommend(options, config, session, law, learner, emulator, grid)
         validation = None
         if options.validate:
-            validation = validate(options, config, session, law, fleets, grid, found.shape, console)
+            with watch_head(options.ray_address):
+                validation = validate(options, config, session, law, fleets, grid, found.shape, kept, console)
     finally:
         disconnect()
     made = None
@@ -106,6 +109,7 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
     }
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "workers.json", (json.dumps(record, indent=1) + "\n").encode())
+    kept.forget()
     show_fleets(console, law, fleets)
     show_recommendation(console, found, law, learner)
     if validation is not None:
@@ -155,7 +159,7 @@ def base_config(options: WorkersOptions, task: Task, known: Known | None) -> Tra
 
 
 def measure(
-    options: WorkersOptions, config: TrainConfig, session: Session, shapes: Sequence[Shape], console: Console
+    options: WorkersOptions, config: TrainConfig, session: Session, shapes: Sequence[Shape], kept: KeptFleets, console: Console
 ) -> tuple[list[FleetReading], list[dict[str, Any]], float]:
     """Fleets, updates, and the emulator's own rate."""
     task = session.task
@@ -166,7 +170,7 @@ def measure(
         fleets = []
         for shape in shapes:
             steps.begin(str(shape))
-            fleets.append(measure_fleet(config, task, session, shape, options.seconds))
+            fleets.append(kept.fleets.get(shape) or kept.keep(measure_fleet(config, task, session, shape, options.seconds)))
         steps.begin("the learner")
         fragments = sample_fragments(config, task, session, environments, 2)
         several = config.update.mini_batch is None
@@ -190,6 +194,7 @@ def validate(
     fitted: Sequence[FleetReading],
     grid: Sequence[Shape],
     chosen: Shape,
+    kept: KeptFleets,
     console: Console,
 ) -> dict[str, Any]:
     """Measure fleets that were not used for the fit: errors of the predictions, and the chosen fleet against the best of all."""
@@ -202,7 +207,8 @@ def validate(
     with Steps(console, len(held_out)) as steps:
         for shape in held_out:
             steps.begin(f"held out: {shape}")
-            readings.append(measure_fleet(config, session.task, session, shape, options.seconds))
+            again = kept.fleets.get(shape)
+            readings.append(again or kept.keep(measure_fleet(config, session.task, session, shape, options.seconds)))
     measuring = replace(law, rollout_length=readings[0].rollout_length)
     measured = {reading.shape: statistics.median(reading.rates) for reading in (*fitted, *readings)}
     rows: list[dict[str, Any]] = []

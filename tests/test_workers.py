@@ -3,13 +3,15 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
 from agents.config import check_config, default_config
+from agents.head import LostHeadError
 from agents.session import Session
+from benchmarks import workers
 from benchmarks.calibration import FleetReading, Shape, fit_fleet
 from benchmarks.cli import main
 from benchmarks.options import parse_train
@@ -189,6 +191,43 @@ def test_bad_input_is_one_line(words, message, capsys):
     assert message in problem
     assert problem.count("\n") == 1
     assert said == ""
+
+
+def test_what_was_measured_before_a_stop_is_kept(tmp_path, monkeypatch, capsys):
+    """Ctrl-C, then a head that dies, then the rest: no fleet is measured twice. Another command begins afresh."""
+    stops = {2: KeyboardInterrupt(), 4: LostHeadError()}
+    begun, measured = [], []
+
+    def measure(config, task, session, shape, seconds):
+        begun.append(shape)
+        if len(begun) - 1 in stops:
+            raise stops[len(begun) - 1]
+        measured.append(shape)
+        return reading(shape, 1.0)
+
+    monkeypatch.setattr(workers, "measure_fleet", measure)
+    learning = {"batch_size": 512, "blocks": None, "seconds": [0.1, 0.1]}
+    planted = {"connect": None, "disconnect": None, "measure_emulator": 9e3, "sample_fragments": [], "measure_learner": learning}
+    for name, value in planted.items():
+        monkeypatch.setattr(workers, name, lambda *_, value=value: value)
+    words = ["workers", "classic/cartpole", "--cpus", "2", "--out", str(tmp_path)]
+    for code, problem in ((130, "interrupted"), (2, "the head of the Ray cluster does not answer any more")):
+        assert main(words) == code
+        go_on = f"Fleets that were measured are kept; go on with: rlscale {' '.join(words)}"
+        assert capsys.readouterr().err == f"rlscale: {problem}. {go_on}\n"
+    assert main(words) == 0
+    assert "3 of the fleets were measured before" in capsys.readouterr().out
+    shapes = to_measure(find_task("classic/cartpole"), 2)
+    assert measured == shapes
+    fleets = json.loads((tmp_path / "workers.json").read_text())["fleets"]
+    assert fleets == json.loads(json.dumps([asdict(reading(shape, 1.0)) for shape in shapes]))
+    assert not (tmp_path / "measured.json").exists()
+    assert main(words) == 0
+    assert measured == 2 * shapes  # what had ended is no part of the next measurement
+    stops[len(begun) + 2] = KeyboardInterrupt()
+    assert main(words) == 130
+    assert main([*words, "--seconds", "1"]) == 0
+    assert measured[-len(shapes) :] == shapes
 
 
 def test_a_newcomer_measures_and_pastes(tmp_path):
