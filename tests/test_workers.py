@@ -106,6 +106,12 @@ def test_the_recommended_fleet(session):
         assert sum(found.shares.values()) == pytest.approx(1)
         batch = total * 128
         assert found.iteration.seconds == pytest.approx(batch / found.rate.value + learner.seconds(batch))
+        takes = {name: share * found.iteration.seconds for name, share in found.shares.items()}
+        assert takes["emulator"] == pytest.approx(found.shape.environments * 128 / (4000.0 * found.shape.threads))
+        assert takes["learner"] == pytest.approx(learner.seconds(batch))
+        alone = 128 * (FIXED + found.shape.environments * PARALLEL / found.shape.threads)
+        crowd = (1 + contention * (found.shape.actors * found.shape.threads - 1)) / (1 + contention * (found.shape.threads - 1))
+        assert takes["emulator"] + takes["inference"] == pytest.approx(alone * crowd, rel=1e-3)
     config = parse_train(found.command[2:])
     check_config(config)
     assert (config.rollout.actors, config.rollout.actor_cpus) == (found.shape.actors, found.shape.threads)
