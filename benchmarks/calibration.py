@@ -204,11 +204,13 @@ def emulate(settings: bytes, folder: str) -> float:
 
 
 def sample_fragments(config: TrainConfig, task: Task, session: Session, environments: int, count: int) -> list[Fragment]:
-    """So many fragments of groups of their own, made in this process."""
-    shape = Shape(1, session.threads, environments)
-    worker = RolloutWorker(replace(fleet_settings(config, task, session, shape), groups=count), 0)
+    """So many successive fragments of the same environments, made in this process.
+
+    Learning from them as if each had environments of its own takes the same time, and those of Atari are dear to make.
+    """
+    worker = RolloutWorker(fleet_settings(config, task, session, Shape(1, session.threads, environments)), 0)
     try:
-        return [worker.sample(0, group) for group in range(count)]
+        return [worker.sample(0) for _ in range(count)]
     finally:
         worker.close()
 
@@ -219,7 +221,7 @@ def measure_learner(config: TrainConfig, session: Session, fragments: Sequence[F
     Args:
         config: how to learn.
         session: where and in which precision.
-        fragments: of one rollout length, of groups of their own.
+        fragments: of one rollout length; each counts as that of environments of its own.
         blocks: of an update; None as configured.
     """
     environments = sum(f.environments for f in fragments)
@@ -228,7 +230,7 @@ def measure_learner(config: TrainConfig, session: Session, fragments: Sequence[F
     if blocks is not None:
         configured = replace(configured, noise=replace(config.noise, blocks=blocks))
     learner = Learner(configured, session.task, session.device, session.precision == "bfloat16")
-    places = arrange([f.group for f in fragments], fragments[0].environments)
+    places = arrange(range(len(fragments)), fragments[0].environments)
     seconds = []
     for turn in range(LEARNER_ROUNDS + 1):
         begin = time.perf_counter()

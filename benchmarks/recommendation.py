@@ -21,7 +21,16 @@ from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
 from rlscale.sizing import Choice, FleetTime, Iteration, LearnerTime, iteration
 
-__all__ = ["Recommendation", "WorkersOptions", "candidates", "environments_measured", "recommend", "to_measure", "train_command"]
+__all__ = [
+    "Recommendation",
+    "WorkersOptions",
+    "candidates",
+    "environments_emulated",
+    "environments_measured",
+    "recommend",
+    "to_measure",
+    "train_command",
+]
 
 CLOSE = 0.98  # of the best predicted rate: nearer to it, fewer environments are worth more than what is left
 # Environments of an actor: few, many, and the most that are considered.
@@ -87,6 +96,11 @@ class Recommendation:
 def environments_measured(task: Task) -> int:
     """Of an actor, where actors are counted: the larger of the two numbers."""
     return WIDE.get(task.kind, NARROW)[1]
+
+
+def environments_emulated(task: Task) -> int:
+    """Of the emulator alone: fewer where they are dear to make and each is stepped by itself."""
+    return 16 if task.kind in WIDE else NARROW[1]
 
 
 def candidates(task: Task, cpus: int) -> list[Shape]:

@@ -176,7 +176,7 @@ def measure_learning(config: TrainConfig, task: Task, session: Session) -> dict[
     """One epoch and one step of a batch, without any noise measurement and with the joint one; the default update as well."""
     fragments = sample_fragments(config, task, session, 64, FRAGMENTS)
     environments = 64 * FRAGMENTS
-    places = arrange([f.group for f in fragments], 64)
+    places = arrange(range(FRAGMENTS), 64)
     rollout = replace(config.rollout, environments=environments, rollout_length=fragments[0].steps)
     single = replace(config.update, epochs=1, mini_batch=None)
     variants = {

@@ -31,7 +31,15 @@ from benchmarks.calibration import (
     sample_fragments,
 )
 from benchmarks.kept import KeptFleets
-from benchmarks.recommendation import WorkersOptions, candidates, environments_measured, recommend, to_measure, train_command
+from benchmarks.recommendation import (
+    WorkersOptions,
+    candidates,
+    environments_emulated,
+    environments_measured,
+    recommend,
+    to_measure,
+    train_command,
+)
 from benchmarks.steps import Steps
 from benchmarks.workers_display import show_answer, show_fleets, show_plan, show_recommendation, show_validation
 from benchmarks.workers_plan import Known, choose, find_frontier, make_plan, parse_duration
@@ -163,16 +171,15 @@ def measure(
 ) -> tuple[list[FleetReading], list[dict[str, Any]], float]:
     """Fleets, updates, and the emulator's own rate."""
     task = session.task
-    environments = environments_measured(task)
     with Steps(console, len(shapes) + 2) as steps:
-        steps.begin(f"the emulator alone, {environments} environments")
-        emulator = measure_emulator(task, environments, options.seconds)
+        steps.begin(f"the emulator alone, {environments_emulated(task)} environments")
+        emulator = measure_emulator(task, environments_emulated(task), options.seconds)
         fleets = []
         for shape in shapes:
             steps.begin(str(shape))
             fleets.append(kept.fleets.get(shape) or kept.keep(measure_fleet(config, task, session, shape, options.seconds)))
         steps.begin("the learner")
-        fragments = sample_fragments(config, task, session, environments, 2)
+        fragments = sample_fragments(config, task, session, environments_measured(task), 2)
         several = config.update.mini_batch is None
         learning = [measure_learner(config, session, fragments[:count], 8 if several else None) for count in (1, 2)]
         if several:
