@@ -17,9 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from agents.actors import MOST_STRIKES, START_SECONDS, RolloutActors
-from agents.cluster import head_address
 from agents.fragments import Fragment, FragmentFacts
-from agents.head import LostHeadError, answers
 from agents.homes import Homes
 from agents.remote import LostWorkerError, describe_loss, kind_of_loss
 from agents.worker import RolloutWorker, WorkerSettings
@@ -209,7 +207,7 @@ class RayFleet:
     ) -> None:
         import ray
 
-        self._ray, self._head = ray, head_address()
+        self._ray = ray
         self._groups = settings.workers * settings.groups
         self._homes = Homes(self._groups, settings.workers if actors is None else actors, settings.generation)
         held = self._homes.held()
@@ -349,12 +347,9 @@ class RayFleet:
 
         Raises:
             LostWorkerError: it keeps happening, or nobody is left.
-            LostHeadError: the head of the cluster is dead as well.
         """
         if not lost:
             return
-        if not answers(self._head):  # then Ray would neither start nor end anybody, nor say so within a minute
-            raise LostHeadError
         noticed = time.monotonic()
         loss_of: dict[int, Loss] = {}  # by group
         losses = []
