@@ -126,7 +126,7 @@ def _noise_table(run: RunRecord) -> str:
             ]
         )
     note = (
-        f"Whole run: mean over full-batch steps at {format_quantity(mean_batch(run))} observations per optimizer step. "
+        f"Whole run: mean over full-batch steps at {format_quantity(mean_batch(run))} observations collected per optimizer step. "
         "Noisiest tenth: share of the noise that the noisiest tenth of the blocks carries; far above 10% means heavy tails."
     )
     columns = ["head", "first window", "last window", "whole run", "measurements", "blocks", "noisiest tenth"]
