@@ -87,12 +87,11 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
             console.print(told, highlight=False, soft_wrap=True)
         with watch_head(options.ray_address):
             fleets, learning, emulator = measure(options, config, session, to_measure(task, cpus), kept, console)
-        law = fit_fleet(fleets, config.rollout.rollout_length)
-        learner = fit_updates(learning)
-        found = recommend(options, config, session, law, learner, emulator, grid)
-        validation = None
-        if options.validate:
-            with watch_head(options.ray_address):
+            law = fit_fleet(fleets, config.rollout.rollout_length)
+            learner = fit_updates(learning)
+            found = recommend(options, config, session, law, learner, emulator, grid)
+            validation = None
+            if options.validate:
                 validation = validate(options, config, session, law, fleets, grid, found.shape, kept, console)
     finally:
         disconnect()

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["BlockStatistics", "NoiseEstimate", "block_statistics", "estimate", "fieller", "pool", "run_average"]
 
 _PIECE = 1 << 20  # elements of block gradients that stay in a cache from one product to the next
-_FEWEST_COLUMNS, _MOST_COLUMNS = 8_192, 65_536  # fewer cost calls, more cost digits of g_k·ĝ
+_FEWEST_COLUMNS, _MOST_COLUMNS = 8_192, 65_536
+_DOT = 32_768  # elements of a product g_k·ĝ that are added in the gradients' own precision; more cost digits
 _RUN = 1024  # elements whose squares are added in the gradients' own precision
 
 
@@ -171,7 +172,8 @@ def block_products(
                 assert mean is not None
                 piece_mean = mean[start : start + columns]
             products[0] += _squares(piece)
-            products[1] += (piece @ piece_mean).double()
+            for part, part_mean in zip(torch.split(piece, _DOT, dim=1), torch.split(piece_mean, _DOT), strict=True):
+                products[1] += (part @ part_mean).double()
     return products
 
 
