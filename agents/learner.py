@@ -198,7 +198,7 @@ class Learner:
                 if self.learners == 1 and not sizes.any():
                     continue  # nothing but resets
                 measured_step = measured and (len(blocks) > 1 or self.learners > 1)
-                matrices = {"joint": self._matrix("joint", len(blocks))}
+                matrices = {"joint": self._joint_matrix(len(blocks), measured_step)}
                 if measured_step:
                     matrices = {LAST_LAYER: self._matrix(LAST_LAYER, len(blocks)), **matrices}
                 figures = torch.zeros(len(FIGURES), device=self.device)
@@ -229,7 +229,10 @@ class Learner:
             rounds=max(place.round for place in places) + 1,
             blocks=blocks,
             names=names,
-            matrices={head: self._matrix(head, len(blocks)) for head in (*heads, "joint")},
+            matrices={
+                **{head: self._matrix(head, len(blocks)) for head in heads},
+                "joint": self._joint_matrix(len(blocks), LAST_LAYER in heads),
+            },
             sizes=np.zeros(len(blocks)),
             started=np.zeros(len(blocks), dtype=bool),
             figures=torch.zeros(len(FIGURES), device=self.device),
@@ -374,7 +377,7 @@ class Learner:
             result.noise_seconds += time.perf_counter() - started
         elif self.learners > 1:
             self._total(matrices["joint"], sizes, self._mean)
-        else:
+        elif len(sizes) > 1:
             weights = torch.as_tensor(sizes / max(sizes.sum(), 1.0), dtype=torch.float32, device=self.device)
             torch.mv(matrices["joint"].T, weights, out=self._mean)
         sums = torch.cat([figures, torch.tensor([sizes.sum()], dtype=torch.float32, device=self.device)])
@@ -509,6 +512,10 @@ class Learner:
         if head not in self._matrices or len(self._matrices[head]) < rows:
             self._matrices[head] = torch.empty(rows, width, device=self.device)
         return self._matrices[head][:rows]
+
+    def _joint_matrix(self, rows: int, measured: bool) -> torch.Tensor:
+        """Room for the joint loss's block gradients; a single one that nothing is measured of is the mean itself."""
+        return self._mean[None] if rows == 1 and not measured else self._matrix("joint", rows)
 
     def get_state(self) -> dict[str, Any]:
         """Everything but the settings, for a checkpoint."""

@@ -64,9 +64,10 @@ class PolicyValueNet(nn.Module):
             channels, height, width = observation_shape
             layers: list[nn.Module] = []
             for out, kernel, stride in _CONVOLUTIONS[network]:
-                layers += [_orthogonal(_Convolution(channels, out, kernel, stride, width), math.sqrt(2)), nn.ReLU()]
+                layers += [_orthogonal(_Convolution(channels, out, kernel, stride, width), math.sqrt(2)), nn.ReLU(inplace=True)]
                 channels, height, width = out, (height - kernel) // stride + 1, (width - kernel) // stride + 1
-            layers += [nn.Flatten(), _orthogonal(nn.Linear(channels * height * width, hidden), math.sqrt(2)), nn.ReLU()]
+            layers += [nn.Flatten() if self._layout == torch.contiguous_format else _FlattenChannelsLast()]
+            layers += [_orthogonal(nn.Linear(channels * height * width, hidden), math.sqrt(2)), nn.ReLU(inplace=True)]
             self.trunk = nn.Sequential(*layers)
         self.policy_head = _orthogonal(nn.Linear(hidden, actions), 0.01)
         self.value_head = _orthogonal(nn.Linear(hidden, 1), 1.0)
@@ -155,6 +156,17 @@ class _Convolution(nn.Conv2d):
     def lay_out_weight(self, dtype: torch.dtype) -> None:
         """Convert and fold the weight once and for all."""
         self._laid_out = self._folded_weight().to(dtype, memory_format=torch.channels_last)
+
+
+class _FlattenChannelsLast(nn.Module):
+    """(n, channels, height, width) to (n, height · width · channels): the order in which channels-last data lies, so nothing moves.
+
+    In `nn.Flatten`'s order the data is copied on the way there, and on the way back meets a ReLU's output of another layout;
+    with ReLUs in place that takes 6% of the Nature network's forward and backward pass in float32, 3% in bfloat16.
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return input.permute(0, 2, 3, 1).flatten(1)
 
 
 class ActingNetwork:
