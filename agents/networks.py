@@ -67,7 +67,7 @@ class PolicyValueNet(nn.Module):
                 layers += [_orthogonal(_Convolution(channels, out, kernel, stride, width), math.sqrt(2)), nn.ReLU(inplace=True)]
                 channels, height, width = out, (height - kernel) // stride + 1, (width - kernel) // stride + 1
             layers += [nn.Flatten() if self._layout == torch.contiguous_format else _FlattenChannelsLast()]
-            layers += [_orthogonal(nn.Linear(channels * height * width, hidden), math.sqrt(2)), nn.ReLU(inplace=True)]
+            layers += [_orthogonal(_Dense(channels * height * width, hidden), math.sqrt(2)), nn.ReLU(inplace=True)]
             self.trunk = nn.Sequential(*layers)
         self.policy_head = _orthogonal(nn.Linear(hidden, actions), 0.01)
         self.value_head = _orthogonal(nn.Linear(hidden, 1), 1.0)
@@ -114,11 +114,11 @@ class PolicyValueNet(nn.Module):
         return weight.view(*weight.shape[:3], -1, first.fold).permute(0, 1, 4, 2, 3).flatten(1, 2)
 
     def lay_out_weights(self, dtype: torch.dtype) -> None:
-        """Convert and fold the convolutions' weights once and for all; for a network that will not be trained any more."""
+        """Convert, fold and pack the trunk's weights once and for all; for a network that will not be trained any more."""
         if self.value_trunk is None:
             self._first_laid_out = self._first_weight().to(dtype, memory_format=self._layout)
             for layer in self.trunk.children():
-                if isinstance(layer, _Convolution) and layer is not self._first_layer():
+                if isinstance(layer, _Convolution | _Dense) and layer is not self._first_layer():
                     layer.lay_out_weight(dtype)
         self.to(dtype)
 
@@ -158,6 +158,29 @@ class _Convolution(nn.Conv2d):
         self._laid_out = self._folded_weight().to(dtype, memory_format=torch.channels_last)
 
 
+class _Dense(nn.Linear):
+    """A dense layer whose weight can be packed for acting, as oneDNN's kernels read it.
+
+    For a handful of observations a dense layer is bound by reading its weight, and without packing it is read, copied and
+    read again at every step: with 4 observations of Pong beside an emulator 0.73 ms, packed 0.43 (bfloat16: 0.29 and 0.18).
+    """
+
+    def __init__(self, features: int, out: int) -> None:
+        super().__init__(features, out)
+        self._packed: torch.Tensor | None = None
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if self._packed is None:
+            return super().forward(input)
+        packed: torch.Tensor = torch.ops.mkldnn._linear_pointwise(input, self._packed, self.bias, "none", [], "")
+        return packed
+
+    def lay_out_weight(self, dtype: torch.dtype) -> None:
+        """Pack the weight once and for all, where this build of PyTorch can: the operator is not part of its public interface."""
+        if self.weight.device.type == "cpu" and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+            self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach().to(dtype))
+
+
 class _FlattenChannelsLast(nn.Module):
     """(n, channels, height, width) to (n, height · width · channels): the order in which channels-last data lies, so nothing moves.
 
@@ -174,7 +197,6 @@ class ActingNetwork:
 
     In bfloat16 the parameters are converted here instead of at every step, where converting 1.7 million of them takes longer
     than inferring a handful of observations. Laying out the convolutions' weights each time would take another 1 to 7%.
-    The result is that of autocast, bit for bit.
     """
 
     def __init__(self, network: PolicyValueNet, bfloat16: bool) -> None:

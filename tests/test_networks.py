@@ -75,8 +75,9 @@ def test_the_acting_copy_is_the_network(name, shape, bfloat16):
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
         expected = network(pixels)
     actual = ActingNetwork(network, bfloat16)(pixels)
-    assert torch.equal(actual.logits, expected.logits)
-    assert torch.equal(actual.value, expected.value)
+    # Rounded to bfloat16 the sums are the same; in float32 a packed dense layer adds in another order.
+    tolerance = 0 if bfloat16 or name == "mlp" else 1e-5
+    torch.testing.assert_close(actual, expected, atol=tolerance, rtol=tolerance)
 
 
 def test_the_flat_vector_is_the_network():
