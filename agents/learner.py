@@ -456,10 +456,22 @@ class Learner:
                 entropy_coef=u.entropy_coef,
                 proximal_log_prob=proximal,
             )
-            for head, matrix in matrices.items():
-                of, loss = (self._last_layer, losses.policy) if head == LAST_LAYER else (self._trainable, getattr(losses, head))
-                grads = torch.autograd.grad(loss * (count / divisor), of, retain_graph=head != last, materialize_grads=True)
-                _write(grads, matrix[row], first=first and number == 0)
+            scale, anew = count / divisor, first and number == 0
+            heads: dict[str, tuple[Sequence[torch.Tensor], Sequence[torch.Tensor] | None]]
+            heads = {head: ((getattr(losses, head) * scale,), None) for head in matrices if head != LAST_LAYER}
+            if LAST_LAYER in matrices:
+                # Losses depend on the parameters through the outputs alone. The policy loss's gradient there gives the last
+                # layer's and, with that of the joint loss's other terms, the network's: nothing is differentiated twice.
+                outputs = output.logits, output.value
+                (policy,) = torch.autograd.grad(losses.policy * scale, output.logits, retain_graph=True)
+                others = u.value_coef * losses.value - u.entropy_coef * losses.entropy
+                entropy, value = torch.autograd.grad(others * scale, outputs, retain_graph=True)
+                features = output.features.detach().to(policy.dtype)
+                _write((policy.T @ features, policy.sum(0)), matrices[LAST_LAYER][row], first=anew)
+                heads["joint"] = outputs, (policy + entropy, value)
+            for head, (of, by) in heads.items():
+                grads = torch.autograd.grad(of, self._trainable, by, retain_graph=head != last, materialize_grads=True)
+                _write(grads, matrices[head][row], first=anew)
             sums += count * torch.stack([x.detach() for x in losses])
         return sums
 

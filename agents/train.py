@@ -24,6 +24,7 @@ from agents.config import TrainConfig, check_config, config_from_dict
 from agents.head import LostHeadError, answers
 from agents.learner import NoiseRecord
 from agents.metrics import RayMetrics
+from agents.networks import PARAMETER_ORDER
 from agents.placement import require_room
 from agents.remote import LostWorkerError
 from agents.session import Session
@@ -212,7 +213,7 @@ def _next_snapshot(config: TrainConfig, optimizer_steps: int) -> int | None:
 
 def _save(run: Run, session: Session) -> None:
     payload = io.BytesIO()
-    torch.save({"task": run.manifest["task"]["id"], **session.get_state()}, payload)
+    torch.save({"task": run.manifest["task"]["id"], "parameter_order": PARAMETER_ORDER, **session.get_state()}, payload)
     run.save_checkpoint(payload.getvalue())
 
 
@@ -220,7 +221,7 @@ def _load(run: Run, config: TrainConfig) -> dict[str, Any]:
     """The run's checkpoint, checked against what is asked for now.
 
     Raises:
-        UsageError: another task, settings that a run cannot change, no checkpoint, or a damaged one.
+        UsageError: another task, settings that a run cannot change, no checkpoint, a damaged one, or an earlier version's.
     """
     recorded = run.manifest["task"]["id"]
     if recorded != config.task:
@@ -244,6 +245,12 @@ def _load(run: Run, config: TrainConfig) -> dict[str, Any]:
                 flag, f"a resumed run keeps {setting(before)}, not {setting(config)}", "Leave it out, or start a new run"
             )
     stored: dict[str, Any] = torch.load(io.BytesIO(run.load_checkpoint()), map_location="cpu", weights_only=False)
+    if stored.get("parameter_order", 1) != PARAMETER_ORDER and before.update.network in ("nature_cnn", "small_cnn"):
+        raise UsageError(
+            "--resume",
+            f"the checkpoint in {run.folder} is an earlier rlscale's, whose dense layers read images in another order",
+            "Go on with the version that wrote it, or start a new run",
+        )
     if _layout(before) != _layout(config) or not isinstance(stored["fleet"], dict):
         stored["fleet"] = None  # other workers or groups, or of an earlier version: their environments start afresh
     return stored

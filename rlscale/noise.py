@@ -160,35 +160,22 @@ def block_products(
             assert sizes is not None, "give the sizes, or the mean"
             weights = torch.as_tensor(sizes / sizes.sum(), dtype=matrix.dtype, device=matrix.device)
         # On an accelerator the launch of a kernel costs more than the cache saves: fewer, larger pieces.
-        columns = min(max(_PIECE // matrix.shape[0], _FEWEST_COLUMNS), _MOST_COLUMNS) if matrix.device.type == "cpu" else _PIECE
-        products = torch.zeros(2, matrix.shape[0], dtype=torch.float64, device=matrix.device)
-        for start in range(0, matrix.shape[1], columns):
-            piece = matrix[:, start : start + columns]
+        count, width = matrix.shape
+        columns = min(max(_PIECE // count, _FEWEST_COLUMNS), _MOST_COLUMNS) if matrix.device.type == "cpu" else _PIECE
+        columns -= columns % _RUN
+        if mean is None:
+            mean = torch.empty(width, dtype=matrix.dtype, device=matrix.device) if mean_out is None else mean_out
+        # A norm needs no room for the squares, as `vecdot` does, but adds them up one after another: so it is taken of runs.
+        norms, dots = [torch.linalg.vector_norm(matrix[:, width - width % _RUN :], dim=1, keepdim=True)], []
+        for start in range(0, width, columns):
+            piece, piece_mean = matrix[:, start : start + columns], mean[start : start + columns]
             if weights is not None:
-                piece_mean = weights @ piece
-                if mean_out is not None:
-                    mean_out[start : start + columns] = piece_mean
-            else:
-                assert mean is not None
-                piece_mean = mean[start : start + columns]
-            products[0] += _squares(piece)
-            for part, part_mean in zip(torch.split(piece, _DOT, dim=1), torch.split(piece_mean, _DOT), strict=True):
-                products[1] += (part @ part_mean).double()
-    return products
-
-
-def _squares(piece: torch.Tensor) -> torch.Tensor:
-    """|row|² of every row, (K,) float64.
-
-    A norm needs no room for the squares, as `vecdot` does, but adds them up one after another. So it is taken of short runs, and
-    these are added in float64.
-    """
-    import torch
-
-    whole = piece.shape[1] // _RUN * _RUN
-    runs = piece[:, :whole].reshape(len(piece), whole // _RUN, _RUN)  # a view
-    rest = torch.linalg.vector_norm(piece[:, whole:], dim=1).double()
-    return torch.linalg.vector_norm(runs, dim=2).double().square().sum(1) + rest.square()
+                torch.mv(piece.T, weights, out=piece_mean)
+            runs = piece.shape[1] // _RUN
+            norms.append(torch.linalg.vector_norm(piece[:, : runs * _RUN].reshape(count, runs, _RUN), dim=2))
+            parts = zip(torch.split(piece, _DOT, dim=1), torch.split(piece_mean, _DOT), strict=True)
+            dots += [part @ part_mean for part, part_mean in parts]
+        return torch.stack([torch.cat(norms, 1).double().square().sum(1), torch.stack(dots).double().sum(0)])
 
 
 def statistics_of(products: torch.Tensor, sizes: np.ndarray, blocks: Any = None) -> BlockStatistics:

@@ -31,7 +31,7 @@ def fragments_with_masks(workers=2, steps=12, envs=6):
 
 
 def whole_gradient(learner, batch, head="joint"):
-    """Reference: one plain backward pass over all valid observations at once."""
+    """Reference: one plain backward pass over all valid observations at once, from a loss to all that it trains."""
     u = learner.update_settings
     everything = np.arange(batch.steps * batch.environments)
     output = learner.network(batch.observation(everything, CPU))
@@ -47,7 +47,10 @@ def whole_gradient(learner, batch, head="joint"):
         value_coef=u.value_coef,
         entropy_coef=u.entropy_coef,
     )
-    grads = torch.autograd.grad(getattr(losses, head), list(learner.network.parameters()), materialize_grads=True)
+    of, loss = learner.network, head
+    if head == "policy_last_layer":
+        of, loss = learner.network.policy_head, "policy"
+    grads = torch.autograd.grad(getattr(losses, loss), list(of.parameters()), materialize_grads=True)
     return torch.cat([g.reshape(-1) for g in grads])
 
 
@@ -81,7 +84,7 @@ def test_joint_statistics_are_those_of_the_environment_blocks():
     batch = learner.prepare(fragments)
     everything = batch.valid.clone()
     expected = {}
-    for head in ("joint", "policy", "value", "entropy"):
+    for head in ("joint", "policy", "value", "entropy", "policy_last_layer"):
         mean = whole_gradient(learner, batch, head)
         rows = []
         for environments in np.array_split(np.arange(12), 4):
@@ -95,11 +98,10 @@ def test_joint_statistics_are_those_of_the_environment_blocks():
     result = learner.update(batch, 0, 0.0)
     for record in result.noise:
         assert record.kind == "rollout"
-        if record.head in expected:
-            size, square, dot = expected[record.head]
-            np.testing.assert_array_equal(record.statistics.size, size)
-            np.testing.assert_allclose(record.statistics.square, square, rtol=1e-3)
-            np.testing.assert_allclose(record.statistics.dot, dot, rtol=1e-3, atol=1e-7)
+        size, square, dot = expected[record.head]
+        np.testing.assert_array_equal(record.statistics.size, size)
+        np.testing.assert_allclose(record.statistics.square, square, rtol=1e-3)
+        np.testing.assert_allclose(record.statistics.dot, dot, rtol=1e-3, atol=1e-7)
     assert [r.head for r in result.noise] == ["policy", "value", "entropy", "joint", "policy_last_layer"]
 
 

@@ -76,8 +76,9 @@ def test_the_acting_copy_is_the_network(name, shape, bfloat16):
         expected = network(pixels)
     actual = ActingNetwork(network, bfloat16)(pixels)
     # Rounded to bfloat16 the sums are the same; in float32 a packed dense layer adds in another order.
-    tolerance = 0 if bfloat16 or name == "mlp" else 1e-5
-    torch.testing.assert_close(actual, expected, atol=tolerance, rtol=tolerance)
+    for one, other in zip(actual, expected, strict=True):
+        tolerance = 0 if bfloat16 or name == "mlp" else 1e-4 * float(other.abs().max())
+        torch.testing.assert_close(one, other, atol=tolerance, rtol=0)
 
 
 def test_the_flat_vector_is_the_network():
