@@ -2,13 +2,13 @@
 
 A block is a set of environments. Its mean gradient is one row of a (K, P) matrix; one pass over that matrix gives both the
 batch gradient for the optimizer and the block statistics for `rlscale.noise`. Of several learners each holds the rows of its
-own blocks, and only the weighted sum of all rows is shared (`agents.learners`). The loss itself is in `agents.losses`.
+own blocks, and only the weighted sum of all rows is shared (`agents.learners`). How a row is computed is in
+`agents.gradients`, the loss itself in `agents.losses`.
 """
 
 from __future__ import annotations
 
 import copy
-import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,16 +21,14 @@ from torch import nn
 from agents.batch import IterationBatch, Moments, Place, Sum, arrange
 from agents.config import FEWEST_BLOCKS, NoiseSettings, TrainConfig, Update
 from agents.fragments import Fragment
-from agents.losses import HEADS, log_probability, ppo_losses
+from agents.gradients import FIGURES, LAST_LAYER, BlockGradients
+from agents.losses import HEADS
 from agents.networks import flatten_parameters, make_network
 from agents.remote import read
 from envs import Task
 from rlscale.noise import BlockStatistics, block_products, statistics_of
 
 __all__ = ["Learner", "NoiseRecord", "UpdateResult", "share_of_columns"]
-
-LAST_LAYER = "policy_last_layer"
-FIGURES = ("policy_loss", "value_loss", "entropy", "joint_loss", "approx_kl", "clip_fraction")
 
 
 @dataclass(frozen=True)
@@ -129,16 +127,10 @@ class Learner:
         # Number in the fleet of the environment in column 0. An adaptive batch begins anywhere and varies in size, so there a
         # block is named by its first environment: sets that come again, or overlap, share a name.
         self._first_environment = 0
-        # With a lag the policy that the update starts from is another than the one that acted: see `ppo_losses`.
-        self._lagged = config.rollout.lag > 0
-        self.chunk = config.update.chunk or (
-            4096 if device.type != "cpu" else 256 if math.prod(task.observation_shape) > 4096 else 1024
-        )
         self.task, self.device, self.bfloat16 = task, device, bfloat16
         self.network = make_network(task, config.update.network, config.seed, config.update.width).to(device)
         self.parameters = nn.Parameter(flatten_parameters(self.network))
-        self._trainable = list(self.network.parameters())
-        self._last_layer = list(self.network.policy_head.parameters())
+        self._gradients = BlockGradients(self.network, config, task, device, bfloat16)
         self._mean = torch.zeros_like(self.parameters.data)
         self._matrices: dict[str, torch.Tensor] = {}
         self.optimizer = _make_optimizer(config.update, self.parameters)
@@ -186,8 +178,8 @@ class Learner:
         """All epochs and mini-batches of one iteration."""
         result = UpdateResult(observations=batch.moments.count, explained_variance=batch.moments.explained_variance)
         self._measured.clear()
-        if self._lagged and (self.update_settings.epochs > 1 or self.update_settings.mini_batch is not None):
-            self._look_ahead(batch)
+        if self._gradients.lagged and (self.update_settings.epochs > 1 or self.update_settings.mini_batch is not None):
+            self._gradients.look_ahead(batch)
         self._measure_heads(batch, iteration, result)
         totals = torch.zeros(len(FIGURES) + 1, device=self.device)
         steps = 0
@@ -203,7 +195,7 @@ class Learner:
                     matrices = {LAST_LAYER: self._matrix(LAST_LAYER, len(blocks)), **matrices}
                 figures = torch.zeros(len(FIGURES), device=self.device)
                 for row, block in enumerate(blocks):
-                    figures += self._add_gradients(batch, block, row, matrices, max(sizes[row], 1.0), first=True)
+                    figures += self._gradients.add(batch, block, row, matrices, max(sizes[row], 1.0), first=True)
                 totals += self._step(matrices, sizes, names, figures, measured_step, learning_rate, result)
                 steps += 1
         return self._close(result, totals, steps)
@@ -266,7 +258,7 @@ class Learner:
                 continue
             positions = batch.of_environments(mine - columns.start)
             nominal = len(block) * fragment.steps * stream.rounds  # how many are valid is only known at the end
-            stream.figures += self._add_gradients(batch, positions, row, stream.matrices, nominal, first=not stream.started[row])
+            stream.figures += self._gradients.add(batch, positions, row, stream.matrices, nominal, first=not stream.started[row])
             stream.started[row] = True
             stream.sizes[row] += batch.valid_cpu[positions].sum()
 
@@ -412,79 +404,6 @@ class Learner:
         self._add(total)
         torch.div(total[:-1], total[-1].clamp(min=1.0), out=mean)
 
-    def _add_gradients(
-        self,
-        batch: IterationBatch,
-        positions: np.ndarray,
-        row: int,
-        matrices: dict[str, torch.Tensor],
-        divisor: float,
-        *,
-        first: bool,
-    ) -> torch.Tensor:
-        """Add the gradient of every head's loss over those positions, divided by `divisor`, to row `row` of its matrix.
-
-        Args:
-            first: the row holds nothing yet.
-
-        Returns:
-            (6,) sums of the losses and figures over the valid positions.
-        """
-        chunks = np.array_split(positions, -(-len(positions) // self.chunk))
-        u = self.update_settings
-        sums = torch.zeros(len(FIGURES), device=self.device)
-        *_, last = matrices
-        for number, chunk in enumerate(chunks):
-            count = float(batch.valid_cpu[chunk].sum())
-            index = torch.from_numpy(chunk).to(self.device)
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
-                output = self.network(batch.observation(chunk, self.device))
-            action, proximal = batch.action[index], None
-            if self._lagged:
-                # In the only step of an iteration the present policy is the one it starts from.
-                proximal = log_probability(output.logits, action) if batch.proximal is None else batch.proximal[index]
-            losses = ppo_losses(
-                logits=output.logits,
-                value=output.value,
-                action=action,
-                behaviour_log_prob=batch.log_prob[index],
-                advantage=batch.advantage[index],
-                value_target=batch.target[index],
-                valid=batch.valid[index],
-                clip=u.clip,
-                value_coef=u.value_coef,
-                entropy_coef=u.entropy_coef,
-                proximal_log_prob=proximal,
-            )
-            scale, anew = count / divisor, first and number == 0
-            heads: dict[str, tuple[Sequence[torch.Tensor], Sequence[torch.Tensor] | None]]
-            heads = {head: ((getattr(losses, head) * scale,), None) for head in matrices if head != LAST_LAYER}
-            if LAST_LAYER in matrices:
-                # Losses depend on the parameters through the outputs alone. The policy loss's gradient there gives the last
-                # layer's and, with that of the joint loss's other terms, the network's: nothing is differentiated twice.
-                outputs = output.logits, output.value
-                (policy,) = torch.autograd.grad(losses.policy * scale, output.logits, retain_graph=True)
-                others = u.value_coef * losses.value - u.entropy_coef * losses.entropy
-                entropy, value = torch.autograd.grad(others * scale, outputs, retain_graph=True)
-                features = output.features.detach().to(policy.dtype)
-                _write((policy.T @ features, policy.sum(0)), matrices[LAST_LAYER][row], first=anew)
-                heads["joint"] = outputs, (policy + entropy, value)
-            for head, (of, by) in heads.items():
-                grads = torch.autograd.grad(of, self._trainable, by, retain_graph=head != last, materialize_grads=True)
-                _write(grads, matrices[head][row], first=anew)
-            sums += count * torch.stack([x.detach() for x in losses])
-        return sums
-
-    def _look_ahead(self, batch: IterationBatch) -> None:
-        """Log-probabilities of the batch's actions under the policy that its update starts from."""
-        batch.proximal = torch.empty_like(batch.log_prob)
-        positions = np.arange(batch.steps * batch.environments)
-        for chunk in np.array_split(positions, -(-len(positions) // self.chunk)):
-            index = torch.from_numpy(chunk).to(self.device)
-            with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
-                output = self.network(batch.observation(chunk, self.device))
-            batch.proximal[index] = log_probability(output.logits, batch.action[index])
-
     def _measure_heads(self, batch: IterationBatch, iteration: int, result: UpdateResult) -> None:
         """Noise of each head that is due, on the whole iteration batch at the parameters that sampled it.
 
@@ -505,7 +424,7 @@ class Learner:
             return
         matrices = {head: self._matrix(head, len(positions)) for head in due}
         for row, position in enumerate(positions):
-            self._add_gradients(batch, position, row, matrices, max(sizes[row], 1.0), first=True)
+            self._gradients.add(batch, position, row, matrices, max(sizes[row], 1.0), first=True)
         names = self._names(np.array(share), [edges[name] for name in share])
         mean = torch.empty_like(self._mean)
         for head in due:
@@ -520,7 +439,7 @@ class Learner:
 
     def _matrix(self, head: str, rows: int) -> torch.Tensor:
         """Room for so many block gradients of a head, kept between steps."""
-        width = sum(p.numel() for p in self._last_layer) if head == LAST_LAYER else len(self.parameters)
+        width = sum(p.numel() for p in self.network.policy_head.parameters()) if head == LAST_LAYER else len(self.parameters)
         if head not in self._matrices or len(self._matrices[head]) < rows:
             self._matrices[head] = torch.empty(rows, width, device=self.device)
         return self._matrices[head][:rows]
@@ -552,15 +471,6 @@ def share_of_columns(config: TrainConfig, rank: int, environments: int) -> range
     if config.shuffles_transitions:
         return range(environments)
     return range(environments * rank // config.update.learners, environments * (rank + 1) // config.update.learners)
-
-
-def _write(grads: tuple[torch.Tensor, ...], out: torch.Tensor, *, first: bool) -> None:
-    """Lay parameter-shaped gradients into the flat `out`, or add them to the part it already holds."""
-    pieces = [grad.reshape(-1) for grad in grads]
-    if first:
-        torch.cat(pieces, out=out)
-    else:
-        out += torch.cat(pieces)
 
 
 def _make_optimizer(update: Update, parameter: nn.Parameter) -> torch.optim.Optimizer:

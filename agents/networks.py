@@ -179,9 +179,14 @@ class _Dense(nn.Linear):
         return packed
 
     def lay_out_weight(self, dtype: torch.dtype) -> None:
-        """Pack the weight once and for all, where this build of PyTorch can: the operator is not part of its public interface."""
-        if self.weight.device.type == "cpu" and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-            self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach().to(dtype))
+        """Pack the weight once and for all, if that works here: the operator is not part of PyTorch's public interface."""
+        weight, bias = self.weight.detach().to(dtype), self.bias.detach().to(dtype)
+        try:
+            packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+            torch.ops.mkldnn._linear_pointwise(weight[:1], packed, bias, "none", [], "")
+        except (AttributeError, RuntimeError):  # on another device, build of PyTorch or processor
+            return
+        self._packed = packed
 
 
 class _FlattenChannelsLast(nn.Module):

@@ -81,6 +81,18 @@ def test_the_acting_copy_is_the_network(name, shape, bfloat16):
         torch.testing.assert_close(one, other, atol=tolerance, rtol=0)
 
 
+def test_acting_where_weights_cannot_be_packed(monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("could not create a primitive")
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", refuse)
+    network = make_network(find_task("atari/pong"), "nature_cnn", 0)
+    pixels = torch.randint(0, 255, (9, 4, 84, 84), dtype=torch.uint8)
+    with torch.no_grad():
+        expected = network(pixels)
+    assert torch.equal(ActingNetwork(network, bfloat16=False)(pixels).value, expected.value)
+
+
 def test_the_flat_vector_is_the_network():
     network = make_network(find_task("classic/acrobot"), "mlp", 0)
     flat = flatten_parameters(network)
