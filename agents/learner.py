@@ -127,7 +127,7 @@ class Learner:
         # Number in the fleet of the environment in column 0. An adaptive batch begins anywhere and varies in size, so there a
         # block is named by its first environment: sets that come again, or overlap, share a name.
         self._first_environment = 0
-        self.task, self.device, self.bfloat16 = task, device, bfloat16
+        self.task, self.device = task, device
         self.network = make_network(task, config.update.network, config.seed, config.update.width).to(device)
         self.parameters = nn.Parameter(flatten_parameters(self.network))
         self._gradients = BlockGradients(self.network, config, task, device, bfloat16)

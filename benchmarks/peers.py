@@ -1,10 +1,10 @@
 """End-to-end speed beside Stable-Baselines3, RLlib and TorchRL: same game, network, epochs, mini-batch and machine.
 
-    python -m benchmarks.peers [--rounds N] [--out FILE]        (needs: pip install 'rlscale[peers]')
+    python -m benchmarks.peers [--rounds N] [--systems NAME ...] [--out FILE]        (needs: pip install 'rlscale[peers]')
 
 Pong, 8 environments x 128 steps, 4 epochs, mini-batch 256, Nature CNN. Every system runs in a process of its own, one after
 the other, several rounds; within a process the first two iterations are not counted. rlscale runs twice: as the peers do,
-and measuring the joint noise of every optimizer step of the first epoch (the heads, due every 32 iterations, fall outside
+and measuring the joint noise of every optimizer step of the first epoch (the heads, due every 40 iterations, fall outside
 what is counted). Machines drift, so a ratio is taken within a round, against the fastest system of the library in that round.
 
 Sample Factory is missing: 2.1.1 wants numpy < 2 and gymnasium < 1 and does not install beside this project; 1.123.0, which pip
@@ -47,6 +47,8 @@ class Options:
     """Processes of each system."""
     iterations: int = 6
     """Counted iterations of each process."""
+    systems: tuple[str, ...] = ()
+    """Only these, by the names in the table: fewer systems leave time for more rounds. All, unless told."""
     out: Path = Path("results/peers.json")
     """Where the record goes."""
     only: str | None = None
@@ -282,9 +284,13 @@ def main() -> None:
     if options.only is not None:
         print(json.dumps(SYSTEMS[options.only](options.iterations)))
         return
-    readings: dict[str, list[list[float]]] = {name: [] for name in SYSTEMS}
+    unknown = [name for name in options.systems if name not in SYSTEMS]
+    if unknown:
+        print(f"--systems: no system is called {unknown[0]!r}. There are: {'; '.join(SYSTEMS)}", file=sys.stderr)
+        sys.exit(2)
+    readings: dict[str, list[list[float]]] = {name: [] for name in options.systems or SYSTEMS}
     for turn in range(options.rounds):
-        for name in SYSTEMS:
+        for name in readings:
             words = [sys.executable, "-m", "benchmarks.peers", "--only", name, "--iterations", str(options.iterations)]
             done = subprocess.run(words, capture_output=True, text=True, check=False)
             if done.returncode:
@@ -295,6 +301,7 @@ def main() -> None:
     fastest = {
         library: [max(turn) for turn in zip(*(m for name, m in medians.items() if name.startswith(library)), strict=True)]
         for library in LIBRARIES
+        if any(name.startswith(library) for name in medians)
     }
     rows = [
         [
@@ -302,12 +309,12 @@ def main() -> None:
             median_and_spread([rate for rates in runs for rate in rates]),
             *(
                 median_and_spread([own / peer for own, peer in zip(medians[name], fastest[library], strict=True)])
-                for library in LIBRARIES
+                for library in fastest
             ),
         ]
         for name, runs in readings.items()
     ]
-    columns = ["system", "observations/s, median (middle half)", *(f"x {library}" for library in LIBRARIES)]
+    columns = ["system", "observations/s, median (middle half)", *(f"x {library}" for library in fastest)]
     print_table("Pong, PPO, 8 x 128 steps, 4 epochs, mini-batch 256, end to end", columns, rows)
     write_result(options.out, readings)
 
