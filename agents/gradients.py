@@ -79,8 +79,11 @@ class BlockGradients:
             if self.lagged:
                 # In the only step of an iteration the present policy is the one it starts from.
                 proximal = log_probability(output.logits, action) if batch.proximal is None else batch.proximal[index]
+            logits, entropy_logits = output.logits, None
+            if LAST_LAYER in matrices:
+                logits, entropy_logits = output.logits.view_as(output.logits), output.logits.view_as(output.logits)
             losses = ppo_losses(
-                logits=output.logits,
+                logits=logits,
                 value=output.value,
                 action=action,
                 behaviour_log_prob=batch.log_prob[index],
@@ -91,20 +94,19 @@ class BlockGradients:
                 value_coef=u.value_coef,
                 entropy_coef=u.entropy_coef,
                 proximal_log_prob=proximal,
+                entropy_logits=entropy_logits,
             )
             scale, anew = count / divisor, first and number == 0
             heads: dict[str, tuple[Sequence[torch.Tensor], Sequence[torch.Tensor] | None]]
             heads = {head: ((getattr(losses, head) * scale,), None) for head in matrices if head != LAST_LAYER}
-            if LAST_LAYER in matrices:
-                # Losses depend on the parameters through the outputs alone. The policy loss's gradient there gives the last
-                # layer's and, with that of the joint loss's other terms, the network's: nothing is differentiated twice.
-                outputs = output.logits, output.value
-                (policy,) = torch.autograd.grad(losses.policy * scale, output.logits, retain_graph=True)
-                others = u.value_coef * losses.value - u.entropy_coef * losses.entropy
-                entropy, value = torch.autograd.grad(others * scale, outputs, retain_graph=True)
+            if entropy_logits is not None:
+                # Losses depend on the parameters through the outputs alone. The joint loss's gradient there gives the network's,
+                # and its policy part, which came apart, the last layer's: nothing is differentiated twice.
+                apart = torch.autograd.grad(losses.joint * scale, (logits, entropy_logits, output.value), retain_graph=True)
+                policy, entropy, value = apart
                 features = output.features.detach().to(policy.dtype)
                 _write((policy.T @ features, policy.sum(0)), matrices[LAST_LAYER][row], first=anew)
-                heads["joint"] = outputs, (policy + entropy, value)
+                heads["joint"] = (output.logits, output.value), (policy + entropy, value)
             for head, (of, by) in heads.items():
                 grads = torch.autograd.grad(of, self._trainable, by, retain_graph=head != last, materialize_grads=True)
                 _write(grads, matrices[head][row], first=anew)

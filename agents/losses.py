@@ -45,6 +45,7 @@ def ppo_losses(
     value_coef: float,
     entropy_coef: float,
     proximal_log_prob: torch.Tensor | None = None,
+    entropy_logits: torch.Tensor | None = None,
 ) -> Losses:
     """Clipped surrogate (Schulman et al. 2017, equation 7), squared value error and entropy bonus.
 
@@ -65,6 +66,8 @@ def ppo_losses(
         value_coef: weight of the value loss in the joint loss.
         entropy_coef: weight of the entropy bonus.
         proximal_log_prob: (n,) float32, of the action under the policy that the update started from; None where that acted.
+        entropy_logits: `logits` once more, (n, actions), for the entropy alone: the joint loss's gradient there is then the
+            entropy's share, and that in `logits` the policy's. None: nobody needs them apart.
 
     Returns:
         `Losses`. Means are over the valid observations; of none, zero.
@@ -85,6 +88,8 @@ def ppo_losses(
         gain = torch.minimum(gain, change.clamp(1 - clip, 1 + clip) * importance * advantage)
     policy = -(gain * weight).sum()
     value_loss = 0.5 * ((value - value_target).square() * weight).sum()
+    if entropy_logits is not None:
+        log_probs = torch.log_softmax(entropy_logits, dim=-1)
     entropy = -((log_probs.exp() * log_probs).sum(-1) * weight).sum()
     joint = policy + value_coef * value_loss - entropy_coef * entropy
     with torch.no_grad():

@@ -52,6 +52,22 @@ def test_matches_a_slow_version(n, actions, clip, lagged, seed):
     assert float(losses.clip_fraction) == pytest.approx(outside / count, abs=1e-5)
 
 
+@pytest.mark.parametrize("lagged", [False, True])
+def test_entropy_logits_take_the_entropys_gradient_out_of_the_policys(lagged):
+    x = inputs(16, 3, 1)
+    if lagged:
+        x["proximal_log_prob"] = inputs(16, 3, 2)["behaviour_log_prob"]
+    logits = x.pop("logits").requires_grad_()
+    settings = dict(**x, clip=0.2, value_coef=0.5, entropy_coef=0.02)
+    whole = ppo_losses(logits=logits, **settings)
+    for_policy, for_entropy = logits.view_as(logits), logits.view_as(logits)
+    parts = ppo_losses(logits=for_policy, entropy_logits=for_entropy, **settings)
+    torch.testing.assert_close(torch.stack(parts), torch.stack(whole), rtol=0, atol=0)
+    policy, entropy = torch.autograd.grad(parts.joint, (for_policy, for_entropy))
+    torch.testing.assert_close(policy, torch.autograd.grad(whole.policy, logits, retain_graph=True)[0])
+    torch.testing.assert_close(entropy, -0.02 * torch.autograd.grad(whole.entropy, logits)[0])
+
+
 def test_at_the_behaviour_policy_the_gradient_is_that_of_a2c():
     x = inputs(16, 3, 0)
     logits = x.pop("logits").requires_grad_()
