@@ -80,7 +80,7 @@ class BlockGradients:
                 # In the only step of an iteration the present policy is the one it starts from.
                 proximal = log_probability(output.logits, action) if batch.proximal is None else batch.proximal[index]
             logits, entropy_logits = output.logits, None
-            if LAST_LAYER in matrices:
+            if LAST_LAYER in matrices:  # two views of the same logits: what the losses' gradients are told apart by
                 logits, entropy_logits = output.logits.view_as(output.logits), output.logits.view_as(output.logits)
             losses = ppo_losses(
                 logits=logits,
