@@ -48,7 +48,7 @@ class Options:
     iterations: int = 6
     """Counted iterations of each process."""
     systems: tuple[str, ...] = ()
-    """Only these, by the names in the table: fewer systems leave time for more rounds. All, unless told."""
+    """Only these, by the names it prints: fewer systems leave time for more rounds. All, unless told."""
     out: Path = Path("results/peers.json")
     """Where the record goes."""
     only: str | None = None
