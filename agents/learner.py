@@ -21,7 +21,7 @@ from torch import nn
 from agents.batch import IterationBatch, Moments, Place, Sum, arrange
 from agents.config import FEWEST_BLOCKS, NoiseSettings, TrainConfig, Update
 from agents.fragments import Fragment
-from agents.gradients import FIGURES, LAST_LAYER, BlockGradients
+from agents.gradients import FIGURES, LAST_LAYER, BlockGradients, BlockPart
 from agents.losses import HEADS
 from agents.networks import flatten_parameters, make_network
 from agents.remote import read
@@ -193,9 +193,8 @@ class Learner:
                 matrices = {"joint": self._joint_matrix(len(blocks), measured_step)}
                 if measured_step:
                     matrices = {LAST_LAYER: self._matrix(LAST_LAYER, len(blocks)), **matrices}
-                figures = torch.zeros(len(FIGURES), device=self.device)
-                for row, block in enumerate(blocks):
-                    figures += self._gradients.add(batch, block, row, matrices, max(sizes[row], 1.0), first=True)
+                parts = [BlockPart(row, block, max(sizes[row], 1.0)) for row, block in enumerate(blocks)]
+                figures = self._gradients.add(batch, parts, matrices)
                 totals += self._step(matrices, sizes, names, figures, measured_step, learning_rate, result)
                 steps += 1
         return self._close(result, totals, steps)
@@ -252,15 +251,17 @@ class Learner:
             stream.moments = batch.moments
         else:
             stream.moments += batch.moments
+        parts = []
         for row, block in enumerate(stream.blocks):
             mine = block[(block >= columns.start) & (block < columns.stop)]
             if not len(mine):
                 continue
             positions = batch.of_environments(mine - columns.start)
             nominal = len(block) * fragment.steps * stream.rounds  # how many are valid is only known at the end
-            stream.figures += self._gradients.add(batch, positions, row, stream.matrices, nominal, first=not stream.started[row])
+            parts.append(BlockPart(row, positions, nominal, first=not stream.started[row]))
             stream.started[row] = True
             stream.sizes[row] += batch.valid_cpu[positions].sum()
+        stream.figures += self._gradients.add(batch, parts, stream.matrices)
 
     def finish(self) -> UpdateResult:
         """The optimizer step of the batch that was begun, now that all of it has been seen."""
@@ -423,8 +424,7 @@ class Learner:
         if self.learners == 1 and (sizes > 0).sum() < 2:
             return
         matrices = {head: self._matrix(head, len(positions)) for head in due}
-        for row, position in enumerate(positions):
-            self._gradients.add(batch, position, row, matrices, max(sizes[row], 1.0), first=True)
+        self._gradients.add(batch, [BlockPart(row, p, max(sizes[row], 1.0)) for row, p in enumerate(positions)], matrices)
         names = self._names(np.array(share), [edges[name] for name in share])
         mean = torch.empty_like(self._mean)
         for head in due:

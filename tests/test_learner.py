@@ -42,7 +42,6 @@ def whole_gradient(learner, batch, head="joint"):
         behaviour_log_prob=batch.log_prob,
         advantage=batch.advantage,
         value_target=batch.target,
-        valid=batch.valid,
         clip=u.clip,
         value_coef=u.value_coef,
         entropy_coef=u.entropy_coef,
@@ -50,7 +49,8 @@ def whole_gradient(learner, batch, head="joint"):
     of, loss = learner.network, head
     if head == "policy_last_layer":
         of, loss = learner.network.policy_head, "policy"
-    grads = torch.autograd.grad(getattr(losses, loss), list(of.parameters()), materialize_grads=True)
+    mean = getattr(losses, loss)[batch.valid].mean()
+    grads = torch.autograd.grad(mean, list(of.parameters()), materialize_grads=True)
     return torch.cat([g.reshape(-1) for g in grads])
 
 

@@ -19,7 +19,6 @@ def inputs(n, actions, seed):
         "behaviour_log_prob": -torch.rand(n, generator=g) * 2 - 0.1,
         "advantage": torch.randn(n, generator=g),
         "value_target": torch.randn(n, generator=g),
-        "valid": torch.rand(n, generator=g) < 0.7,
     }
 
 
@@ -29,27 +28,22 @@ def test_matches_a_slow_version(n, actions, clip, lagged, seed):
     x = inputs(n, actions, seed)
     if lagged:
         x["proximal_log_prob"] = inputs(n, actions, seed + 1)["behaviour_log_prob"]
-    x["valid"][0] = True
     losses = ppo_losses(**x, clip=clip, value_coef=0.5, entropy_coef=0.02)
-    policy, value, entropy, outside, count = 0.0, 0.0, 0.0, 0, 0
     for i in range(n):
-        if not x["valid"][i]:
-            continue
-        count += 1
         exps = [math.exp(v) for v in x["logits"][i].tolist()]
         probs = [e / sum(exps) for e in exps]
         proximal = x["proximal_log_prob"] if lagged else x["behaviour_log_prob"]
         ratio = probs[int(x["action"][i])] / math.exp(float(proximal[i]))
         a = float(x["advantage"][i]) * math.exp(float(proximal[i]) - float(x["behaviour_log_prob"][i]))
         clipped = ratio if clip is None else min(max(ratio, 1 - clip), 1 + clip)
-        policy -= min(ratio * a, clipped * a)
-        value += 0.5 * float(x["value"][i] - x["value_target"][i]) ** 2
-        entropy -= sum(p * math.log(p) for p in probs)
-        outside += clip is not None and abs(ratio - 1) > clip
-    expected = [policy / count, value / count, entropy / count]
-    assert [float(losses.policy), float(losses.value), float(losses.entropy)] == pytest.approx(expected, rel=1e-3, abs=1e-4)
-    assert float(losses.joint) == pytest.approx(expected[0] + 0.5 * expected[1] - 0.02 * expected[2], rel=1e-3, abs=1e-4)
-    assert float(losses.clip_fraction) == pytest.approx(outside / count, abs=1e-5)
+        policy = -min(ratio * a, clipped * a)
+        value = 0.5 * float(x["value"][i] - x["value_target"][i]) ** 2
+        entropy = -sum(p * math.log(p) for p in probs)
+        expected = [policy, value, entropy, policy + 0.5 * value - 0.02 * entropy]
+        assert [float(loss[i]) for loss in losses[:4]] == pytest.approx(expected, rel=1e-3, abs=1e-4)
+        behaviour = probs[int(x["action"][i])] / math.exp(float(x["behaviour_log_prob"][i]))
+        assert float(losses.approx_kl[i]) == pytest.approx(behaviour - 1 - math.log(behaviour), rel=1e-3, abs=1e-4)
+        assert float(losses.clip_fraction[i]) == (clip is not None and abs(ratio - 1) > clip)
 
 
 @pytest.mark.parametrize("lagged", [False, True])
@@ -63,9 +57,9 @@ def test_entropy_logits_take_the_entropys_gradient_out_of_the_policys(lagged):
     for_policy, for_entropy = logits.view_as(logits), logits.view_as(logits)
     parts = ppo_losses(logits=for_policy, entropy_logits=for_entropy, **settings)
     torch.testing.assert_close(torch.stack(parts), torch.stack(whole), rtol=0, atol=0)
-    policy, entropy = torch.autograd.grad(parts.joint, (for_policy, for_entropy))
-    torch.testing.assert_close(policy, torch.autograd.grad(whole.policy, logits, retain_graph=True)[0])
-    torch.testing.assert_close(entropy, -0.02 * torch.autograd.grad(whole.entropy, logits)[0])
+    policy, entropy = torch.autograd.grad(parts.joint.sum(), (for_policy, for_entropy))
+    torch.testing.assert_close(policy, torch.autograd.grad(whole.policy.sum(), logits, retain_graph=True)[0])
+    torch.testing.assert_close(entropy, -0.02 * torch.autograd.grad(whole.entropy.sum(), logits)[0])
 
 
 def test_at_the_behaviour_policy_the_gradient_is_that_of_a2c():
@@ -74,22 +68,7 @@ def test_at_the_behaviour_policy_the_gradient_is_that_of_a2c():
     log_probs = torch.log_softmax(logits, -1).gather(1, x["action"][:, None])[:, 0]
     x["behaviour_log_prob"] = log_probs.detach()
     for clip in (None, 0.2):
-        ours = torch.autograd.grad(ppo_losses(logits=logits, **x, clip=clip, value_coef=0, entropy_coef=0).joint, logits)[0]
-        a2c = -(log_probs * x["advantage"])[x["valid"]].mean()
+        ours = ppo_losses(logits=logits, **x, clip=clip, value_coef=0, entropy_coef=0).joint.sum()
+        ours = torch.autograd.grad(ours, logits)[0]
+        a2c = -(log_probs * x["advantage"]).sum()
         torch.testing.assert_close(ours, torch.autograd.grad(a2c, logits, retain_graph=True)[0])
-
-
-def test_invalid_observations_weigh_nothing():
-    x = inputs(8, 3, 1)
-    x["valid"][:] = True
-    x["valid"][3] = False
-    before = ppo_losses(**x, clip=0.2, value_coef=1, entropy_coef=1)
-    x["advantage"][3], x["value_target"][3], x["logits"][3] = 1e6, -1e6, torch.tensor([9.0, 0, 0])
-    after = ppo_losses(**x, clip=0.2, value_coef=1, entropy_coef=1)
-    torch.testing.assert_close(torch.stack(before), torch.stack(after))
-
-
-def test_no_valid_observation_gives_zero():
-    x = inputs(4, 2, 2)
-    x["valid"][:] = False
-    assert all(float(loss) == 0 for loss in ppo_losses(**x, clip=0.2, value_coef=1, entropy_coef=1))

@@ -5,6 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional
 
 from agents.networks import ActingNetwork, PolicyValueNet, flatten_parameters, make_network
 from envs import find_task
@@ -48,7 +50,11 @@ def test_pixels_are_divided_by_255_and_columns_folded(network, shape, dtype):
     """Outputs and gradients against the layers as they are, one after the other, on pixels of 0 … 1."""
     net = PolicyValueNet(network, shape, 6)
     pixels = torch.randint(0, 255, (5, *shape), dtype=torch.uint8).to(dtype)
-    actual, expected = net(pixels).value, net.value_head(net.trunk(pixels / 255.0))[:, 0]
+    x = pixels / 255.0
+    for layer in net.trunk[:-3]:
+        x = functional.conv2d(x, layer.weight, layer.bias, layer.stride) if isinstance(layer, nn.Conv2d) else torch.relu(x)
+    x = x.permute(0, 2, 3, 1).flatten(1)
+    actual, expected = net(pixels).value, net.value_head(net.trunk[-2:](x))[:, 0]
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
     used = [p for name, p in net.named_parameters() if not name.startswith("policy_head")]
     gradients = [torch.autograd.grad(value.square().sum(), used) for value in (actual, expected)]
