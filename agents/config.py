@@ -137,7 +137,7 @@ class Update:
     stream: bool = False
     """Learn from fragments as they come and free them: memory does not grow with the batch. One epoch, one step."""
     chunk: int | None = None
-    """Most observations in the network at once, which bounds memory; None: 4096 on CUDA, else 256, or 1024 small ones."""
+    """Most observations in the network at once, which bounds memory; None: 4096 on CUDA, else 512, or 1024 small ones."""
 
 
 @dataclass(frozen=True)

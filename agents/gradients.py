@@ -68,7 +68,7 @@ class BlockGradients:
         self._update = config.update
         self.lagged = config.rollout.lag > 0
         self._chunk = config.update.chunk or (
-            4096 if device.type != "cpu" else 256 if math.prod(task.observation_shape) > 4096 else 1024
+            4096 if device.type != "cpu" else 512 if math.prod(task.observation_shape) > 4096 else 1024
         )
 
     def add(self, batch: IterationBatch, parts: Sequence[BlockPart], matrices: Mapping[str, torch.Tensor]) -> torch.Tensor:

@@ -29,8 +29,8 @@ from rlscale.noise import estimate
 
 BATCH, ROLLOUT = 8192, 64
 BLOCK_SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
-CHUNKS = (128, 256, 512)
-CHUNKED_BLOCK = 1024  # large enough that every chunk is smaller
+CHUNKS = (128, 256, 512, 1024, 2048)
+USUAL = (256, 512)  # block and chunk
 JOINT = NoiseSettings(policy_noise_period=0, value_noise_period=0, entropy_noise_period=0)
 HEADS = ("joint", "policy", "value")
 CPU = torch.device("cpu")
@@ -58,12 +58,12 @@ def main() -> None:
     rows = []
     for reading in speed:
         same = [r for r in speed if r["precision"] == reading["precision"]]
-        usual = next(r for r in same if (r["block_size"], r["chunk"]) == (256, 256))
+        usual = next(r for r in same if (r["block_size"], r["chunk"]) == USUAL)
         share = [100 * b / a for a, b in zip(reading["seconds"], usual["seconds"], strict=True)]
         rate = BATCH / statistics.median(reading["seconds"])
         sizes = [f"{reading['block_size']:,}", str(BATCH // reading["block_size"]), str(reading["chunk"])]
         rows.append([reading["precision"], *sizes, f"{rate:,.0f}", median_and_spread(share)])
-    columns = ["precision", "block", "blocks", "chunk", "observations/s", "% of the rate at 256, 256"]
+    columns = ["precision", "block", "blocks", "chunk", "observations/s", "% of the rate at 256, 512"]
     print_table(f"Learning from {BATCH:,} observations of Pong: median [middle half]", columns, rows)
     noise: list[dict[str, Any]] = []
     if both:
@@ -86,7 +86,8 @@ def configure(task: Task, noise: NoiseSettings, chunk: int) -> TrainConfig:
 
 def measure_speed(task: Task, fragments: list[Fragment], precisions: tuple[bool, ...], rounds: int) -> list[dict[str, Any]]:
     """Seconds of one update for every block size, chunk and precision."""
-    sizes = [(block, 256) for block in BLOCK_SIZES] + [(CHUNKED_BLOCK, chunk) for chunk in CHUNKS if chunk != 256]
+    block, chunk = USUAL
+    sizes = [(size, chunk) for size in BLOCK_SIZES] + [(block, size) for size in CHUNKS if size != chunk]
     cases = [(bfloat16, block, chunk) for bfloat16 in precisions for block, chunk in sizes]
 
     def updating(bfloat16: bool, block: int, chunk: int) -> Callable[[], object]:

@@ -3,8 +3,8 @@
     python -m benchmarks.noise_cost [--rounds N] [--out FILE]
 
 Per round the same update is made without any measurement, with the joint statistic of every optimizer step, and with all
-heads due as well; the last is spread over the default period. The learner without measurement runs at its own best
-setting, in chunks of 256 observations.
+heads due as well; the last is spread over the default period. Chunks are the default ones, which suit the learner with and
+without measurement best.
 """
 
 from __future__ import annotations
