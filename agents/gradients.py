@@ -1,7 +1,7 @@
 """`BlockGradients`: forward and backward passes over a batch, whose gradients go into rows of matrices, a row for each block.
 
 Which observations are a block, and what becomes of the rows, is in `agents.learner`; the losses are in `agents.losses`. Several
-blocks share a pass: autograd goes from layer to layer, and each layer gives every block's gradient of its own parameters
+blocks share a pass: then autograd goes from layer to layer, and each layer gives every block's gradient of its own parameters
 (`agents.layers`).
 """
 
@@ -62,9 +62,10 @@ class BlockGradients:
 
     def __init__(self, network: PolicyValueNet, config: TrainConfig, task: Task, device: torch.device, bfloat16: bool) -> None:
         self._network, self._device, self._bfloat16 = network, device, bfloat16
+        self._parameters = list(network.parameters())
         layers = [layer for layer in network.modules() if isinstance(layer, Layer)]
         self._places, self._last_layer = _places(layers), _places([network.policy_head])[network.policy_head]
-        assert [id(p) for layer in layers for p in layer.parameters()] == [id(p) for p in network.parameters()]
+        assert [id(p) for layer in layers for p in layer.parameters()] == [id(p) for p in self._parameters]
         self._update = config.update
         self.lagged = config.rollout.lag > 0
         self._chunk = config.update.chunk or (
@@ -92,7 +93,8 @@ class BlockGradients:
 
     def _pass(self, batch: IterationBatch, parts: Sequence[BlockPart], matrices: Mapping[str, torch.Tensor]) -> torch.Tensor:
         u = self._update
-        tape: Tape = []
+        # Autograd's own sum over the observations is 1 to 6% faster, and all that a block by itself needs.
+        tape: Tape | None = [] if len(parts) > 1 else None
         index, output = self._forward(batch, np.concatenate([part.positions for part in parts]), tape)
         action, proximal = batch.action[index], None
         if self.lagged:
@@ -131,14 +133,31 @@ class BlockGradients:
                 self._network.policy_head.add_gradients(output.features[mine], policy[mine], *places, first=first)
             heads["joint"] = (output.logits, output.value), (policy + entropy, value)
         *_, last = heads
-        edges = [layer.output for layer in tape]
         for head, (of, by) in heads.items():
-            gradients = torch.autograd.grad(of, edges, by, retain_graph=head != last, allow_unused=True)
-            self._fill(matrices[head], runs, tape, gradients)
+            self._fill(matrices[head], runs, tape, of, by, keep=head != last)
         return torch.stack([x.detach() for x in losses]) @ valid
 
-    def _fill(self, matrix: torch.Tensor, runs: Sequence[_Run], tape: Tape, gradients: Sequence[torch.Tensor | None]) -> None:
-        """Rows of a matrix from the gradients at the outputs of all layers."""
+    def _fill(
+        self,
+        matrix: torch.Tensor,
+        runs: Sequence[_Run],
+        tape: Tape | None,
+        of: Sequence[torch.Tensor],
+        by: Sequence[torch.Tensor],
+        *,
+        keep: bool,
+    ) -> None:
+        """Rows of a matrix from the gradients `by` at `of`; `keep` the graph for another head."""
+        if tape is None:
+            ((rows, _, first),) = runs
+            grads = torch.autograd.grad(of, self._parameters, by, retain_graph=keep, materialize_grads=True)
+            row, pieces = matrix[rows.start], [x.reshape(-1) for x in grads]
+            if first:
+                torch.cat(pieces, out=row)
+            else:
+                row += torch.cat(pieces)
+            return
+        gradients = torch.autograd.grad(of, [seen.output for seen in tape], by, retain_graph=keep, allow_unused=True)
         for rows, mine, first in runs:
             for (layer, input, _), gradient in zip(tape, gradients, strict=True):
                 weight, bias = self._places[layer].views(matrix[rows])
