@@ -149,7 +149,7 @@ class NoiseSettings:
     blocks: int | None = None
     """Blocks per measurement, at most one an environment; None: 8 to 32, so that one holds 256 observations if it can."""
     policy_noise_period: int | None = None
-    """The policy loss on the whole iteration batch; None: every 160 / epochs iterations (all heads: some 3% of the time)."""
+    """The policy loss on the whole iteration batch; None: every 160 / epochs iterations (all heads: some 1.6% of the time)."""
     value_noise_period: int | None = None
     """The value loss, likewise."""
     entropy_noise_period: int | None = None

@@ -166,3 +166,16 @@ def test_a_lagged_update_is_clipped_about_the_policy_it_starts_from():
     for part, row in zip(parts, matrices["joint"], strict=True):
         expected, _ = slow_row(network, batch, part, "joint", False, batch.proximal[part.positions])
         torch.testing.assert_close(row, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_block_without_a_valid_observation_gives_zero():
+    network = network_of("mlp", (8,))
+    batch = batch_of(network, (8,))
+    batch.valid[:8] = False
+    parts = [BlockPart(0, np.arange(8), divisor=1.0), BlockPart(1, np.arange(8, 16), divisor=8.0)]
+    matrices = rows_for(network, (LAST_LAYER, "joint"), 2)
+    assert gradients_of(network).add(batch, parts[:1], matrices).tolist() == [0.0] * len(FIGURES)
+    assert gradients_of(network).add(batch, parts, matrices).any()
+    for matrix in matrices.values():
+        assert not matrix[0].any()
+        assert matrix[1].any()
