@@ -1,7 +1,7 @@
 """The training loop of one run that a person started: session, record, checkpoints, stop and resume.
 
-One iteration is in `agents.session`. What is shown to a person while it runs is the caller's business (`on_iteration`); what
-a record looks like is in `rlscale.runs`.
+One iteration is in `agents.session`. What is shown to a person when it starts and while it runs is the caller's business
+(`on_start`, `on_iteration`); what a record looks like is in `rlscale.runs`.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ def train(
     folder: Path,
     *,
     command: list[str],
+    on_start: Callable[[], None] = lambda: None,
     on_iteration: Follow = lambda row, noise: None,
 ) -> Outcome:
     """Train as configured and write the record.
@@ -65,6 +66,7 @@ def train(
         config: checked here.
         folder: of a new run; ignored when resuming.
         command: what the user typed, for the record.
+        on_start: called once the settings are accepted and the record's folder is there.
         on_iteration: called with each row as it is recorded, and the noise measured in it.
 
     Raises:
@@ -92,6 +94,7 @@ def train(
                 if checkpoint is None:
                     run.discard()
                 raise
+        on_start()
 
         metrics = RayMetrics(run.folder.resolve().name, task.id) if config.rays else None
 

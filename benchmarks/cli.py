@@ -114,16 +114,17 @@ def _train(arguments: list[str]) -> int:
     folder = _run_folder(config)
     console = Console()
     workers = "as many Ray actors as there is room for" if config.elastic else f"{config.actors or 'no'} Ray actors"
-    console.print(
-        f"{config.task}: {config.rollout.environments} environments x {config.rollout.rollout_length} steps on {workers}; "
-        f"record in {folder}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    size = f"{config.rollout.environments} environments x {config.rollout.rollout_length} steps on {workers}"
+
+    def announce() -> None:
+        console.print(f"{config.task}: {size}; record in {folder}", highlight=False, soft_wrap=True)
+
     go_on = _go_on(config, folder)
     try:
         with TrainingDisplay(config.task, config.budget, console) as display:
-            outcome = train(config, folder, command=["rlscale", "train", *arguments], on_iteration=display.update)
+            outcome = train(
+                config, folder, command=["rlscale", "train", *arguments], on_start=announce, on_iteration=display.update
+            )
     except (LostWorkerError, OSError) as error:
         if isinstance(error, OSError) and not is_full(error):
             raise

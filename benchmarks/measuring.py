@@ -42,7 +42,8 @@ def rounds_of(tasks: Mapping[str, Callable[[], object]], rounds: int) -> dict[st
 def median_and_spread(values: list[float]) -> str:
     """Median with the middle half in brackets."""
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
-    return f"{middle:.3g} [{low:.3g}, {high:.3g}]"
+    words = [f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.3g}" for x in (middle, low, high)]
+    return f"{words[0]} [{words[1]}, {words[2]}]"
 
 
 def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:

@@ -1,6 +1,6 @@
 """What the noise measurement costs the learner: paired in one process, on real Pong fragments.
 
-    python -m benchmarks.noise_cost [--rounds N] [--out FILE]
+    python -m benchmarks.noise_cost [--rounds N] [--batch N] [--blocks N] [--out FILE]
 
 Per round the same update is made without any measurement, with the joint statistic of every optimizer step, and with all
 heads due as well; the last is spread over the default period. Chunks are the default ones, which suit the learner with and
@@ -10,6 +10,7 @@ without measurement best.
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,26 +38,33 @@ class Options:
 
     rounds: int = 15
     """Paired rounds."""
-    small: bool = False
-    """Only the smallest case, 2,048 observations and one epoch, which allows many rounds."""
+    batch: int | None = None
+    """Only this optimization batch, with one epoch: a single case allows many rounds."""
+    blocks: int | None = None
+    """Blocks of every step; as many as a run takes by itself, unless told."""
     out: Path = Path("results/noise-cost.json")
     """Where the record goes."""
 
 
 def main() -> None:
     options = tyro.cli(Options)
+    if options.batch is not None and (options.batch < 2 * ROLLOUT or options.batch % ROLLOUT):
+        print(f"noise_cost: --batch: give a multiple of {ROLLOUT}, {2 * ROLLOUT} or more", file=sys.stderr)
+        sys.exit(2)
     task = find_task("atari/pong")
+    cases = ((2048, 1), (2048, 4), (8192, 1)) if options.batch is None else ((options.batch, 1),)
     readings: list[dict[str, object]] = []
     rows: list[list[str]] = []
     for bfloat16 in (False, True) if computes_bfloat16(torch.device("cpu")) else (False,):
-        for batch, epochs in ((2048, 1),) if options.small else ((2048, 1), (2048, 4), (8192, 1)):
-            seconds = measure(task, batch, epochs, bfloat16, options.rounds if batch < 8192 else max(5, options.rounds // 3))
+        for batch, epochs in cases:
+            rounds = options.rounds if batch < 8192 or options.batch else max(5, options.rounds // 3)
+            seconds = measure(task, batch, epochs, bfloat16, rounds, options.blocks)
             precision, period = "bfloat16" if bfloat16 else "float32", NoiseSettings().period("policy", epochs)
             sizes = {
                 "optimization_batch": batch,
                 "epochs": epochs,
                 "period": period,
-                "blocks": JOINT.step_blocks(batch, batch // ROLLOUT, equal=False),
+                "blocks": replace(JOINT, blocks=options.blocks).step_blocks(batch, batch // ROLLOUT, equal=False),
             }
             readings.append({"precision": precision, **sizes, "seconds": seconds})
             joint = [100 * (b / a - 1) for a, b in zip(seconds["nothing"], seconds["joint"], strict=True)]
@@ -68,6 +76,7 @@ def main() -> None:
                 [
                     precision,
                     f"{batch:,}",
+                    str(sizes["blocks"]),
                     str(epochs),
                     f"{epochs * batch / statistics.median(seconds['nothing']):,.0f}",
                     median_and_spread(joint),
@@ -75,19 +84,28 @@ def main() -> None:
                     median_and_spread(heads),
                 ]
             )
-    columns = ["precision", "optimization batch", "epochs", "observations/s", "joint: +%", "period", "joint and heads: +%"]
+    columns = [
+        "precision",
+        "optimization batch",
+        "blocks",
+        "epochs",
+        "observations/s",
+        "joint: +%",
+        "period",
+        "joint and heads: +%",
+    ]
     print_table("Cost of the noise measurement, % of the learner's time: median [middle half]", columns, rows)
     write_result(options.out, readings)
 
 
-def measure(task: Task, batch: int, epochs: int, bfloat16: bool, rounds: int) -> dict[str, list[float]]:
+def measure(task: Task, batch: int, epochs: int, bfloat16: bool, rounds: int, blocks: int | None) -> dict[str, list[float]]:
     """Seconds of one update with and without each measurement, `rounds` times."""
     environments = batch // ROLLOUT
     worker = RolloutWorker(WorkerSettings(task, environments, ROLLOUT, task.network, bfloat16, 0, True, 200, 0), 0)
     fragments = [worker.sample(0)]
     worker.close()
     updates = {
-        name: _update(task, environments, epochs, noise, bfloat16, fragments)
+        name: _update(task, environments, epochs, replace(noise, blocks=blocks), bfloat16, fragments)
         for name, noise in (("nothing", NOTHING), ("joint", JOINT), ("all", ALL))
     }
     return rounds_of(updates, rounds)

@@ -134,7 +134,7 @@ def rllib(iterations: int) -> list[float]:
     from ray.tune.registry import register_env
 
     cores = len(os.sched_getaffinity(0))
-    ray.init(num_cpus=cores + 1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init("local", num_cpus=cores + 1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
 
     def make(_: Any) -> Any:
         gymnasium.register_envs(ale_py)

@@ -1,6 +1,6 @@
-"""What the comparison's charts share: palette, logarithmic axes with decades, legends, sizes, and the type of a figure.
+"""What the charts share: palette, logarithmic axes with decades, legends, sizes, and the type of a figure.
 
-What they show is in `rlscale.comparison_charts` and `rlscale.ladder_charts`.
+What they show is in `rlscale.charts` (one run), `rlscale.comparison_charts` and `rlscale.ladder_charts`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ __all__ = [
     "GREY",
     "LIMITS",
     "PALETTE",
+    "SI_LABEL",
     "Figure",
     "clip",
     "colour",
@@ -38,6 +39,8 @@ PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"]
 # Tol's muted colours follow for more tasks than six; beyond fourteen they repeat, and the tooltip tells.
 PALETTE += ["#882255", "#44AA99", "#999933", "#AA4499", "#332288", "#661100", "#000000", "#88CCEE"]
 GREY = "#8a8a8a"
+# An axis's own SI format gives all its labels one prefix, so that 0 is "0k"; and below one it says 10m for 0.01.
+SI_LABEL = "format(datum.value, datum.value > 0 && datum.value < 1 ? '~g' : '~s')"
 _LETTERS = 48  # that fit side by side on a phone
 
 
@@ -113,8 +116,7 @@ def log_axis(channel: Any, field: str, title: str, domain: tuple[float, float]) 
     ticks = [10.0**e for e in exponents if e % step == 0 and domain[0] <= 10.0**e <= domain[1]]
     if len(ticks) < 3:
         ticks = [m * 10.0**e for e in exponents for m in (1, 2, 5) if domain[0] <= m * 10.0**e <= domain[1]]
-    # SI prefixes read well above one; below it they would say 10m for 0.01.
-    axis = alt.Axis(values=ticks, format="~s" if min(ticks, default=1.0) >= 1 else "~g", labelOverlap="greedy", labelSeparation=6)
+    axis = alt.Axis(values=ticks, labelExpr=SI_LABEL, labelOverlap="greedy", labelSeparation=6)
     return channel(f"{field}:Q", title=title, axis=axis, scale=alt.Scale(type="log", domain=list(domain), nice=False))
 
 

@@ -8,38 +8,26 @@ from typing import Any
 import altair as alt
 import numpy as np
 
+from rlscale.chart_style import PALETTE, SI_LABEL, draw, finish, message
 from rlscale.runs import RunRecord
 from rlscale.summary import NoiseWindow, head_kinds, noise_windows, returns, time_shares
 
 __all__ = ["head_label", "noise_chart", "policy_chart", "return_chart", "speed_chart", "time_chart"]
-
-# Okabe and Ito's palette: told apart by colour-blind readers and in grey print.
-_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#000000", "#56B4E9", "#CC79A7", "#E69F00"]
-_HEIGHT = 260
 
 
 def _observations_axis() -> Any:
     return alt.X(
         "observations:Q",
         title="observations (agent steps)",
-        axis=alt.Axis(format="~s", tickCount=5, labelOverlap="greedy", labelSeparation=8),
+        axis=alt.Axis(labelExpr=SI_LABEL, tickCount=5, labelOverlap="greedy", labelSeparation=8),
         scale=alt.Scale(nice=False, domainMin=0),
     )
 
 
 def _colour(field: str, domain: list[str], *, symbol: str = "stroke") -> Any:
     legend = alt.Legend(orient="bottom", columns=2, labelLimit=300, symbolOpacity=1, symbolType=symbol, symbolStrokeWidth=3)
-    scale = alt.Scale(domain=domain, range=_COLOURS[: len(domain)])
+    scale = alt.Scale(domain=domain, range=[PALETTE[i % len(PALETTE)] for i in range(len(domain))])
     return alt.Color(f"{field}:N", title=None, scale=scale, legend=legend if len(domain) > 1 else None)
-
-
-def _finish(chart: Any, height: int = _HEIGHT) -> Any:
-    return (
-        chart.properties(width="container", height=height)
-        .configure_axis(labelFontSize=12, titleFontSize=12, grid=True, gridOpacity=0.4)
-        .configure_legend(labelFontSize=12, titleFontSize=12)
-        .configure_view(stroke=None)
-    )
 
 
 def return_chart(runs: Sequence[RunRecord], names: list[str]) -> Any:
@@ -47,7 +35,7 @@ def return_chart(runs: Sequence[RunRecord], names: list[str]) -> Any:
     data = [{**point, "run": name} for run, name in zip(runs, names, strict=True) for point in returns(run)]
     goals = sorted({goal for run in runs for goal in run.manifest["task"]["goals"]})
     line = (
-        alt.Chart(alt.Data(values=data))
+        draw(data)
         .mark_line(strokeWidth=2)
         .encode(
             x=_observations_axis(),
@@ -62,14 +50,14 @@ def return_chart(runs: Sequence[RunRecord], names: list[str]) -> Any:
         )
     )
     if not data:
-        return _finish(alt.Chart(alt.Data(values=[{}])).mark_text(text="no episode has finished yet", fontSize=14), 60)
+        return message("no episode has finished yet")
     reached = [goal for goal in goals if goal <= max(point["return"] for point in data) + 1]
     rules = (
-        alt.Chart(alt.Data(values=[{"goal": goal} for goal in reached]))
+        draw([{"goal": goal} for goal in reached])
         .mark_rule(strokeDash=[4, 4], color="#888")
         .encode(y="goal:Q", tooltip=[alt.Tooltip("goal:Q", title="goal")])
     )
-    return _finish(alt.layer(rules, line) if reached else line)
+    return finish(alt.layer(rules, line) if reached else line, 260)
 
 
 def head_label(head: str, kind: str) -> str:
@@ -107,7 +95,7 @@ def _noise_layers(series: dict[str, list[NoiseWindow]]) -> Any:
     names = list(series)
     colour = _colour("series", names)
     decades = [10.0**e for e in range(round(np.log10(floor)), round(np.log10(top)) + 1)]
-    axis = alt.Axis(format="~s", values=decades, title="noise scale (observations)")
+    axis = alt.Axis(labelExpr=SI_LABEL, values=decades, title="noise scale (observations)")
 
     def y(field: str) -> Any:
         return alt.Y(f"{field}:Q", scale=alt.Scale(type="log", domain=[floor, top]), axis=axis)
@@ -117,14 +105,14 @@ def _noise_layers(series: dict[str, list[NoiseWindow]]) -> Any:
     numbers = [alt.Tooltip(f"{name}:Q", format=",.3~g") for name in ("value", "low", "high")]
     layers = []
     if resolved:
-        base = alt.Chart(alt.Data(values=resolved))
+        base = draw(resolved)
         layers.append(base.mark_area(opacity=0.18).encode(x=x, y=y("from"), y2="to:Q", color=colour, detail="stretch:N"))
         # A window alone between others that are not resolved has no band; every window shows its own interval.
         layers.append(base.mark_rule(opacity=0.5).encode(x=x, y=y("from"), y2="to:Q", color=colour))
         line = base.mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=22))
         layers.append(line.encode(x=x, y=y("value"), color=colour, detail="stretch:N", tooltip=[*about, *numbers]))
     if unresolved:
-        base = alt.Chart(alt.Data(values=unresolved))
+        base = draw(unresolved)
         layers.append(base.mark_rule(opacity=0.15).encode(x=x, y=y("from"), y2="to:Q", color=colour))
         bound = alt.Tooltip("bound:Q", title="not resolved, above", format=",.3~g")
         triangle = base.mark_point(shape="triangle-up", size=40, filled=False)
@@ -135,12 +123,12 @@ def _noise_layers(series: dict[str, list[NoiseWindow]]) -> Any:
 def noise_chart(run: RunRecord) -> Any:
     """Noise scale of every head but entropy, which carries no reward signal and is in the table."""
     series = {head_label(head, kind): noise_windows(run, head, kind) for head, kind in head_kinds(run) if head != "entropy"}
-    return _finish(_noise_layers(series), 320)
+    return finish(_noise_layers(series), 320)
 
 
 def policy_chart(runs: Sequence[RunRecord], names: list[str]) -> Any:
     """The policy's rollout noise scale of several runs."""
-    return _finish(
+    return finish(
         _noise_layers({name: noise_windows(run, "policy", "rollout") for run, name in zip(runs, names, strict=True)}), 320
     )
 
@@ -162,16 +150,16 @@ def speed_chart(run: RunRecord) -> Any:
             if value > 0:
                 data.append({"observations": part[-1]["observations"], "rate": count / value, "part": name})
     chart = (
-        alt.Chart(alt.Data(values=data))
+        draw(data)
         .mark_line(strokeWidth=2)
         .encode(
             x=_observations_axis(),
-            y=alt.Y("rate:Q", title="observations per second", axis=alt.Axis(format="~s"), scale=alt.Scale(domainMin=0)),
+            y=alt.Y("rate:Q", title="observations per second", axis=alt.Axis(labelExpr=SI_LABEL), scale=alt.Scale(domainMin=0)),
             color=_colour("part", ["sampling", "learning", "end to end"]),
             tooltip=["part:N", alt.Tooltip("observations:Q", format=","), alt.Tooltip("rate:Q", format=",.0f")],
         )
     )
-    return _finish(chart, 200)
+    return finish(chart, 200)
 
 
 def time_chart(run: RunRecord) -> Any:
@@ -179,7 +167,7 @@ def time_chart(run: RunRecord) -> Any:
     shares = time_shares(run)
     data = [{"part": part, "seconds": seconds, "order": i} for i, (part, seconds) in enumerate(shares.items())]
     chart = (
-        alt.Chart(alt.Data(values=data))
+        draw(data)
         .mark_bar()
         .encode(
             x=alt.X("seconds:Q", title="seconds", stack=True),
@@ -188,4 +176,4 @@ def time_chart(run: RunRecord) -> Any:
             tooltip=["part:N", alt.Tooltip("seconds:Q", format=",.1f")],
         )
     )
-    return _finish(chart, 50)
+    return finish(chart, 50)

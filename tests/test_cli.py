@@ -63,6 +63,7 @@ TRAIN = ("train", "classic/cartpole")
         ((*TRAIN, "--epoch", "3"), "--epoch", "--epochs"),
         ((*TRAIN, "--no-such-thing"), "--no-such-thing", "--help"),
         ((*TRAIN, "--epochs", "many"), "--epochs", "--help"),
+        ((*TRAIN, "--chunk", "0"), "--chunk", "above zero"),
         ((*TRAIN, "--optimizer", "sgd"), "--optimizer", "Use one of 'adam'"),
         ((*TRAIN, "--network", "nature_cnn"), "--network", "mlp"),
         ((*TRAIN, "--device", "cuda:7"), "--device", "--device cpu"),
@@ -76,7 +77,9 @@ TRAIN = ("train", "classic/cartpole")
     ],
 )
 def test_bad_input(tmp_path, words, field, mend):
-    assert_refused(rlscale(*words, cwd=tmp_path), field, mend)
+    done = rlscale(*words, cwd=tmp_path)
+    assert_refused(done, field, mend)
+    assert done.stdout == ""  # nothing is announced that will not be
     assert list(tmp_path.iterdir()) == []  # nothing half-made is left behind
 
 
