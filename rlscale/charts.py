@@ -170,7 +170,9 @@ def time_chart(run: RunRecord) -> Any:
         draw(data)
         .mark_bar()
         .encode(
-            x=alt.X("seconds:Q", title="seconds", stack=True),
+            x=alt.X(
+                "seconds:Q", title="seconds", stack=True, axis=alt.Axis(tickCount=8, labelOverlap="greedy", labelSeparation=8)
+            ),
             color=_colour("part", list(shares), symbol="square"),
             order="order:Q",
             tooltip=["part:N", alt.Tooltip("seconds:Q", format=",.1f")],

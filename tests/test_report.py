@@ -5,7 +5,9 @@ import re
 
 import numpy as np
 import pytest
+import vl_convert
 
+from rlscale.charts import noise_chart, return_chart
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate, format_quantity
 from rlscale.noise import BlockStatistics, pool
@@ -14,7 +16,7 @@ from rlscale.runs import Run, pack_statistics, read_run
 from rlscale.summary import noise_over_run, noise_windows, returns, time_shares
 
 
-def make_run(folder, *, resolved=True, iterations=40, episodes=3, transfer=0.1):
+def make_run(folder, *, signal=0.8, iterations=40, episodes=3, transfer=0.1):
     facts = {
         "task": {"id": "atari/pong", "preprocessing": "grey", "frame_skip": 4, "goals": [-19, 0]},
         "config": {"task": "atari/pong", "seed": 0, "update": {"epochs": 1, "note": "<script>alert(1)</script>"}},
@@ -32,7 +34,7 @@ def make_run(folder, *, resolved=True, iterations=40, episodes=3, transfer=0.1):
     run = Run.create(folder, facts)
     rng = np.random.default_rng(0)
     for i in range(iterations):
-        g = rng.normal(size=(8, 20)) + (0.8 if resolved else 0.0)
+        g = rng.normal(size=(8, 20)) + signal
         statistics = BlockStatistics([16] * 8, (g * g).sum(1), g @ g.mean(0))
         run.append(
             {
@@ -90,12 +92,21 @@ def test_windows_pool_the_stored_statistics(tmp_path):
 def test_resolved_and_not_resolved_are_drawn_differently(tmp_path):
     for resolved in (True, False):
         page = tmp_path / f"{resolved}.html"
-        write_report([make_run(tmp_path / f"run-{resolved}", resolved=resolved)], page)
+        write_report([make_run(tmp_path / f"run-{resolved}", signal=0.8 * resolved)], page)
         noise = next(c for c in charts_of(page) if "noise scale" in json.dumps(c) and "layer" in c)
         marks = {layer["mark"]["type"] for layer in noise["layer"]}
         assert marks == ({"area", "line", "rule"} if resolved else {"rule", "point"})
         assert '"type": "log"' in json.dumps(noise)
         assert ("not resolved" in page.read_text().split("<script>")[0].split("class='note'")[0]) != resolved
+
+
+def test_axes_are_labelled_number_by_number(tmp_path):
+    record = make_run(tmp_path / "run", signal=8)
+    labels = re.findall(r">([^<>]+)</text>", vl_convert.vegalite_to_svg(return_chart([record], ["run"]).to_dict()))
+    assert {"0", "1k", "5k"} <= set(labels)
+    assert "0k" not in labels
+    labels = re.findall(r">([^<>]+)</text>", vl_convert.vegalite_to_svg(noise_chart(record).to_dict()))
+    assert {"0.1", "1"} <= set(labels)
 
 
 def test_returns_are_means_over_a_hundred_episodes(tmp_path):
