@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -115,13 +116,15 @@ def _train(arguments: list[str]) -> int:
     console = Console()
     workers = "as many Ray actors as there is room for" if config.elastic else f"{config.actors or 'no'} Ray actors"
     size = f"{config.rollout.environments} environments x {config.rollout.rollout_length} steps on {workers}"
-
-    def announce() -> None:
-        console.print(f"{config.task}: {size}; record in {folder}", highlight=False, soft_wrap=True)
-
     go_on = _go_on(config, folder)
+    display = TrainingDisplay(config.task, config.budget, console)
     try:
-        with TrainingDisplay(config.task, config.budget, console) as display:
+        with ExitStack() as showing:
+
+            def announce() -> None:
+                console.print(f"{config.task}: {size}; record in {folder}", highlight=False, soft_wrap=True)
+                showing.enter_context(display)
+
             outcome = train(
                 config, folder, command=["rlscale", "train", *arguments], on_start=announce, on_iteration=display.update
             )

@@ -37,7 +37,7 @@ class Options:
     """What the noise measurement costs the learner."""
 
     rounds: int = 15
-    """Paired rounds."""
+    """Paired rounds; where 8,192 observations are one case of several, a third of them there, five at least."""
     batch: int | None = None
     """Only this optimization batch, with one epoch: a single case allows many rounds."""
     blocks: int | None = None
@@ -50,6 +50,9 @@ def main() -> None:
     options = tyro.cli(Options)
     if options.batch is not None and (options.batch < 2 * ROLLOUT or options.batch % ROLLOUT):
         print(f"noise_cost: --batch: give a multiple of {ROLLOUT}, {2 * ROLLOUT} or more", file=sys.stderr)
+        sys.exit(2)
+    if options.blocks is not None and options.blocks < 2:
+        print("noise_cost: --blocks: give 2 or more, fewer cannot show noise", file=sys.stderr)
         sys.exit(2)
     task = find_task("atari/pong")
     cases = ((2048, 1), (2048, 4), (8192, 1)) if options.batch is None else ((options.batch, 1),)
