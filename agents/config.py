@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from envs import Task
-from envs.tasks import Network
+from rlscale.envs import Task
+from rlscale.envs.registry import Network
 from rlscale.errors import UsageError
 
 __all__ = [

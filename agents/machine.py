@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import torch
 
+import rlscale
 from rlscale.errors import UsageError
 
 __all__ = [
@@ -95,7 +96,7 @@ def find_commit() -> str | None:
 
     Asked once a process: what runs is what was loaded, whatever is committed later.
     """
-    root = Path(__file__).resolve().parent.parent
+    root = Path(rlscale.__file__).parent.parent
     if not (root / ".git").exists():
         return None
     try:

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from agents.config import TrainConfig
-from envs import Task
+from rlscale.envs import Task
 from rlscale.errors import UsageError
+
+from .config import TrainConfig
 
 __all__ = ["STORE_SHARE", "MemoryPlan", "format_bytes", "parse_bytes", "plan_memory"]
 

@@ -1,7 +1,7 @@
 """`Session`: the learners and the fleet of one run, advanced an iteration at a time; each gives one row of the record.
 
-When a run ends, what is kept of it and who is shown what is decided by the callers: `agents.train` for a run that a person
-started, `benchmarks.trial` for one of a sweep.
+When a run ends, what is kept of it and who is shown what is decided by the callers: `train` for a run that a person
+started, `rlscale.benchmarks.sweep.trial` for one of a sweep.
 """
 
 from __future__ import annotations
@@ -16,14 +16,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from agents.batch import Place, arrange
-from agents.cluster import free_cpus, spilled_bytes, store_bytes
-from agents.config import TrainConfig, config_to_dict
-from agents.fleet import Fleet, LocalFleet, Loss, RayFleet, Sampled
-from agents.fragments import FragmentFacts
-from agents.learner import Learner, UpdateResult
-from agents.learners import RemoteLearners
-from agents.machine import (
+from rlscale.envs import Task
+from rlscale.noise import BlockStatistics
+from rlscale.records.run import pack_statistics
+
+from .cluster.connect import free_cpus, spilled_bytes, store_bytes
+from .cluster.placement import learner_resources, rollout_resources
+from .config import TrainConfig, config_to_dict
+from .learning.batch import Place, arrange
+from .learning.learner import Learner, UpdateResult
+from .learning.remote_learners import RemoteLearners
+from .learning.schedule import NoiseWindow, adaptive_batch, scaled_rate
+from .machine import (
     computes_bfloat16,
     describe_machine,
     find_commit,
@@ -32,14 +36,11 @@ from agents.machine import (
     resolve_device,
     resolve_precision,
 )
-from agents.memory import STORE_SHARE, parse_bytes, plan_memory
-from agents.networks import make_network
-from agents.placement import learner_resources, rollout_resources
-from agents.schedule import NoiseWindow, adaptive_batch, scaled_rate
-from agents.worker import WorkerSettings
-from envs import Task
-from rlscale.noise import BlockStatistics
-from rlscale.runs import pack_statistics
+from .memory import STORE_SHARE, parse_bytes, plan_memory
+from .networks.networks import make_network
+from .rollout.fleet import Fleet, LocalFleet, Loss, RayFleet, Sampled
+from .rollout.fragments import FragmentFacts
+from .rollout.worker import WorkerSettings
 
 __all__ = ["Progress", "Session"]
 

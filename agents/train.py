@@ -1,7 +1,7 @@
 """The training loop of one run that a person started: session, record, checkpoints, stop and resume.
 
-One iteration is in `agents.session`. What is shown to a person when it starts and while it runs is the caller's business
-(`on_start`, `on_iteration`); what a record looks like is in `rlscale.runs`.
+One iteration is in `rlscale.agents.session`. What is shown to a person when it starts and while it runs is the caller's business
+(`on_start`, `on_iteration`); what a record looks like is in `rlscale.records.run`.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from agents.cluster import connect, disconnect, head_address, watch_head
-from agents.config import TrainConfig, check_config, config_from_dict
-from agents.head import LostHeadError, answers
-from agents.learner import NoiseRecord
-from agents.metrics import RayMetrics
-from agents.networks import PARAMETER_ORDER
-from agents.placement import require_room
-from agents.remote import LostWorkerError
-from agents.session import Session
-from envs import find_task
+from rlscale.envs import find_task
 from rlscale.errors import UsageError
-from rlscale.events import EventWriter
-from rlscale.runs import Run
+from rlscale.records.events import EventWriter
+from rlscale.records.run import Run
+
+from .cluster.connect import connect, disconnect, head_address, watch_head
+from .cluster.head_node import LostHeadError, answers
+from .cluster.metrics import RayMetrics
+from .cluster.placement import require_room
+from .cluster.processes import LostWorkerError
+from .config import TrainConfig, check_config, config_from_dict
+from .learning.learner import NoiseRecord
+from .networks.networks import PARAMETER_ORDER
+from .session import Session
 
 __all__ = ["Outcome", "train"]
 
@@ -171,7 +172,7 @@ def _loss(error: BaseException, head: str | None) -> LostWorkerError | None:
 def _loop(session: Session, run: Run, stop: threading.Event, follow: Follow, on_cluster: bool) -> int:
     """Iterations until the budget is spent or a stop is asked for; how many rollout actors were lost meanwhile.
 
-    On an existing cluster Ray may end this process at any moment (`benchmarks.guard`), so checkpoints are as frequent as they are
+    On an existing cluster Ray may end this process at any moment (`guard`), so checkpoints are as frequent as they are
     cheap there: a twentieth of the time at most.
     """
     config = session.config

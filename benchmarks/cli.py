@@ -14,12 +14,13 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from agents.config import TrainConfig
-from benchmarks.guard import guarded_folder, run_guarded
-from benchmarks.options import parse, parse_train
 from rlscale import __version__
+from rlscale.agents.config import TrainConfig
 from rlscale.errors import UsageError
-from rlscale.storage import is_full
+from rlscale.records.files import is_full
+
+from .commands.guard import guarded_folder, run_guarded
+from .options import parse, parse_train
 
 __all__ = ["main"]
 
@@ -106,10 +107,11 @@ def _go_on(config: TrainConfig, folder: Path) -> str:
 
 
 def _train(arguments: list[str]) -> int:
-    from agents.head import LostHeadError
-    from agents.remote import LostWorkerError
-    from agents.train import train
-    from benchmarks.display import TrainingDisplay, lost
+    from rlscale.agents.cluster.head_node import LostHeadError
+    from rlscale.agents.cluster.processes import LostWorkerError
+    from rlscale.agents.train import train
+
+    from .commands.train_display import TrainingDisplay, lost
 
     config = parse_train(arguments)
     folder = _run_folder(config)
@@ -149,8 +151,8 @@ def _train(arguments: list[str]) -> int:
 
 
 def _sweep(arguments: list[str]) -> int:
-    from benchmarks.sweep import run_sweeps
-    from benchmarks.sweep_options import SweepOptions
+    from .sweep.options import SweepOptions
+    from .sweep.run import run_sweeps
 
     options = parse(SweepOptions, "sweep", arguments)
     console = Console()
@@ -161,21 +163,21 @@ def _sweep(arguments: list[str]) -> int:
         console.print(f"stopped; what had ended is recorded in {options.out}", highlight=False, soft_wrap=True)
         console.print(f"go on with:  {shlex.join(command)}", highlight=False, soft_wrap=True)
         return 130
-    from benchmarks.compare import CompareOptions, run_compare
+    from .commands.compare import CompareOptions, run_compare
 
     page = str(Path(options.out) / "comparison.html") if options.report else None
     return run_compare(CompareOptions(folders=tuple(map(str, folders)), out=page))
 
 
 def _compare(arguments: list[str]) -> int:
-    from benchmarks.compare import CompareOptions, run_compare
+    from .commands.compare import CompareOptions, run_compare
 
     return run_compare(parse(CompareOptions, "compare", arguments))
 
 
 def _workers(arguments: list[str]) -> int:
-    from benchmarks.recommendation import WorkersOptions
-    from benchmarks.workers import run_workers
+    from .workers.recommendation import WorkersOptions
+    from .workers.run import run_workers
 
     command = ["rlscale", "workers", *arguments]
     options = parse(WorkersOptions, "workers", arguments)
@@ -183,7 +185,7 @@ def _workers(arguments: list[str]) -> int:
 
 
 def _bench(arguments: list[str]) -> int:
-    from benchmarks.suite import BenchOptions, run_bench
+    from .bench.suite import BenchOptions, run_bench
 
     command = ["rlscale", "bench", *arguments]
     options = parse(BenchOptions, "bench", arguments)
@@ -192,8 +194,8 @@ def _bench(arguments: list[str]) -> int:
 
 def _measure(measure: Callable[[], int], kept: str, command: list[str]) -> int:
     """Measure something that can be gone on with when it was cut off; the exit code."""
-    from agents.head import LostHeadError
-    from agents.remote import LostWorkerError
+    from rlscale.agents.cluster.head_node import LostHeadError
+    from rlscale.agents.cluster.processes import LostWorkerError
 
     try:
         return measure()
@@ -216,8 +218,8 @@ class ReportOptions:
 
 
 def _report(arguments: list[str]) -> int:
-    from rlscale.report import write_report
-    from rlscale.runs import read_run
+    from rlscale.records.run import read_run
+    from rlscale.report.run_page import write_report
 
     options = parse(ReportOptions, "report", arguments)
     if not options.runs:
@@ -229,7 +231,7 @@ def _report(arguments: list[str]) -> int:
 
 
 def _tasks(arguments: list[str]) -> int:
-    from envs import list_tasks
+    from rlscale.envs import list_tasks
 
     if arguments[:1] in (["-h"], ["--help"]):
         print("usage: rlscale tasks [WORD]\n\nList the tasks, or those whose name holds WORD.")

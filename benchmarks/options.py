@@ -1,7 +1,7 @@
 """From words typed to settings: tyro over the dataclasses, with the task's or the resumed run's settings as defaults.
 
 tyro explains a mistake in a box of many lines; here it becomes one line that names the flag. What the settings mean is in
-`agents.config`.
+`rlscale.agents.config`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 import tyro
 
-from agents.config import TrainConfig, config_from_dict, default_config
-from envs import find_task
+from rlscale.agents.config import TrainConfig, config_from_dict, default_config
+from rlscale.envs import find_task
 from rlscale.errors import UsageError
-from rlscale.runs import read_run
+from rlscale.records.run import read_run
 
 __all__ = ["parse", "parse_train"]
 

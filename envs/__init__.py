@@ -1,7 +1,7 @@
 """The tasks: what a name such as `atari/pong` means, and the vector environments behind it. Knows nothing of learning."""
 
-from envs.interface import Step, TaskEnv
-from envs.tasks import Task, find_task, list_tasks
-from envs.vector import make_env
+from .interface import Step, TaskEnv
+from .registry import Task, find_task, list_tasks
+from .vector import make_env
 
 __all__ = ["Step", "Task", "TaskEnv", "find_task", "list_tasks", "make_env"]

@@ -1,4 +1,4 @@
-"""`make_env`, which makes the environments of any task, and those of ale-py and Gymnasium behind `envs.interface`.
+"""`make_env`, which makes the environments of any task, and those of ale-py and Gymnasium behind `rlscale.envs.interface`.
 
 Those of MinAtar and EnvPool have modules of their own. Learning does not live here.
 """
@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from envs.interface import Step, TaskEnv
-from envs.tasks import ATARI_FRAME_SKIP, ATARI_STACK, Task
+from .interface import Step, TaskEnv
+from .registry import ATARI_FRAME_SKIP, ATARI_STACK, Task
 
 __all__ = ["AtariEnv", "GymnasiumEnv", "make_env"]
 
@@ -27,11 +27,11 @@ def make_env(task: Task, num_envs: int, *, threads: int = 1, cut_on_life_loss: b
     if task.kind == "atari":
         return AtariEnv(task, num_envs, threads=threads, cut_on_life_loss=cut_on_life_loss)
     if task.kind == "pool":
-        from envs.pool import PoolEnv
+        from .envpool import PoolEnv
 
         return PoolEnv(task.id.removeprefix("pool/"), num_envs, threads=threads)
     if task.kind == "minatar":
-        from envs.minatar import MinAtarEnv
+        from .minatar.env import MinAtarEnv
 
         return MinAtarEnv(task.id.removeprefix("minatar/"), num_envs)
     return GymnasiumEnv(task, num_envs)
@@ -174,7 +174,7 @@ def _vector_env(task: Task, num_envs: int) -> Any:
 
         return CartPoleVectorEnv(num_envs)
     if task.id == "classic/acrobot":
-        from envs.acrobot import AcrobotVectorEnv
+        from .classic.acrobot import AcrobotVectorEnv
 
         return AcrobotVectorEnv(num_envs)
     import gymnasium

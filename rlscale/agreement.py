@@ -1,7 +1,7 @@
 """How well the predicted critical batch size agrees with the measured one, over tasks.
 
 What lives here: errors in decades, R², prediction of a task left out, and their intervals. What does not: where the two figures
-come from (`rlscale.comparison`).
+come from (`rlscale.analysis.comparison`).
 
 Notation, for one goal of one task: d = log10 measured - log10 predicted, its error in decades; positive where more could be
 parallelized than predicted. Goals of one task are not independent. So every mean is over tasks, of the mean over the goals of
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from rlscale.estimate import Estimate
+from .estimate import Estimate
 
 __all__ = ["FEWEST_TASKS", "Agreement", "agreement"]
 

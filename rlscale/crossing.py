@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlscale.estimate import Estimate
+from .estimate import Estimate
 
 __all__ = ["Crossing", "Evaluated", "GoalSearch", "find_crossing", "is_on_grid", "smooth"]
 

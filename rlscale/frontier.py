@@ -1,7 +1,7 @@
 """The frontier between optimizer steps and observations, and its critical batch size, from runs at several batch sizes.
 
 What lives here: the fit with its intervals, the free exponent, the dependence on the range of sizes, the gain of an adaptive
-batch size. What does not: which runs to make (`benchmarks`) and how they are stored (`rlscale.runs`).
+batch size. What does not: which runs to make (`benchmarks`) and how they are stored (`rlscale.records.run`).
 
 Notation: S optimizer steps and E observations to a goal, B the batch size in observations per optimizer step:
 
@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import numpy as np
 from scipy.special import erfcx, expit, log_ndtr, stdtrit
 
-from rlscale.estimate import Estimate
+from .estimate import Estimate
 
 __all__ = ["Frontier", "Point", "adaptive_gain", "fit"]
 

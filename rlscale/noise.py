@@ -1,7 +1,7 @@
 """The gradient noise scale, estimated from the gradients of blocks of one batch.
 
 What lives here: block statistics, the simple noise scale with its interval, pooling over updates, the mean over a run.
-What does not: how a gradient is made (`agents.learner`) and how statistics are stored (`rlscale.runs`).
+What does not: how a gradient is made (`rlscale.agents.learning.learner`) and how statistics are stored (`rlscale.records.run`).
 
 Notation, with g_k the mean gradient of block k over its n_k observations, N = Σ n_k and ĝ = Σ n_k g_k / N:
 
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import stdtrit
 
-from rlscale.estimate import Estimate
+from .estimate import Estimate
 
 if TYPE_CHECKING:
     import torch

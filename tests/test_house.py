@@ -9,53 +9,126 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from agents.config import TrainConfig, config_to_dict, default_config
-from agents.fleet import Loss
-from agents.fragments import Fragment
-from agents.train import train
-from benchmarks.options import parse_train
-from benchmarks.sweep import run_sweeps
-from benchmarks.sweep_options import SweepOptions
-from envs import find_task
-from rlscale.events import _NAMES
-from rlscale.runs import read_run
-from rlscale.sweeps import read_sweep
+from rlscale.agents.config import TrainConfig, config_to_dict, default_config
+from rlscale.agents.rollout.fleet import Loss
+from rlscale.agents.rollout.fragments import Fragment
+from rlscale.agents.train import train
+from rlscale.benchmarks.options import parse_train
+from rlscale.benchmarks.sweep.options import SweepOptions
+from rlscale.benchmarks.sweep.run import run_sweeps
+from rlscale.envs import find_task
+from rlscale.records.events import _NAMES
+from rlscale.records.run import read_run
+from rlscale.records.sweep import read_sweep
 
 ROOT = Path(__file__).parent.parent
-MAY_IMPORT = {
-    "rlscale": {"rlscale"},
-    "envs": {"envs", "rlscale"},
-    "agents": {"agents", "envs", "rlscale"},
-    "benchmarks": {"benchmarks", "agents", "envs", "rlscale"},
-}
-MODULES = [path for package in MAY_IMPORT for path in sorted((ROOT / package).glob("**/*.py"))]
+FLOORS = ("rlscale", "envs", "agents", "benchmarks")  # from the bottom up; the last three are folders linked into the first
+LOOK_UPWARDS = {"rlscale.__main__", "rlscale.rllib"}  # where the command and the plug-in are entered
 
 
-def imported(path):
-    for node in ast.walk(ast.parse(path.read_text())):
+def _modules():
+    """Every module of the package by its name, each once: links are not followed."""
+    found = {}
+    for floor in FLOORS:
+        for path in sorted((ROOT / floor).rglob("*.py")):
+            if not any(parent.is_symlink() for parent in path.parents):
+                parts = path.relative_to(ROOT).with_suffix("").parts
+                name = ".".join(parts if floor == "rlscale" else ("rlscale", *parts))
+                found[name.removesuffix(".__init__")] = path
+    return found
+
+
+MODULES = _modules()
+each_module = pytest.mark.parametrize("name", MODULES)
+
+
+def floor_of(name):
+    part = name.split(".")[1] if "." in name else ""
+    return FLOORS.index(part) if part in FLOORS else 0
+
+
+def package_of(name):
+    """The parts of the package that a module's relative imports start from."""
+    return name.split(".") if MODULES[name].name == "__init__.py" else name.split(".")[:-1]
+
+
+def imports_of(name):
+    """The modules that a module imports anywhere, dots resolved; of `from x import y` it is y where that is a module."""
+    for node in ast.walk(ast.parse(MODULES[name].read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            yield node.module.split(".")[0]
+            package = package_of(name)
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                yield f"{module}.{alias.name}" if f"{module}.{alias.name}" in MODULES else module
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_run_down_only(path):
-    package = path.relative_to(ROOT).parts[0]
-    ours = {name for name in imported(path) if name in MAY_IMPORT or name == "tests"}
-    assert ours <= MAY_IMPORT[package]
+@each_module
+def test_imports_run_down_only(name):
+    for target in imports_of(name):
+        assert target.split(".")[0] not in (*FLOORS[1:], "tests"), f"{name} imports {target} by another name than the wheel's"
+        if target.split(".")[0] == "rlscale" and name not in LOOK_UPWARDS:
+            assert floor_of(target) <= floor_of(name), f"{name} imports {target}, a floor above"
+
+
+@each_module
+def test_relative_imports_stay_on_their_floor(name):
+    """A dot means my own room: the floor's folder is as high as it leads."""
+    inside = len(package_of(name)) - (1 if floor_of(name) else 0)
+    for node in ast.walk(ast.parse(MODULES[name].read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level <= inside, f"{name}: {ast.unparse(node)} leaves its floor"
+
+
+def room_of(name):
+    """The folder of a module; modules that stand directly on a floor are rooms of their own."""
+    parts = name.split(".")
+    top = 2 if floor_of(name) else 1
+    return ".".join(parts[: top + 1])
+
+
+def test_no_circle_of_imports():
+    """Deferred imports included. Rooms as well as modules: importing a module runs its folder's `__init__`, which offers them all."""
+    modules = {name: {t for t in imports_of(name) if t in MODULES and t != name} for name in MODULES}
+    rooms = {}
+    for name, targets in modules.items():
+        rooms.setdefault(room_of(name), set()).update({room_of(t) for t in targets} - {room_of(name)})
+    for graph in (modules, rooms):
+        done = set()
+
+        def visit(node, trail, graph=graph, done=done):
+            assert node not in trail, " -> ".join([*trail[trail.index(node) :], node])
+            if node not in done:
+                for target in sorted(graph[node]):
+                    visit(target, [*trail, node])
+                done.add(node)
+
+        for node in graph:
+            visit(node, [])
+
+
+def test_rooms_are_small():
+    """At most sixteen Python files a folder, no module of the package over 400 lines."""
+    folders = {path.parent for path in MODULES.values()} | {path.parent for path in (ROOT / "tests").rglob("*.py")}
+    for folder in folders:
+        assert len(list(folder.glob("*.py"))) <= 16, folder
+    for path in MODULES.values():
+        assert len(path.read_text().splitlines()) <= 400, path
 
 
 def test_the_mathematics_needs_neither_ray_nor_environments_nor_files():
-    for name in ("noise", "estimate", "frontier", "crossing", "agreement"):
-        path = ROOT / "rlscale" / f"{name}.py"
-        assert not set(imported(path)) & {"ray", "gymnasium", "ale_py", "pathlib", "os", "io"}
-        assert "open(" not in path.read_text()
+    for name, path in MODULES.items():
+        if name.split(".")[1:2] in (["noise"], ["estimate"], ["frontier"], ["crossing"], ["agreement"]):
+            used = {target.split(".")[0] for target in imports_of(name)}
+            assert not used & {"ray", "gymnasium", "ale_py", "pathlib", "os", "io"}
+            assert "open(" not in path.read_text()
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_modules_say_what_lives_there(path):
+@each_module
+def test_modules_say_what_lives_there(name):
+    path = MODULES[name]
     tree = ast.parse(path.read_text())
     assert ast.get_docstring(tree)
     public = next(

@@ -10,9 +10,9 @@ from pathlib import Path
 import altair as alt
 import numpy as np
 import vl_convert
+from rlscale.chart_style import PALETTE
 from scipy.special import stdtrit
 
-from rlscale.chart_style import PALETTE
 from rlscale.noise import fieller
 
 HERE = Path(__file__).parent

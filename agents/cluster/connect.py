@@ -1,0 +1,146 @@
+"""Reaching Ray: a local instance of a stated size, or an existing cluster that is asked first whether it is there."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import rlscale
+from rlscale.errors import UsageError
+
+from .head_node import HeadWatch, ask_head
+from .processes import first_line
+
+__all__ = ["connect", "disconnect", "free_cpus", "head_address", "spilled_bytes", "store_bytes", "watch_head"]
+
+# Where the package lies: in site-packages, or in a checkout. Not by this file's own name, which a link leads out of the package.
+_PACKAGE = Path(rlscale.__file__).parent
+
+
+def connect(address: str | None, cpus: int, store: int | None = None) -> None:
+    """Connect to Ray; a connection that stands already is used as it is.
+
+    Args:
+        address: `host:port` or `auto` of an existing cluster; None starts an instance in this machine.
+        cpus: CPUs that the actors need; what a started instance gets.
+        store: bytes of the object store of a started instance; None leaves it to Ray.
+
+    Raises:
+        UsageError: nothing answers at the address (within seconds; Ray itself would try for more than a minute), or the
+            cluster is too small.
+    """
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # keeps Ray from a warning on every CPU actor
+    # Lost actors and nodes are told by the run, in a line; Ray would print a paragraph for each.
+    told = "A worker died or was killed|has been marked dead|cannot be scheduled right now"
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", told)
+    import ray
+
+    if ray.is_initialized():
+        _require_cpus(cpus)
+        return
+    options: dict[str, Any] = dict(logging_level=logging.ERROR, log_to_driver=False, configure_logging=True)
+    # Ray puts the current folder first on its processes' path, and a user's may well hold an `envs` or `agents` of its own. So
+    # stand elsewhere for that moment. (Actors get the user's folder back, behind ours: `stand_in`.)
+    if address is None:
+        # Ray would start workers at niceness 15. They are the run: beside one ordinary program it came almost to a halt.
+        os.environ.setdefault("RAY_worker_niceness", "0")
+        with contextlib.chdir(_PACKAGE.parent):
+            ray.init(address="local", num_cpus=cpus, object_store_memory=store, include_dashboard=False, **options)
+    else:
+        known = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
+        if known != "auto":
+            ask_head(known)
+        try:
+            with tempfile.TemporaryDirectory() as empty, contextlib.chdir(empty):
+                ray.init(address=address, runtime_env=_code(), **options)
+        except ValueError as error:  # of `ray job submit`
+            raise UsageError(
+                "--ray-address",
+                f"the job's own runtime_env is in the way: {first_line(error)}",
+                "Leave py_modules and excludes out",
+            ) from None
+        except (ConnectionError, RuntimeError) as error:
+            detail = first_line(error).rstrip(".")
+            raise UsageError("--ray-address", f"cannot join {address}: {detail}", "Start one with 'ray start --head'") from None
+    _require_cpus(cpus)
+
+
+def _require_cpus(cpus: int) -> None:
+    import ray
+
+    available = int(ray.cluster_resources().get("CPU", 0))
+    if available < cpus:
+        disconnect()
+        raise UsageError(
+            "--actors", f"the actors need {cpus} CPUs, the cluster has {available}", "Use fewer actors, or fewer --actor-cpus"
+        )
+
+
+def head_address() -> str:
+    """`host:port` of the head of the cluster that this process has joined."""
+    import ray
+
+    address: str = ray.get_runtime_context().gcs_address
+    return address
+
+
+def watch_head(address: str | None) -> contextlib.AbstractContextManager[object]:
+    """A `HeadWatch` of the cluster that was joined by that address; nothing where it is our own instance (None)."""
+    return contextlib.nullcontext() if address is None else HeadWatch(head_address())
+
+
+def store_bytes(learners: int) -> int:
+    """Bytes of fragments that the object stores can hold at once.
+
+    A fragment lies in the store of the node where it was made, until it is released, and is copied into that of the learner,
+    which reads a whole batch. Actors are spread evenly, so each of M nodes holds about an M-th of what there is.
+
+    Args:
+        learners: one learns in this process, on this node; several may have been put on any.
+    """
+    import ray
+
+    here = ray.get_runtime_context().get_node_id()
+    nodes = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
+    stores = {name: int(resources.get("object_store_memory", 0)) for name, resources in nodes.items()}
+    making = [stores[name] for name, resources in nodes.items() if resources.get("CPU", 0) and stores[name]]
+    read = stores[here] if learners == 1 else min(making)
+    return min(read, len(making) * min(making))
+
+
+def free_cpus() -> int:
+    """CPUs of the cluster that nobody has reserved."""
+    import ray
+
+    return int(ray.available_resources().get("CPU", 0))
+
+
+def spilled_bytes() -> int:
+    """Bytes that this node's object store has written to disk because it was full, as far as they are still there."""
+    import ray
+
+    node = ray._private.worker._global_node
+    if node is None:
+        return 0
+    total = 0
+    with contextlib.suppress(OSError):
+        for folder in Path(node.get_session_dir_path()).glob("ray_spilled_objects*"):
+            total += sum(path.stat().st_size for path in folder.iterdir())
+    return total
+
+
+def _code() -> dict[str, list[str]]:
+    """Our package, wherever it lies (checkout or site-packages): Ray copies them to every node that runs one of us."""
+    return {"py_modules": [str(_PACKAGE)], "excludes": ["__pycache__"]}
+
+
+def disconnect() -> None:
+    """Leave the cluster, or end the local instance."""
+    import ray
+
+    if ray.is_initialized():
+        ray.shutdown()

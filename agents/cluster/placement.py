@@ -1,0 +1,131 @@
+"""Where a run's Ray processes are put: is there room for all of them, actors spread over nodes, learners kept together.
+
+How a cluster is reached is in `connect`; which processes there are, in `fleet` and `remote_learners`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlscale.errors import UsageError
+
+__all__ = ["SPREAD", "Resources", "keep_together", "learner_resources", "require_room", "rollout_resources"]
+
+Resources = Mapping[str, float]  # by Ray's names: CPU, GPU
+
+SPREAD = "SPREAD"  # Ray's strategy for rollout actors: evenly over the nodes that have room, and a lost one anywhere
+ROOM_SECONDS = 10.0
+_NODE = "ray.io/node-id"  # a label that Ray gives to every node
+
+
+def rollout_resources(actors: int, cpus: int, device: str) -> dict[str, float]:
+    """What Ray reserves for each rollout actor: half of all GPUs are shared by those that act on one, the rest is to learn with.
+
+    Raises:
+        UsageError: they are to act on a GPU, and Ray knows of none.
+    """
+    if device == "cpu":
+        return {"CPU": float(cpus)}
+    import ray
+
+    gpus = float(ray.cluster_resources().get("GPU", 0))
+    if not gpus:
+        raise UsageError("--actor-device", "Ray knows of no GPU", "Use --actor-device cpu")
+    return {"CPU": float(cpus), "GPU": int(50 * gpus / actors) / 100}
+
+
+def learner_resources(threads: int, device: str) -> dict[str, float]:
+    """What Ray reserves for each of several learners: a GPU of its own where it learns on one."""
+    return {"CPU": float(threads)} | ({"GPU": 1.0} if device == "cuda" else {})
+
+
+def require_room(processes: Sequence[Resources]) -> None:
+    """Whether all of a run's processes find room at once, now.
+
+    Ray itself is asked, by reserving a place for each and giving it back: it alone knows which nodes are how full. So a cluster
+    that would still grow for them counts as too small.
+
+    Args:
+        processes: what each of them reserves.
+
+    Raises:
+        UsageError: the cluster is too small, or others use it; says what is asked, there and free.
+    """
+    if not processes:
+        return
+    nodes = _nodes()
+    kinds = [kind for kind in ("CPU", "GPU") if _sum(processes, kind)]
+    asked = {kind: _count(_sum(processes, kind), kind) for kind in kinds}
+    if short := [kind for kind in kinds if _sum(processes, kind) > _sum(nodes, kind)]:
+        there = " and ".join(_count(_sum(nodes, kind), kind) for kind in short)
+        over = f" on {len(nodes)} nodes" if len(nodes) > 1 else ""
+        raise _refusal(short, f"the run needs {' and '.join(asked[kind] for kind in short)}, the cluster has {there}{over}")
+    for process in processes:
+        if not any(all(node.get(kind, 0) >= wanted for kind, wanted in process.items()) for node in nodes):
+            one = " and ".join(_count(wanted, kind) for kind, wanted in process.items())
+            raise _refusal(list(process), f"one process of the run needs {one}, and no node of the cluster has so many")
+    from ray.util.placement_group import placement_group, remove_placement_group
+
+    group = placement_group([dict(process) for process in processes], strategy=SPREAD)
+    found = group.wait(ROOM_SECONDS)
+    remove_placement_group(group)
+    if not found:
+        import ray
+
+        free = ray.available_resources()
+        said = " and ".join(f"{asked[kind]}; of the {_sum(nodes, kind):g} there {free.get(kind, 0):g} are free" for kind in kinds)
+        short = [kind for kind in kinds if _sum(processes, kind) > free.get(kind, 0)]
+        parted = "" if short else ", in parts too small for one process"
+        raise _refusal(short, f"the run needs {said}{parted}", wait=True)
+
+
+def keep_together(process: Resources, count: int) -> Any:
+    """A reserved place for each of several learners: on this process's node if they find room there, else on as few as can be.
+
+    Returns:
+        Ray's placement group; whoever asked removes it.
+
+    Raises:
+        UsageError: there is no room.
+    """
+    import ray
+    from ray.util.placement_group import placement_group, remove_placement_group
+
+    here = ray.get_runtime_context().get_node_id()
+    wanted = [dict(process)] * count
+    total: Resources = next((node["Resources"] for node in ray.nodes() if node["NodeID"] == here), {})
+    if all(total.get(kind, 0) >= each * count for kind, each in process.items()):
+        group = placement_group(wanted, strategy="PACK", bundle_label_selector=[{_NODE: here}] * count)
+        if group.wait(ROOM_SECONDS):
+            return group
+        remove_placement_group(group)
+    group = placement_group(wanted, strategy="PACK")
+    if group.wait(ROOM_SECONDS):
+        return group
+    remove_placement_group(group)
+    require_room(wanted)
+    raise UsageError("--learners", f"{count} learners found no room in the cluster", "Use fewer, or wait until others have done")
+
+
+def _nodes() -> list[Resources]:
+    """What every living node has in all."""
+    import ray
+
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def _sum(parts: Sequence[Resources], kind: str) -> float:
+    return sum(part.get(kind, 0) for part in parts)
+
+
+def _count(number: float, kind: str) -> str:
+    return f"{number:g} {kind}" + ("" if number == 1 else "s")
+
+
+def _refusal(short: Sequence[str], problem: str, wait: bool = False) -> UsageError:
+    """What can be changed depends on which kinds of resource are short."""
+    use = "Wait for others to end ('ray status' shows what is used), or use" if wait else "Use"
+    if "GPU" in short:
+        return UsageError("--learners", problem, f"{use} fewer learners, or --device cpu and --actor-device cpu")
+    return UsageError("--actors", problem, f"{use} fewer actors, or fewer --actor-cpus")

@@ -1,0 +1,88 @@
+"""What every Ray process of a run needs: its settings, the user's folder, fragments by reference, and how its loss is told.
+
+Which processes there are is in `fleet` and `remote_learners`; how Ray itself is reached, in `connect`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from rlscale.envs import Task
+
+from ..rollout.fragments import Fragment
+
+__all__ = ["LostWorkerError", "describe_loss", "kind_of_loss", "pickle_settings", "read", "stand_in"]
+
+
+class LostWorkerError(RuntimeError):
+    """A process of the run died or could not go on; what it was making is lost, and with it the iteration."""
+
+
+def stand_in(folder: str) -> None:
+    """Take the user's own folder for this process's, as far as it is there: their environment may import from it."""
+    sys.path.append(folder)
+    if os.path.isdir(folder):
+        os.chdir(folder)  # Ray starts its processes in our own root, see rlscale.agents.cluster.connect
+
+
+def read(fragment: Any) -> Fragment:
+    """A fragment that was taken, in this process: what lies in this node's object store is only looked at, not copied."""
+    if isinstance(fragment, Fragment):
+        return fragment
+    import ray
+
+    found: Fragment = ray.get(fragment)
+    return found
+
+
+def kind_of_loss(error: Exception) -> str | None:
+    """How a Ray process was lost: `died`, `out of memory` or `no room`; None for an error of the code it ran, which is a mistake.
+
+    An object that went down with its node counts as `died`.
+    """
+    from ray import exceptions
+
+    cause = getattr(error, "cause", None)
+    if isinstance(error, exceptions.OutOfMemoryError) or isinstance(cause, MemoryError) or "can't allocate memory" in str(cause):
+        return "out of memory"
+    full = exceptions.ObjectStoreFullError | exceptions.OutOfDiskError
+    if isinstance(error, full) or isinstance(cause, full):
+        return "no room"
+    gone = exceptions.RayActorError | exceptions.ObjectLostError | exceptions.NodeDiedError | exceptions.WorkerCrashedError
+    return "died" if isinstance(error, gone) else None
+
+
+_WORDS = {"died": "died", "out of memory": "ran out of memory", "no room": "found no room in the object store"}
+
+
+def describe_loss(error: Exception, when: str) -> str | None:
+    """The same in a few words, for one line; None where it is no loss."""
+    kind = kind_of_loss(error)
+    if kind is None:
+        return None
+    if kind == "died" and "creation task" in str(error):  # its cause, for example a module that the node lacks, stands at the end
+        return f"died {when}: {str(error).strip().splitlines()[-1].strip()}"
+    cause = getattr(error, "cause", None) if kind == "out of memory" else None
+    return f"{_WORDS[kind]} {when}: {first_line(cause or error)}"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an exception says, or its kind."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def pickle_settings(settings: Any, task: Task) -> bytes:
+    """Settings that hold the task, with a user's own environment pickled by value so that no node needs its module."""
+    from ray import cloudpickle
+
+    module = sys.modules.get(getattr(task.make, "__module__", ""))
+    if module is None or not getattr(module, "__file__", None):
+        return cloudpickle.dumps(settings)
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        return cloudpickle.dumps(settings)
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)

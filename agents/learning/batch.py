@@ -1,0 +1,236 @@
+"""`IterationBatch`: the fragments of one iteration laid side by side, as a learner reads them.
+
+What fragments are is in `rlscale.agents.rollout.fragments`, what is learned from a batch in `rlscale.agents.learning.learner`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from rlscale.envs import Task
+
+from ..config import Update
+from ..rollout.fragments import Fragment, FragmentTensors
+from .advantages import generalized_advantages
+
+__all__ = ["IterationBatch", "Place", "Sum", "arrange"]
+
+Sum = Callable[[torch.Tensor], None]
+"""Adds a tensor over all learners, in place; with one learner it does nothing."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a fragment lies in its batch.
+
+    Attributes:
+        round: how many fragments of the same environments come before it.
+        columns: of its environments.
+        environment: number of the first of them in the whole fleet.
+    """
+
+    round: int
+    columns: range
+    environment: int
+
+
+def arrange(groups: Sequence[int], environments: int) -> list[Place]:
+    """Places of an iteration's fragments, given the group that made each, in the order in which they were taken.
+
+    Column c of the batch is one environment; its later rounds continue the column downwards.
+
+    Args:
+        groups: of each fragment; every group equally often.
+        environments: of each fragment.
+    """
+    columns: dict[int, int] = {}
+    rounds: dict[int, int] = {}
+    places = []
+    for group in groups:
+        columns.setdefault(group, len(columns) * environments)
+        rounds[group] = rounds.get(group, -1) + 1
+        places.append(Place(rounds[group], range(columns[group], columns[group] + environments), group * environments))
+    if len(set(rounds.values())) > 1:
+        raise ValueError("every group must give equally many fragments to a batch")
+    return places
+
+
+class IterationBatch:
+    """Columns `columns` of an iteration batch: environment c in column c, its rounds of T steps below each other.
+
+    Frames stay in their fragments; the small arrays are joined. Flat position of step t of environment c:
+    t · (number of columns held) + c - columns.start.
+
+    Args:
+        placed: the fragments that hold any of the columns, each with its place.
+        columns: those to be read; other environments of the fragments are passed over.
+        task: the task.
+        update: discount, lambda and how advantages are scaled.
+        scale_square: running mean square of the advantages so far, None at the start.
+        device: where the learner works.
+        add: see `Sum`; the scale of the advantages is that of all learners' columns.
+        early: scale by `scale_square` as it stands, since only a part of the batch is here yet.
+    """
+
+    def __init__(
+        self,
+        placed: Sequence[tuple[Place, Fragment]],
+        columns: range,
+        task: Task,
+        update: Update,
+        scale_square: float | None,
+        device: torch.device,
+        add: Sum = lambda total: None,
+        *,
+        early: bool = False,
+    ) -> None:
+        fragments = [f for _, f in placed]
+        self.fragment_steps = fragments[0].steps
+        if any(f.steps != self.fragment_steps for f in fragments):
+            raise ValueError("fragments of one batch must have the same number of steps")
+        first_round = min(place.round for place, _ in placed)
+        rounds = max(place.round for place, _ in placed) - first_round + 1
+        self.steps, self.environments = rounds * self.fragment_steps, len(columns)
+        frames_on = device if _has_room(device, sum(f.frames.nbytes for f in fragments)) else torch.device("cpu")
+        self.parts = [FragmentTensors(f, task.frame_stack, frames_on) for f in fragments]
+        self._frames_on = frames_on
+        # Which fragment holds a column of a round, and which of its environments that is.
+        self._owner = np.full((rounds, self.environments), -1, dtype=np.int32)
+        self._column = np.zeros(self.environments, dtype=np.int64)
+        shape = (self.steps, self.environments)
+        action = np.zeros(shape, dtype=np.int64)
+        log_prob, advantage, target, value = (np.zeros(shape, dtype=np.float32) for _ in range(4))
+        valid = np.zeros(shape, dtype=bool)
+        for number, (place, f) in enumerate(placed):
+            a, b = max(place.columns.start, columns.start), min(place.columns.stop, columns.stop)
+            if b <= a:
+                raise ValueError("a fragment holds none of the columns")
+            inside = slice(a - place.columns.start, b - place.columns.start)
+            here = slice(a - columns.start, b - columns.start)
+            self._owner[place.round - first_round, here] = number
+            self._column[here] = np.arange(inside.start, inside.stop)
+            start = (place.round - first_round) * self.fragment_steps
+            at = slice(start, start + self.fragment_steps), here
+            of_fragment = slice(None), inside
+            advantage[at], target[at] = generalized_advantages(
+                reward=f.clipped_reward[of_fragment],
+                value=f.value[of_fragment],
+                bootstrap_value=f.bootstrap_value[inside],
+                terminated=f.terminated[of_fragment],
+                truncated=f.truncated[of_fragment],
+                discount=update.discount,
+                gae_lambda=update.gae_lambda,
+            )
+            action[at], log_prob[at], value[at] = f.action[of_fragment], f.log_prob[of_fragment], f.value[of_fragment]
+            valid[at] = ~f.reset[of_fragment]
+        if (self._owner < 0).any():
+            raise ValueError("the fragments do not fill the columns")
+        self.moments = Moments(advantage[valid], target[valid], value[valid], device)
+        if not early:
+            self.moments.sum(add)
+        self.scale_square = scale_square
+        if update.advantage_scale == "batch":
+            advantage = ((advantage - self.moments.mean) / (self.moments.deviation + 1e-8)).astype(np.float32)
+        elif update.advantage_scale == "running":
+            if not early:
+                self.scale_square = self.moments.running_square(scale_square)
+            assert self.scale_square is not None
+            advantage = advantage / np.float32(np.sqrt(self.scale_square) + 1e-8)
+
+        def flat(array: np.ndarray) -> torch.Tensor:
+            return torch.from_numpy(array.reshape(-1)).to(device)
+
+        self.action, self.log_prob = flat(action), flat(log_prob)
+        self.advantage, self.target, self.valid = flat(advantage), flat(target), flat(valid)
+        self.valid_cpu = valid.reshape(-1)
+        self.proximal: torch.Tensor | None = None  # log-probability under the policy the update starts from, if that matters
+
+    def observation(self, index: np.ndarray, device: torch.device) -> torch.Tensor:
+        """Observations at flat positions `index`, (n,) int64, on the device; the order is kept."""
+        if device != self._frames_on:
+            return self.observation(index, self._frames_on).pin_memory().to(device, non_blocking=True)
+        step, environment = np.divmod(index, self.environments)
+        turn, step = np.divmod(step, self.fragment_steps)
+        owner, column = self._owner[turn, environment], self._column[environment]
+        owners = np.unique(owner)
+        if len(owners) == 1:
+            return self.parts[owners[0]].observations(*self._on(device, step, column))
+        pieces = []
+        order = np.argsort(owner, kind="stable")
+        for part in owners:
+            mine = owner == part
+            pieces.append(self.parts[part].observations(*self._on(device, step[mine], column[mine])))
+        joined = torch.cat(pieces)
+        if (order[1:] > order[:-1]).all():
+            return joined
+        return joined[torch.from_numpy(np.argsort(order)).to(device)]
+
+    @staticmethod
+    def _on(device: torch.device, *arrays: np.ndarray) -> list[torch.Tensor]:
+        return [torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in arrays]
+
+    def of_environments(self, environments: np.ndarray) -> np.ndarray:
+        """Flat positions of all steps of those environments, environment by environment."""
+        return (environments[:, None] + np.arange(self.steps) * self.environments).reshape(-1)
+
+
+class Moments:
+    """Sums over valid observations, from which the scale of the advantages and the explained variance follow.
+
+    Args:
+        advantage, target, value: (n,) float32 of the valid observations.
+        device: where the learner works, and sums over learners are taken.
+    """
+
+    def __init__(self, advantage: np.ndarray, target: np.ndarray, value: np.ndarray, device: torch.device) -> None:
+        a, t, error = (x.astype(np.float64) for x in (advantage, target, target - value))
+        sums = [len(a), a.sum(), a @ a, t.sum(), t @ t, error.sum(), error @ error]
+        self._sums = torch.tensor(sums, dtype=torch.float64, device=device)
+
+    def sum(self, add: Sum) -> None:
+        """Take in the other learners' observations."""
+        add(self._sums)
+
+    def __iadd__(self, other: Moments) -> Moments:
+        self._sums += other._sums
+        return self
+
+    @property
+    def count(self) -> int:
+        """Valid observations."""
+        return int(self._sums[0])
+
+    @property
+    def mean(self) -> float:
+        """Of the advantages."""
+        return float(self._sums[1]) / max(self.count, 1)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the advantages."""
+        return _variance(self.count, self._sums[1], self._sums[2]) ** 0.5
+
+    @property
+    def explained_variance(self) -> float:
+        """1 - Var(target - value) / Var(target)."""
+        error = _variance(self.count, self._sums[5], self._sums[6])
+        return 1.0 - error / max(_variance(self.count, self._sums[3], self._sums[4]), 1e-12)
+
+    def running_square(self, previous: float | None, decay: float = 0.99) -> float:
+        """Running mean square of the advantages, for a scale that does not change the algorithm with the batch size."""
+        square = float(self._sums[2]) / max(self.count, 1)
+        return square if previous is None else decay * previous + (1 - decay) * square
+
+
+def _has_room(device: torch.device, frames: int) -> bool:
+    """Whether so many bytes of frames may stay on the device; else they stay in the object store, and chunks travel."""
+    return device.type == "cpu" or frames < torch.cuda.mem_get_info(device)[0] // 2
+
+
+def _variance(count: int, total: torch.Tensor, squares: torch.Tensor) -> float:
+    mean = float(total) / max(count, 1)
+    return max(float(squares) / max(count, 1) - mean * mean, 0.0)

@@ -1,0 +1,196 @@
+"""The record of an RLlib job: a callback that names episodes, counts returns and writes a row after every `train()`.
+
+What is measured in the learner is the business of `measure`, the record's format that of `run`.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+from ray.rllib.callbacks.callbacks import RLlibCallback
+
+from rlscale.errors import UsageError
+from rlscale.records.run import Run, pack_statistics, read_run
+
+from ..config import FEWEST_BLOCKS
+from ..machine import find_commit, find_versions
+
+__all__ = ["SETTINGS", "KeepsRecord", "command_line", "environments_of", "refuse_existing"]
+
+SETTINGS = "rlscale"  # key in `learner_config_dict`, and of what env runners report
+
+
+def refuse_existing(folder: Path) -> None:
+    """A record is never written over another.
+
+    Raises:
+        UsageError: the folder exists.
+    """
+    if folder.exists():
+        raise UsageError("run", f"{folder} exists already and is never overwritten", "Name another folder, one a trial")
+
+
+def command_line() -> list[str]:
+    """What the user typed, asked where the job is configured: the algorithm may run in a process of Ray's."""
+    name = Path(sys.argv[0]).name
+    return [] if name == "default_worker.py" else [name, *sys.argv[1:]]  # that one names the machine
+
+
+def environments_of(config: Any) -> int:
+    """How many environments a job samples from."""
+    return int(max(config.num_env_runners, 1) * config.num_envs_per_env_runner)
+
+
+class KeepsRecord(RLlibCallback):  # type: ignore[misc]  # RLlib is untyped
+    """Names episodes by their environment, counts returns, and writes a row of the record after every `train()`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._run: Run | None = None
+        self._steps_before = 0
+
+    def on_episode_created(self, *, episode: Any, env_runner: Any, env_index: int, **_: Any) -> None:
+        """On an env runner: let the episode's id tell which of the job's environments it is of."""
+        number = max(env_runner.worker_index - 1, 0) * env_runner.num_envs + env_index
+        episode.id_ = f"{episode.id_}@{number}"
+
+    def on_episode_end(self, *, episode: Any, prev_episode_chunks: Any, metrics_logger: Any, **_: Any) -> None:
+        """On an env runner: the return and length of an episode, all of its pieces."""
+        pieces = [*prev_episode_chunks, episode]
+        total, length = sum(piece.get_return() for piece in pieces), sum(len(piece) for piece in pieces)
+        metrics_logger.log_dict({"episodes": 1, "return_sum": total, "length_sum": length}, key=SETTINGS, reduce="sum")
+        metrics_logger.log_value((SETTINGS, "return_min"), total, reduce="min")
+        metrics_logger.log_value((SETTINGS, "return_max"), total, reduce="max")
+
+    def on_algorithm_init(self, *, algorithm: Any, **_: Any) -> None:
+        """RLlib tells no callback of its end, so the record's end is put behind what it does there."""
+        clean_up = algorithm.cleanup
+
+        def close() -> None:
+            clean_up()
+            if self._run is not None:
+                self._run.set_state("finished")
+                self._run.close()
+                self._run = None
+
+        algorithm.cleanup = close
+
+    def on_train_result(self, *, algorithm: Any, result: dict[str, Any], **_: Any) -> None:
+        """In the algorithm's process: one row."""
+        report = _first_report(algorithm)
+        iteration = int(result["training_iteration"]) - 1
+        if self._run is None:
+            self._open(algorithm.config, report, iteration)
+        assert self._run is not None
+        sampled, seconds = result["env_runners"], float(result["time_this_iter_s"])
+        observations = int(sampled["num_env_steps_sampled"])
+        learning = report["learning_seconds"]
+        self._run.append(
+            {
+                "iteration": iteration,
+                "observations": int(sampled["num_env_steps_sampled_lifetime"]),
+                "optimizer_steps": self._steps_before + report["optimizer_steps"],
+                "seconds": float(result["time_total_s"]),
+                "batch_observations": observations,
+                **_episodes(sampled.get(SETTINGS, {})),
+                "learning_rate": report["learning_rate"],
+                "sampling_seconds": seconds - learning,
+                "transfer_seconds": None,
+                "learning_seconds": learning,
+                "noise_seconds": report["noise_seconds"],
+                "observations_per_second": observations / seconds,
+                "noise": [
+                    {
+                        "head": n.head,
+                        "kind": n.kind,
+                        "optimizer_step": self._steps_before + n.optimizer_step,
+                        **pack_statistics(n.statistics),
+                    }
+                    for n in report["noise"]
+                ],
+            }
+        )
+
+    def _open(self, config: Any, report: dict[str, Any], iteration: int) -> None:
+        """Begin the record, or go on with it where the algorithm was restored from a checkpoint."""
+        settings = config.learner_config_dict[SETTINGS]
+        folder = Path(settings["run"])
+        facts = _facts(config, report, settings)
+        if iteration > 0 and folder.exists():
+            rows = [row for row in read_run(folder).rows if row["iteration"] < iteration]
+            self._run = Run.resume(folder)
+            self._steps_before = rows[-1]["optimizer_steps"] if rows else 0
+        else:
+            refuse_existing(folder)
+            self._run = Run.create(folder, {**facts, "segments": []})
+        # A checkpoint of RLlib does not hold its environments.
+        segment = {
+            **facts,
+            "first_iteration": iteration,
+            "environments": "new" if iteration == 0 else "seeded afresh",
+        }
+        del segment["task"]
+        self._run.set_state("running", **facts, segments=[*self._run.manifest["segments"], segment])
+
+
+def _first_report(algorithm: Any) -> dict[str, Any]:
+    """The report of the first learner; all measure the same.
+
+    Raises:
+        UsageError: the learners do not measure.
+    """
+    if not hasattr(algorithm.config.learner_class, "take_report"):
+        raise UsageError("config.learners(learner_class=…)", "it was set after measure_noise", "Call measure_noise last")
+    reports = list(algorithm.learner_group.foreach_learner(lambda learner, **_: learner.take_report()))
+    report: dict[str, Any] = reports[0].get()
+    if not reports[0].ok:
+        raise RuntimeError("a learner did not report") from reports[0].get()
+    return report
+
+
+def _episodes(figures: dict[str, Any]) -> dict[str, Any]:
+    """Returns and lengths of the episodes that finished, as env runners counted them; null where none did."""
+    count = figures.get("episodes", 0)
+    count = 0 if math.isnan(count) else int(count)
+    return {
+        "episodes": count,
+        "return_mean": float(figures["return_sum"]) / count if count else None,
+        "return_min": float(figures["return_min"]) if count else None,
+        "return_max": float(figures["return_max"]) if count else None,
+        "episode_length_mean": float(figures["length_sum"]) / count if count else None,
+    }
+
+
+def _facts(config: Any, report: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """What the job is and what it runs on, for the manifest."""
+    simple = (str, int, float, bool, type(None))
+    environments = environments_of(config)
+    return {
+        "task": {
+            "id": config.env if isinstance(config.env, str) else getattr(config.env, "__name__", str(config.env)),
+            "preprocessing": "RLlib's environment and connectors",
+            "frame_skip": "unknown",
+            "goals": [],
+            "clip_reward": "unknown",
+        },
+        "config": {
+            "rllib": {key: value for key, value in config.to_dict().items() if isinstance(value, simple)},
+            "noise": {
+                "every": settings["every"],
+                "blocks": settings["blocks"],
+                "blocks_of": "environments" if environments >= FEWEST_BLOCKS else "episodes",
+            },
+        },
+        "seed": config.seed,
+        "command": settings["command"],
+        "commit": find_commit(),
+        "versions": find_versions(),
+        "machine": report["machine"],
+        "device": report["device"],
+        "precision": "float32",
+        "threads": report["threads"],
+        "parameters": report["parameters"],
+    }

@@ -1,0 +1,110 @@
+"""`Evaluator`: the return of a frozen policy, one whole episode in each of its environments.
+
+So no episode counts twice and short ones are not favoured, which is what the mean of *finished* episodes gets wrong. Which
+policies are evaluated is decided in `rlscale.crossing`; these steps are no part of a run's observations.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from rlscale.crossing import Evaluated
+from rlscale.envs import Task, make_env
+from rlscale.envs.envpool import PoolEnv
+from rlscale.envs.registry import Network
+
+from ..networks.networks import ActingNetwork, flatten_parameters, make_network
+
+__all__ = ["Evaluation", "Evaluator"]
+
+LONGEST_EPISODE = 27_000  # agent steps, the limit of an Atari game; one that goes on counts with its return so far
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What one evaluation gave and what it cost.
+
+    Attributes:
+        returns: (episodes,) float64, raw.
+        steps: environment steps taken.
+        unfinished: episodes cut off at 27,000 steps.
+        seconds: it took.
+    """
+
+    returns: np.ndarray
+    steps: int
+    unfinished: int
+    seconds: float
+
+    def at(self, optimizer_steps: int) -> Evaluated:
+        """Mean and standard error, as the evaluation of the policy after so many steps."""
+        count = len(self.returns)
+        error = float(self.returns.std(ddof=1)) / math.sqrt(count)
+        return Evaluated(optimizer_steps, float(self.returns.mean()), error, count)
+
+
+class Evaluator:
+    """Environments and a network kept for evaluating many policies of one run.
+
+    Args:
+        task: the task.
+        network: architecture.
+        width: units of its hidden layers, None for its own.
+        episodes: environments, each of which plays one episode; at least 2.
+        bfloat16: act in bfloat16, as the run does.
+        seed: of the run; evaluations of different policies draw different numbers.
+        threads: that step Atari environments.
+    """
+
+    def __init__(
+        self, task: Task, network: Network, width: int | None, *, episodes: int, bfloat16: bool, seed: int, threads: int
+    ) -> None:
+        if episodes < 2:
+            raise ValueError("episodes: a standard error needs at least two")
+        self._seed, self._episodes, self._bfloat16 = seed, episodes, bfloat16
+        # A lost life is no end here: the score of the whole game counts.
+        self._env = make_env(task, episodes, threads=threads, cut_on_life_loss=False)
+        self._network = make_network(task, network, seed, width)
+        self._flat = flatten_parameters(self._network)
+        self._begun = False
+
+    def evaluate(self, weights: np.ndarray, key: int) -> Evaluation:
+        """Play one episode in every environment with these parameters, (P,) float32, sampling actions as in training.
+
+        Args:
+            key: which policy this is (its optimizer steps); with the seed it decides all randomness. (EnvPool's environments
+                go on with their own generators, so there the order of evaluations counts too.)
+        """
+        started = time.perf_counter()
+        generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([self._seed, 0xE7A1, key])))
+        self._flat.copy_(torch.tensor(weights))
+        policy = ActingNetwork(self._network, self._bfloat16)
+        seeds = generator.integers(0, 2**31 - 1, size=self._episodes)
+        if isinstance(self._env, PoolEnv) and self._begun:
+            # Making football's environments anew would take 40 MB each that are never given back.
+            observation = self._env.restart(np.ones(self._episodes, dtype=bool), seeds)
+        else:
+            observation = self._env.reset(seeds)
+        self._begun = True
+        returns = np.zeros(self._episodes)
+        playing = np.ones(self._episodes, dtype=bool)
+        action = np.zeros(self._episodes, dtype=np.int64)
+        steps = 0
+        while playing.any() and steps < LONGEST_EPISODE:
+            seen = observation if playing.all() else observation[playing]
+            cumulative = torch.softmax(policy(torch.from_numpy(seen)).logits, dim=-1).numpy().cumsum(axis=1)
+            uniform = generator.random(len(seen))[:, None] * cumulative[:, -1:]
+            action[playing] = (cumulative < uniform).sum(axis=1)
+            observation, reward, terminated, truncated, _ = self._env.step(action)
+            returns[playing] += reward[playing]
+            playing &= ~(terminated | truncated)
+            steps += 1
+        return Evaluation(returns, steps * self._episodes, int(playing.sum()), time.perf_counter() - started)
+
+    def close(self) -> None:
+        self._env.close()

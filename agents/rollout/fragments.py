@@ -1,0 +1,193 @@
+"""`Fragment`, the unit of experience, and how the learner gets exact stacked observations back from its single frames.
+
+`FragmentFacts` travel ahead of it. How fragments are made is in `worker`; what is learned from them in `learner`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+__all__ = ["Fragment", "FragmentFacts", "FragmentTensors"]
+
+
+@dataclass(frozen=True)
+class FragmentFacts:
+    """What the one who keeps the record needs of a fragment: a few numbers, however large the fragment itself.
+
+    Attributes:
+        observations: valid ones.
+        episode_return, episode_length, policy_version, actor, group, generation, index, seconds: as of the fragment.
+    """
+
+    observations: int
+    episode_return: np.ndarray
+    episode_length: np.ndarray
+    policy_version: int
+    actor: int
+    group: int
+    generation: int
+    index: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """T steps of N environments by one frozen policy.
+
+    Observation t of environment i is `frames[t : t + stack, i]`, with zeros for frames from before the last reset, as the
+    environment itself gives it.
+
+    Attributes:
+        frames: (stack - 1 + T, N, *frame_shape), single frames: first the carry-in (what the first observation showed of
+            earlier steps), then the newest frame of each observation. 7,056 bytes an observation on Atari, not 28,224.
+        action: (T, N) int64.
+        reward: (T, N) float32, raw score.
+        clipped_reward: (T, N) float32, what is learned from; equal to `reward` where the task does not clip.
+        terminated: (T, N) bool, the return ends with this step; a lost life may count.
+        truncated: (T, N) bool, the episode was cut short at this step.
+        reset: (T, N) bool, the step only reset the environment: no experience, masked everywhere.
+        log_prob: (T, N) float32, of the action under the behaviour policy.
+        value: (T, N) float32, by the behaviour policy's network.
+        bootstrap_value: (N,) float32, value of the observation after the last step.
+        episode_return: (M,) float32, raw returns of the episodes that finished in this fragment.
+        episode_length: (M,) int64, their lengths in observations.
+        policy_version: iteration whose policy acted.
+        actor: index of the worker that made it.
+        group: which set of environments, numbered over all workers in the order in which they take turns.
+        generation: how often these environments had been made before in this run: afresh after a resume, a loss, or a move.
+        index: how many fragments of that group and generation had been made before. (group, generation, index) is the fragment's
+            identity: it never comes twice in a run.
+        seconds: seconds the worker took.
+    """
+
+    frames: np.ndarray
+    action: np.ndarray
+    reward: np.ndarray
+    clipped_reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    reset: np.ndarray
+    log_prob: np.ndarray
+    value: np.ndarray
+    bootstrap_value: np.ndarray
+    episode_return: np.ndarray
+    episode_length: np.ndarray
+    policy_version: int
+    actor: int
+    group: int
+    generation: int
+    index: int
+    seconds: float
+
+    @property
+    def facts(self) -> FragmentFacts:
+        """All of it but what is learned from."""
+        return FragmentFacts(
+            observations=int((~self.reset).sum()),
+            episode_return=self.episode_return,
+            episode_length=self.episode_length,
+            policy_version=self.policy_version,
+            actor=self.actor,
+            group=self.group,
+            generation=self.generation,
+            index=self.index,
+            seconds=self.seconds,
+        )
+
+    @property
+    def steps(self) -> int:
+        """T."""
+        return int(self.action.shape[0])
+
+    @property
+    def environments(self) -> int:
+        """N."""
+        return int(self.action.shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays, which is what travels."""
+        return sum(array.nbytes for array in vars(self).values() if isinstance(array, np.ndarray))
+
+
+class FragmentTensors:
+    """The frames of a fragment as a tensor on the learner's device, from which observations are restored.
+
+    Args:
+        fragment: the frames are shared with it on the CPU, never copied.
+        stack: frames per observation; 1 for observations that are not images.
+        device: where the learner works.
+    """
+
+    def __init__(self, fragment: Fragment, stack: int, device: torch.device) -> None:
+        self.steps, self.environments = fragment.steps, fragment.environments
+        self.stack = stack
+        self.frame_shape = fragment.frames.shape[2:]
+        frames = _tensor_view(fragment.frames).reshape(len(fragment.frames) * self.environments, -1)
+        # From page-locked memory a copy to an accelerator runs beside what that computes.
+        self.frames = frames if device.type == "cpu" else frames.pin_memory().to(device, non_blocking=True)
+        # An observation at t shows the frame of t - age only if no reset step lies in t - age … t - 1.
+        self._age_of_reset = torch.from_numpy(_steps_since_reset(fragment.reset, stack)).to(device)
+
+    def observations(self, step: torch.Tensor, environment: torch.Tensor) -> torch.Tensor:
+        """The observations at those steps of those environments, as the environment gave them.
+
+        Args:
+            step, environment: (n,) int64 on the learner's device.
+
+        Returns:
+            (n, stack, height, width) for images, (n, features) otherwise, in the frames' own type.
+        """
+        if self.stack == 1:
+            picked = self.frames[step * self.environments + environment]
+            return picked.view(-1, *self.frame_shape)
+        row = (step[:, None] + torch.arange(self.stack, device=step.device)) * self.environments + environment[:, None]
+        observation = self.frames.index_select(0, row.reshape(-1)).view(-1, self.stack, self.frames.shape[1])
+        age = self._age_of_reset[step, environment]
+        for missing in range(1, self.stack):
+            if observation.device.type == "cpu":
+                stale = (age < missing).nonzero().squeeze(1)  # rarely more than a handful of rows
+                if len(stale):
+                    observation[stale, self.stack - 1 - missing] = 0
+            else:  # there, to ask how many they are would wait for all that is under way
+                observation[:, self.stack - 1 - missing].masked_fill_((age < missing)[:, None], 0)
+        return observation.view(-1, self.stack, *self.frame_shape)
+
+
+def _steps_since_reset(reset: np.ndarray, stack: int) -> np.ndarray:
+    """(T, N): how many earlier frames each observation shows, at most stack - 1: steps since the last reset step.
+
+    Carry-in frames need no mask: the environment has already put zeros where it showed none.
+    """
+    ages = np.empty(reset.shape, dtype=np.int8)
+    age = np.full(reset.shape[1], stack - 1, dtype=np.int8)
+    for t in range(len(reset)):
+        ages[t] = age
+        age = np.where(reset[t], 0, np.minimum(age + 1, stack - 1)).astype(np.int8)
+    return ages
+
+
+def _tensor_view(array: np.ndarray) -> torch.Tensor:
+    """A tensor that shares a read-only array from the object store; nothing here writes to it."""
+    if array.flags.writeable:
+        return torch.from_numpy(array)
+    return torch.utils.dlpack.from_dlpack(_Writable(array))
+
+
+class _Writable:
+    """Offers a read-only array through DLPack; torch would otherwise warn, or copy gigabytes, because it has no such flag."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        interface = dict(array.__array_interface__)
+        interface["data"] = (interface["data"][0], False)
+        self.__array_interface__ = interface
+        self._owner = array
+
+    def __dlpack__(self, **_: object) -> object:
+        return np.asarray(self).__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0

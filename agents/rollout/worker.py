@@ -1,0 +1,327 @@
+"""`RolloutWorker`: steps its environments with a frozen policy and yields fixed T x N fragments.
+
+A worker's environments come in groups of N, each with its own stream of random numbers; one call of `sample` lets one group make
+one fragment. Where workers run (in this process or as Ray actors) is decided in `fleet`. Nothing here learns.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlscale.envs import Step, Task, make_env
+from rlscale.envs.envpool import PoolEnv
+from rlscale.envs.interface import TaskEnv
+from rlscale.envs.registry import Network
+from rlscale.envs.vector import AtariEnv
+
+from ..machine import keep_freed_memory
+from ..networks.networks import ActingNetwork, flatten_parameters, make_network
+from .fragments import Fragment
+
+__all__ = ["RolloutWorker", "WorkerSettings"]
+
+Policy = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What all workers of a fleet have in common.
+
+    Attributes:
+        task: the task; travels to the actors, a user's own environment included.
+        environments: environments of each group, N.
+        rollout_length: T.
+        network: architecture.
+        bfloat16: run the network in bfloat16.
+        threads: threads of each worker, for emulation and for the network; 0 leaves torch's setting alone.
+        cut_on_life_loss: a lost life ends the return.
+        random_first_steps: up to so many random steps per environment before the first fragment.
+        seed: of the run.
+        generation: that all groups begin with. It counts how often the run was resumed with fresh environments and, from there
+            on, how often a group was made afresh (`assignment`); no stream of random numbers is used twice.
+        width: units of the network's hidden dense layers; None for its own.
+        groups: groups of each worker at first. Group g of worker w is number g x workers + w of the fleet.
+        workers: of the fleet at first.
+        alternate: step one half of a group while the policy acts on the other. Atari only.
+        device: where the policy acts.
+    """
+
+    task: Task
+    environments: int
+    rollout_length: int
+    network: Network
+    bfloat16: bool
+    threads: int
+    cut_on_life_loss: bool
+    random_first_steps: int
+    seed: int
+    generation: int = 0
+    width: int | None = None
+    groups: int = 1
+    workers: int = 1
+    alternate: bool = False
+    device: str = "cpu"
+
+
+class RolloutWorker:
+    """Groups of environments and one policy.
+
+    Args:
+        settings: see there.
+        actor: index of this worker, for the record. Seeds depend on the run, the group and its generation alone.
+        groups: generation of each group that it begins with, by number; None: those that fall to it when the run begins.
+    """
+
+    def __init__(self, settings: WorkerSettings, actor: int, groups: Mapping[int, int] | None = None) -> None:
+        self.settings, self.actor = settings, actor
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        keep_freed_memory()
+        self._device = torch.device(settings.device)
+        self._network = make_network(settings.task, settings.network, settings.seed, settings.width).to(self._device)
+        self._flat = flatten_parameters(self._network)
+        self._acting = ActingNetwork(self._network, settings.bfloat16)
+        if groups is None:
+            groups = {actor + g * settings.workers: settings.generation for g in range(settings.groups)}
+        self._groups: dict[int, _Group] = {}
+        for number, generation in groups.items():
+            self.make_group(number, generation)
+
+    def set_weights(self, weights: np.ndarray) -> None:
+        """Act with these parameters from now on: (P,) float32, in the order of `flatten_parameters`."""
+        self._flat.copy_(torch.tensor(weights))
+        self._acting = ActingNetwork(self._network, self.settings.bfloat16)
+
+    def make_group(self, number: int, generation: int) -> None:
+        """Make a group's environments, with the seeds of that generation; one of that generation that is there is kept."""
+        if number in self._groups:
+            if self._groups[number].generation == generation:
+                return
+            self.drop_group(number)
+        self._groups[number] = _Group(self.settings, self.actor, number, generation)
+
+    def drop_group(self, number: int) -> None:
+        """End a group's environments, if it is here."""
+        if number in self._groups:
+            self._groups.pop(number).close()
+
+    def sample(self, policy_version: int, group: int | None = None) -> Fragment:
+        """The next T steps of the environments of the group with that number in the fleet; None: of this worker's first."""
+        number = next(iter(self._groups)) if group is None else group
+        return self._groups[number].sample(self._act, policy_version)
+
+    def _act(self, observation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Log-probabilities (N, actions) and values (N,) of the current observations."""
+        output = self._acting(torch.from_numpy(observation).to(self._device))
+        return torch.log_softmax(output.logits, dim=-1).cpu().numpy(), output.value.cpu().numpy()
+
+    def get_state(self) -> list[dict[str, Any]] | None:
+        """All that is needed to go on exactly from here, parameters apart; None when the environments cannot be saved."""
+        states = [group.get_state() for group in self._groups.values()]
+        return None if any(state is None for state in states) else [state for state in states if state is not None]
+
+    def set_state(self, state: list[dict[str, Any]]) -> None:
+        """Go on exactly from where `get_state` was called."""
+        for group, group_state in zip(self._groups.values(), state, strict=True):
+            group.set_state(group_state)
+
+    def close(self) -> None:
+        for group in self._groups.values():
+            group.close()
+
+
+class _Half:
+    """Some of a group's environments, stepped together: columns `columns` of its fragments.
+
+    Attributes:
+        observation: the present one.
+        awaited: waits for the step under way; None when there is none.
+    """
+
+    def __init__(self, settings: WorkerSettings, columns: slice) -> None:
+        self.columns = columns
+        self.count = columns.stop - columns.start
+        self.env: TaskEnv = make_env(
+            settings.task,
+            self.count,
+            threads=settings.threads or torch.get_num_threads(),
+            cut_on_life_loss=settings.cut_on_life_loss,
+        )
+        self.observation: np.ndarray = np.empty(0)
+        self.awaited: Callable[[], Step] | None = None
+
+    def send(self, action: np.ndarray, *, alternate: bool) -> None:
+        """Begin a step; environments that cannot be stepped in the background take it here and now."""
+        if alternate and isinstance(self.env, AtariEnv):
+            self.env.send(action)
+            self.awaited = self.env.receive
+        else:
+            step = self.env.step(action)
+            self.awaited = lambda: step
+
+    def receive(self) -> Step:
+        """The step that was begun."""
+        assert self.awaited is not None
+        step, self.awaited = self.awaited(), None
+        self.observation = step.observation
+        return step
+
+
+class _Group:
+    """N environments and their stream of random numbers.
+
+    Args:
+        settings: of the worker.
+        actor: its index.
+        number: of the group in the whole fleet; with the generation it decides its seeds.
+        generation: how often the group had been made before in this run.
+    """
+
+    def __init__(self, settings: WorkerSettings, actor: int, number: int, generation: int) -> None:
+        self.settings, self.actor, self.number, self.generation = settings, actor, number, generation
+        n = settings.environments
+        middle = n // 2 if settings.alternate else n
+        self._halves = [_Half(settings, slice(a, b)) for a, b in ((0, middle), (middle, n)) if b > a]
+        streams = np.random.SeedSequence([settings.seed, generation, number]).spawn(2)
+        self._generator = np.random.Generator(np.random.Philox(streams[0]))
+        self._seeds = np.random.Generator(np.random.Philox(streams[1]))
+        self._return = np.zeros(n, dtype=np.float64)
+        self._length = np.zeros(n, dtype=np.int64)
+        self._made = 0
+        seeds = self._draw_seeds()
+        for half in self._halves:
+            half.observation = half.env.reset(seeds[half.columns])
+        if settings.random_first_steps:
+            self._desynchronize(settings.random_first_steps)
+
+    def _draw_seeds(self) -> np.ndarray:
+        return self._seeds.integers(0, 2**31 - 1, size=self.settings.environments)
+
+    def _desynchronize(self, most: int) -> None:
+        """Leave environment i where its own number of random steps, uniform in 0 … most, has brought it.
+
+        Atari and EnvPool environments restart one by one, so that at the end each has taken its own number. Others cannot;
+        there all take `most` steps and their episodes' random lengths do the rest.
+        """
+        n = self.settings.environments
+        restart_at = most - self._generator.integers(0, most + 1, size=n)
+        for step in range(most + 1):
+            restarted = restart_at == step
+            seeds = self._draw_seeds() if restarted.any() else None
+            actions = self._generator.integers(0, self.settings.task.actions, size=n) if step < most else None
+            for half in self._halves:
+                mine = restarted[half.columns]
+                if isinstance(half.env, AtariEnv | PoolEnv) and seeds is not None and mine.any():
+                    half.observation = half.env.restart(mine, seeds[half.columns])
+                    self._return[half.columns][mine], self._length[half.columns][mine] = 0.0, 0
+                if actions is not None:
+                    half.send(actions[half.columns], alternate=False)
+                    self._track(half.columns, half.receive())
+
+    def _track(self, columns: slice, step: Step) -> tuple[np.ndarray, np.ndarray]:
+        """Add a step to the running episodes; raw returns and lengths of those that it shows to be finished.
+
+        An episode counts as finished when it is reset: before that a lost life looks the same.
+        """
+        returns, lengths = self._return[columns], self._length[columns]
+        finished = returns[step.reset], lengths[step.reset]
+        self._return[columns] = np.where(step.reset, 0.0, returns + step.reward)
+        self._length[columns] = np.where(step.reset, 0, lengths + 1)
+        return finished
+
+    def sample(self, act: Policy, policy_version: int) -> Fragment:
+        """The next T steps of all environments."""
+        started = time.perf_counter()
+        s = self.settings
+        steps, n, stack = s.rollout_length, s.environments, s.task.frame_stack
+        frames = np.empty((stack - 1 + steps, n, *s.task.frame_shape), dtype=s.task.frame_dtype)
+        action = np.empty((steps, n), dtype=np.int64)
+        reward, log_prob, value = (np.empty((steps, n), dtype=np.float32) for _ in range(3))
+        terminated, truncated, reset = (np.empty((steps, n), dtype=bool) for _ in range(3))
+        bootstrap_value = np.empty(n, dtype=np.float32)
+        returns, lengths = [], []
+        uniform = self._generator.random((steps, n), dtype=np.float64)
+
+        def receive(half: _Half, t: int) -> None:
+            at = t, half.columns
+            step = half.receive()
+            reward[at], terminated[at], truncated[at], reset[at] = step[1:]
+            finished = self._track(half.columns, step)
+            returns.append(finished[0])
+            lengths.append(finished[1])
+
+        for t in range(steps):
+            for half in self._halves:
+                if t:
+                    receive(half, t - 1)
+                at, observation = (t, half.columns), half.observation
+                if stack == 1:
+                    frames[at] = observation
+                elif t == 0:
+                    frames[:stack, half.columns] = observation.swapaxes(0, 1)
+                else:
+                    frames[stack - 1 + t, half.columns] = observation[:, -1]
+                log_probs, value[at] = act(observation)
+                cumulative = np.exp(log_probs).cumsum(axis=1)
+                # Scaled by the last sum, which rounding leaves a little off 1: never an action beyond the last.
+                chosen = (cumulative < uniform[at][:, None] * cumulative[:, -1:]).sum(axis=1)
+                action[at] = chosen
+                log_prob[at] = np.take_along_axis(log_probs, chosen[:, None], axis=1)[:, 0]
+                half.send(chosen, alternate=s.alternate)
+        for half in self._halves:
+            receive(half, steps - 1)
+            bootstrap_value[half.columns] = act(half.observation)[1]
+        self._made += 1
+        return Fragment(
+            frames=frames,
+            action=action,
+            reward=reward,
+            clipped_reward=np.sign(reward) if s.task.clip_reward else reward,
+            terminated=terminated,
+            truncated=truncated,
+            reset=reset,
+            log_prob=log_prob,
+            value=value,
+            bootstrap_value=bootstrap_value,
+            episode_return=np.concatenate(returns).astype(np.float32),
+            episode_length=np.concatenate(lengths),
+            policy_version=policy_version,
+            actor=self.actor,
+            group=self.number,
+            generation=self.generation,
+            index=self._made - 1,
+            seconds=time.perf_counter() - started,
+        )
+
+    def get_state(self) -> dict[str, Any] | None:
+        """All that is needed to go on exactly from here; None when the environments cannot be saved."""
+        envs = [half.env.get_state() for half in self._halves]
+        if any(env is None for env in envs):
+            return None
+        return {
+            "envs": envs,
+            "observations": [half.observation.copy() for half in self._halves],
+            "return": self._return.copy(),
+            "length": self._length.copy(),
+            "made": self._made,
+            "generator": self._generator.bit_generator.state,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on exactly from where `get_state` was called."""
+        for half, env, observation in zip(self._halves, state["envs"], state["observations"], strict=True):
+            half.env.set_state(env)
+            half.observation = observation.copy()
+        self._return, self._length = state["return"].copy(), state["length"].copy()
+        self._made = state["made"]
+        self._generator.bit_generator.state = state["generator"]
+
+    def close(self) -> None:
+        for half in self._halves:
+            half.env.close()

@@ -1,0 +1,160 @@
+"""`rlscale compare`: reads finished sweeps and single runs, prints the table, writes page, pictures and exports.
+
+What is compared is in `rlscale.analysis.comparison`; how the page looks, in `rlscale.report.comparison_page`.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from rlscale.analysis.comparison import Comparison, compare, to_csv, to_parquet
+from rlscale.errors import UsageError
+from rlscale.records.run import RunRecord, read_run
+from rlscale.records.sweep import SweepRecord, is_sweep, read_sweep
+from rlscale.report.words import flags, range_of, remarks, say, say_agreement, say_prediction, warnings
+
+__all__ = ["CompareOptions", "read_folders", "run_compare", "terminal_tables"]
+
+_HEADS = ("policy", "value", "joint")
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """Lay tasks side by side: the critical batch size that sweeps measured, and what the noise scale predicts."""
+
+    folders: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Folders of sweeps, and of single runs for a prediction alone."""
+    out: str | None = "comparison.html"
+    """The page to write; None writes none."""
+    csv: str | None = None
+    """Write the table as CSV to this file as well."""
+    parquet: str | None = None
+    """Write the table as Parquet to this file as well."""
+    figures: str | None = None
+    """Write every chart as PNG and SVG into this folder as well."""
+    observations_per_second: float = 1000.0
+    """Observations per second that one machine samples and learns from, for wall time against cost."""
+    price_per_hour: float = 1.0
+    """Price of one machine per hour, in any currency."""
+
+
+def run_compare(options: CompareOptions, console: Console | None = None) -> int:
+    """Do what the options say; the exit code of the command.
+
+    Raises:
+        UsageError: nothing named, a folder that is neither sweep nor run, no result at all, a figure that is not positive, or a
+            file that cannot be written.
+    """
+    console = console or (Console() if sys.stdout.isatty() else Console(width=120))
+    for flag, value in (
+        ("--observations-per-second", options.observations_per_second),
+        ("--price-per-hour", options.price_per_hour),
+    ):
+        if not (value > 0 and math.isfinite(value)):
+            raise UsageError(flag, f"{value} is not a positive number", "Give one above zero")
+    if options.figures and not options.out:
+        raise UsageError("--figures", "pictures are those of the page, and none is written", "Name a page with --out")
+    sweeps, runs, left_out = read_folders(options.folders)
+    comparison = compare(sweeps, runs, left_out)
+    for table in terminal_tables(comparison):
+        console.print(table)
+        console.print()
+    for sentence in (*warnings(comparison.rows), say_agreement(comparison.rows), *remarks(comparison.rows)):
+        console.print(sentence, highlight=False, soft_wrap=True, markup=False)
+    for sentence in comparison.notes:
+        console.print(f"note: {sentence}", highlight=False, soft_wrap=True, markup=False)
+    if options.csv:
+        to_csv(comparison.rows, Path(options.csv))
+    if options.parquet:
+        to_parquet(comparison.rows, Path(options.parquet))
+    if options.out:
+        from rlscale.report.comparison_page import write_comparison
+
+        write_comparison(
+            comparison,
+            Path(options.out),
+            observations_per_second=options.observations_per_second,
+            price_per_hour=options.price_per_hour,
+            figures=Path(options.figures) if options.figures else None,
+        )
+    for written in (options.csv, options.parquet, options.figures, options.out):
+        if written:
+            console.print(f"wrote {written}", highlight=False, soft_wrap=True, markup=False)
+    return 0
+
+
+def read_folders(folders: Sequence[str]) -> tuple[list[SweepRecord], list[RunRecord], list[str]]:
+    """Sweeps and runs in these folders, and a sentence for each that could not be read beside others that could.
+
+    Raises:
+        UsageError: none named, or not one that can be read (then the first one's reason).
+    """
+    if not folders:
+        mend = "Name folders of sweeps or runs, for example: rlscale compare sweeps/*"
+        raise UsageError("FOLDER", "no sweep and no run was named", mend)
+    sweeps: list[SweepRecord] = []
+    runs: list[RunRecord] = []
+    errors: list[UsageError] = []
+    for folder in dict.fromkeys(Path(name).resolve() for name in folders):
+        named = next(Path(name) for name in folders if Path(name).resolve() == folder)
+        if not is_sweep(named) and not (named / "manifest.json").exists():
+            problem = "holds neither a sweep nor a run" if named.exists() else "does not exist"
+            errors.append(UsageError("FOLDER", f"{named} {problem}", "Name folders that rlscale sweep or rlscale train wrote"))
+            continue
+        try:
+            if is_sweep(named):
+                sweeps.append(read_sweep(named, "FOLDER"))
+            else:
+                runs.append(read_run(named, "FOLDER"))
+        except UsageError as error:
+            errors.append(error)
+    if errors and not sweeps and not runs:
+        raise errors[0]
+    return sweeps, runs, [f"{error.problem}; it was left out" for error in errors]
+
+
+def terminal_tables(comparison: Comparison) -> list[Table]:
+    """What was measured, and what was predicted; a row per goal, intervals below their values, so that 80 columns suffice.
+
+    An exclamation mark stands where one of `warnings` applies.
+    """
+    rows = comparison.rows
+    measured = _table("Measured by sweeps", ["B_crit", "S_min", "E_min", "learning rates"])
+    predicted = _table("Noise scale, cumulative to the goal", [*_HEADS, "B_crit / policy"])
+    for row in rows:
+        name = f"{escape(row.name)}\n  {row.goal_label if row.goal is None else f'goal {row.goal_label}'}"
+        if row.goal is not None:
+            b_crit = say(row.measured, "not identifiable")
+            figures = (b_crit, say(row.s_min, "unknown"), say(row.e_min, "unknown"))
+            mark, rates = (
+                "! " if flags(row) or row.measured.value is None else "",
+                range_of(row.learning_rates).replace(" … ", " …\n"),
+            )
+            cells = [_two_lines(figure) for figure in figures]
+            measured.add_row(name, mark + cells[0], *cells[1:], rates)
+        scales = [say_prediction(row, head, "cumulative") for head in _HEADS]
+        predicted.add_row(name, *map(_two_lines, (*scales, say(row.ratio("policy", "cumulative"), "–"))))
+    return [table for table in (measured, predicted) if table.row_count]
+
+
+def _table(title: str, columns: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    table.add_column("task", overflow="fold")
+    for name in columns:
+        table.add_column(name, justify="right", overflow="fold")
+    return table
+
+
+def _two_lines(figure: str) -> str:
+    return figure.replace(" [", "\n[").replace(", above", ",\nabove").replace(", below", ",\nbelow")

@@ -1,0 +1,174 @@
+"""What a person sees while a run goes on: a live panel in a terminal, plain lines when piped. Records are not made here."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+from rlscale.agents.config import Budget
+from rlscale.agents.learning.learner import NoiseRecord
+from rlscale.agents.memory import format_bytes
+from rlscale.analysis.summary import UPDATES
+from rlscale.estimate import format_quantity
+from rlscale.noise import BlockStatistics, pool
+
+__all__ = ["TrainingDisplay", "clock", "lost"]
+
+PLAIN_SECONDS = 10.0
+
+
+class TrainingDisplay:
+    """Follows a run row by row; use as a context manager.
+
+    Args:
+        title: what runs, for the head of the panel.
+        budget: when it ends, for the bar and the time left.
+        console: where to print; a live panel if it is a terminal.
+    """
+
+    def __init__(self, title: str, budget: Budget, console: Console) -> None:
+        self._title, self._budget, self._console = title, budget, console
+        self._returns: deque[tuple[float, int]] = deque(maxlen=100)
+        self._noise: dict[tuple[str, str], deque[BlockStatistics]] = {}
+        self._started = self._printed = time.monotonic()
+        self._first: tuple[int, int] | None = None
+        self._row: dict[str, Any] | None = None
+        self._losses = 0
+        self._bar = Progress(
+            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%  {task.fields[left]}")
+        )
+        self._task = self._bar.add_task(title, total=1.0, left="")
+        self._lock = threading.Lock()  # the live panel is drawn by a thread of its own
+        self._live = Live(console=console, get_renderable=self._panel, refresh_per_second=2) if console.is_terminal else None
+
+    def __enter__(self) -> TrainingDisplay:
+        if self._live:
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._live:
+            self._live.__exit__(*error)
+        elif self._row is not None:
+            self._console.print(self._line(), soft_wrap=True, highlight=False)
+
+    def update(self, row: dict[str, Any], noise: list[NoiseRecord]) -> None:
+        """Take in the row of one iteration and the noise measured in it."""
+        with self._lock:
+            self._take_in(row, noise)
+        now = time.monotonic()
+        if not self._live and (now - self._printed >= PLAIN_SECONDS or row["iteration"] == 0):
+            self._printed = now
+            self._console.print(self._line(), soft_wrap=True, highlight=False)
+
+    def _take_in(self, row: dict[str, Any], noise: list[NoiseRecord]) -> None:
+        if self._first is None:
+            self._first = (row["observations"] - row["batch_observations"], row["optimizer_steps"])
+        self._row = row
+        self._losses += len(row["losses"])
+        if row["episodes"]:
+            self._returns.append((row["return_mean"], row["episodes"]))
+        for record in noise:
+            self._noise.setdefault((record.head, record.kind), deque(maxlen=UPDATES)).append(record.statistics)
+        share, left = self._share_and_left()
+        self._bar.update(self._task, completed=share, left=left)
+
+    def _share_and_left(self) -> tuple[float, str]:
+        assert self._row is not None
+        assert self._first is not None
+        elapsed = time.monotonic() - self._started
+        b, row = self._budget, self._row
+        shares, left = [0.0], [float("inf")]
+        for total, now, first in (
+            (b.observations, row["observations"], self._first[0]),
+            (b.optimizer_steps, row["optimizer_steps"], self._first[1]),
+        ):
+            if total is not None and now > first:
+                shares.append(now / total)
+                left.append(elapsed * max(total - now, 0) / (now - first))
+        if b.seconds is not None:
+            shares.append(elapsed / b.seconds)
+            left.append(max(b.seconds - elapsed, 0.0))
+        seconds = min(left)
+        return min(max(shares), 1.0), "" if seconds == float("inf") else f"{clock(seconds)} left"
+
+    def _mean_return(self) -> tuple[str, int]:
+        episodes = sum(n for _, n in self._returns)
+        return (f"{sum(r * n for r, n in self._returns) / episodes:.1f}" if episodes else "no episode yet"), episodes
+
+    def _scale(self, head: str) -> str | None:
+        kinds = [kind for (name, kind) in self._noise if name == head]
+        if not kinds:
+            return None
+        kind = "rollout" if "rollout" in kinds else kinds[0]
+        label = "" if kind == "rollout" else " (mini-batch noise)"
+        return f"{pool(list(self._noise[head, kind])).noise_scale}{label}"
+
+    def _line(self) -> str:
+        assert self._row is not None
+        row = self._row
+        mean, episodes = self._mean_return()
+        parts = [
+            f"{row['observations']:>9,} observations",
+            f"{row['optimizer_steps']:,} steps",
+            f"{row['observations_per_second']:,.0f}/s",
+            f"return {mean}" + (f" ({episodes})" if episodes else ""),
+        ]
+        if row["spilled_bytes"]:
+            parts.append(f"object store full, {format_bytes(row['spilled_bytes'])} went to disk")
+        if self._losses:
+            parts.append(lost(self._losses))
+        policy = self._scale("policy")
+        if policy:
+            parts.append(f"policy noise scale {policy}")
+        parts.append(self._share_and_left()[1])
+        return "  ".join(part for part in parts if part)
+
+    def _panel(self) -> Group:
+        with self._lock:
+            return self._draw()
+
+    def _draw(self) -> Group:
+        table = Table.grid(padding=(0, 2))
+        if self._row is None:
+            table.add_row("starting", "making environments and the first rollout")
+            return Group(self._bar, table)
+        row = self._row
+        mean, episodes = self._mean_return()
+        table.add_row("observations", f"{row['observations']:,} in {row['optimizer_steps']:,} optimizer steps")
+        table.add_row(
+            "rate",
+            f"{row['observations_per_second']:,.0f} observations/s, "
+            f"sampling alone {row['sampling_observations_per_second']:,.0f}/s",
+        )
+        table.add_row("return", f"{mean}" + (f", mean of the last {episodes} episodes" if episodes else ""))
+        if row["spilled_bytes"]:
+            full = f"full: {format_bytes(row['spilled_bytes'])} of this iteration went to disk; others may fill it"
+            table.add_row("object store", full)
+        if self._losses:
+            table.add_row("faults", f"{lost(self._losses)}; {row['actors']} work now")
+        for head in ("policy", "value", "joint", "policy_last_layer"):
+            scale = self._scale(head)
+            if scale:
+                table.add_row(f"noise scale, {head.replace('_', ' ')}", scale)
+        table.add_row("entropy, KL", f"{format_quantity(row['entropy'])}, {format_quantity(row['approx_kl'])}")
+        return Group(self._bar, table)
+
+
+def lost(workers: int) -> str:
+    """So many rollout workers were lost, in words."""
+    return "1 rollout worker was lost and replaced" if workers == 1 else f"{workers} rollout workers were lost and replaced"
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds, with hours where there are any: 1:05, 2:00:10."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,261 @@
+"""A run whose actors are killed every few seconds and that loses a whole node, beside runs that nothing happens to.
+
+    python -m rlscale.benchmarks.measurements.chaos [--seconds N] [--kill-seconds N] [--disturbed N] [--undisturbed N]
+
+The disturbed runs are `rlscale train TASK --actors auto` on a Ray cluster of this script's own, two nodes on this machine.
+The second node joins when the run has begun, dies after a third of its time, and comes back after two thirds; meanwhile a
+random rollout actor gets SIGKILL every few seconds. Checked in the record: every iteration has one fragment of every group,
+and none enters twice. The undisturbed runs make as many observations with other seeds; whether the disturbed ones learn as
+well is told by the interval in which one more undisturbed run would lie with 95%.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from scipy.stats import t as student
+
+from rlscale.records.run import read_run
+
+from .measuring import print_table, write_result
+from .unharmed import mean_return
+
+STORE_BYTES = 256 << 20
+STATISTICS = {"end": "last fifth", "whole": "whole run"}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Runs with random kills and a lost node beside undisturbed ones."""
+
+    task: str = "minatar/breakout"
+    """The task."""
+    seconds: float = 120.0
+    """Of each disturbed run."""
+    kill_seconds: float = 6.0
+    """Mean time between two kills; each lies between half of it and one and a half."""
+    disturbed: int = 2
+    """Disturbed runs."""
+    undisturbed: int = 5
+    """Undisturbed runs."""
+    settings: str = (
+        "--environments 64 --rollout-length 32 --fragment-environments 8 --epochs 2 --mini-batch 1024 "
+        "--learning-rate 5e-3 --entropy-coef 0.03 --threads 1"
+    )
+    """What all runs have in common, as typed after `rlscale train TASK`."""
+    out: Path = Path("results/chaos.json")
+    """Where the record goes."""
+
+
+def main() -> None:
+    options = tyro.cli(Options)
+    if options.disturbed < 1:
+        sys.exit("--disturbed: there is nothing to measure; give at least 1")
+    runs: list[dict[str, Any]] = []
+    told = {name: value for name, value in asdict(options).items() if name != "out"}
+
+    def keep(run: dict[str, Any]) -> None:
+        runs.append(run)
+        print(
+            f"{run['kind']} {run['seed']}: {run['observations']:,} observations in {run['seconds']:.0f} s, "
+            f"{len(run['losses'])} lost, return {run['end']:.2f} in the last fifth",
+            flush=True,
+        )
+        write_result(options.out, {"options": told, "runs": runs})
+
+    for number in range(options.disturbed):
+        keep(disturbed(options, 1000 + number))
+    observations = min(run["observations"] for run in runs)
+    for number in range(options.undisturbed):
+        keep(undisturbed(options, number, observations))
+    report(options, runs)
+
+
+def words_of(options: Options, seed: int, folder: str, *more: str) -> list[str]:
+    """What is typed after `rlscale`."""
+    noise = [word for head in ("policy", "value", "entropy") for word in (f"--{head}-noise-period", "0")]
+    settings = shlex.split(options.settings)
+    return ["train", options.task, *settings, *noise, "--seed", str(seed), "--run", f"{folder}/run", *more]
+
+
+def undisturbed(options: Options, seed: int, observations: int) -> dict[str, Any]:
+    """A run on two actors of its own Ray instance."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = words_of(options, seed, folder, "--actors", "2", "--observations", str(observations))
+        done = subprocess.run([sys.executable, "-m", "rlscale", *words], capture_output=True, text=True, check=False)
+        if done.returncode:
+            sys.exit(f"{' '.join(words)} failed:\n{done.stderr}")
+        return {"kind": "undisturbed", "seed": seed, "events": [], **read(Path(folder) / "run")}
+
+
+def disturbed(options: Options, seed: int) -> dict[str, Any]:
+    """A run on a cluster whose actors and second node are taken away."""
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 1, "object_store_memory": STORE_BYTES}
+    cluster = Cluster(initialize_head=True, head_node_args=node)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            words = words_of(options, seed, folder, "--actors", "auto", "--ray-address", cluster.address)
+            words += ["--observations", "1000000000", "--seconds", str(options.seconds)]
+            with subprocess.Popen([sys.executable, "-m", "rlscale", *words], stdout=subprocess.DEVNULL) as process:
+                events = disturb(process, cluster, node, Path(folder) / "run", options, random.Random(seed))
+            if process.returncode:
+                sys.exit(f"{' '.join(words)} ended with {process.returncode}")
+            return {"kind": "disturbed", "seed": seed, "events": events, **read(Path(folder) / "run")}
+    finally:
+        cluster.shutdown()
+
+
+def disturb(
+    process: subprocess.Popen[bytes], cluster: Any, node: dict[str, int], run: Path, options: Options, rng: random.Random
+) -> list[list[Any]]:
+    """Do harm until the process ends: [seconds since the first iteration, what was done]."""
+    rows = run / "iterations.jsonl"
+    while process.poll() is None and not (rows.exists() and rows.stat().st_size):
+        time.sleep(0.2)
+    started = time.monotonic()
+    second = cluster.add_node(**node)
+    plan = [(options.seconds / 3, "node removed"), (2 * options.seconds / 3, "node added")]
+    at = options.kill_seconds
+    while at < options.seconds:
+        plan.append((at, "actor killed"))
+        at += options.kill_seconds * rng.uniform(0.5, 1.5)
+    events: list[list[Any]] = [[0.0, "node added"]]
+    for due, what in sorted(plan):
+        while process.poll() is None and time.monotonic() - started < due:
+            time.sleep(0.05)
+        if process.poll() is not None:
+            break
+        if what == "actor killed":
+            actors = processes_below(os.getpid(), b"RolloutActor")
+            if not actors:
+                continue
+            os.kill(rng.choice(actors), signal.SIGKILL)
+        elif what == "node removed":
+            cluster.remove_node(second)
+        else:
+            second = cluster.add_node(**node)
+        events.append([time.monotonic() - started, what])
+    process.wait()
+    return events
+
+
+def processes_below(ancestor: int, name: bytes) -> list[int]:
+    """Processes below that one that Ray has named after what they run, oldest first."""
+    parents: dict[int, int] = {}
+    for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdecimal()):
+        try:
+            parents[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    found = []
+    for pid in sorted(parents):
+        above = pid
+        while above in parents and above != ancestor:
+            above = parents[above]
+        try:
+            if above == ancestor and name in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """What a run's record says, and whether it keeps what was promised."""
+    record = read_run(folder)
+    rows = record.rows
+    rollout = record.manifest["config"]["rollout"]
+    environments = record.manifest["memory"]["environments"]
+    groups, fragment = rollout["environments"] // environments, environments * rollout["rollout_length"]
+    entered = [
+        (group, generation, index)
+        for row in rows
+        for first, last, generation, start, end in row["fragment_ids"]
+        for group in range(first, last + 1)
+        for index in range(start, end + 1)
+    ]
+    whole = all(
+        sorted(group for first, last, *_ in row["fragment_ids"] for group in range(first, last + 1)) == list(range(groups))
+        and row["fragments"] == groups
+        for row in rows
+    )
+    finished = [row for row in rows if row["episodes"]]
+    late = [row for row in finished if row["observations"] > 0.8 * rows[-1]["observations"]]
+    return {
+        "iterations": len(rows),
+        "observations": rows[-1]["observations"],
+        "seconds": rows[-1]["seconds"],
+        "steps_per_iteration": sorted({row["fragments"] * fragment for row in rows}),  # those that only reset included
+        "every_group_once_an_iteration": whole,
+        "fragments": len(entered),
+        "fragments_twice": len(entered) - len(set(entered)),
+        "losses": [loss for row in rows for loss in row["losses"]],
+        "actors": [list(pair) for pair in changes([(row["seconds"], row["actors"]) for row in rows])],
+        "longest_iteration_seconds": max(
+            after["seconds"] - before["seconds"] for before, after in zip([{"seconds": 0.0}, *rows], rows, strict=False)
+        ),
+        "curve": [[row["observations"], row["return_mean"], row["episodes"]] for row in finished],
+        "end": mean_return(late),
+        "whole": mean_return(finished),
+    }
+
+
+def changes(values: list[tuple[float, int]]) -> list[tuple[float, int]]:
+    """The first of every stretch of equal values."""
+    return [now for before, now in zip([(0.0, -1), *values], values, strict=False) if before[1] != now[1]]
+
+
+def report(options: Options, runs: list[dict[str, Any]]) -> None:
+    """Tables for people."""
+    harmed = [run for run in runs if run["kind"] == "disturbed"]
+    plain = [run for run in runs if run["kind"] == "undisturbed"]
+    rows = []
+    for run in harmed:
+        recovered = [loss["recovery_seconds"] for loss in run["losses"] if loss["recovery_seconds"] is not None]
+        sizes = run["steps_per_iteration"]
+        rows.append(
+            [
+                str(run["seed"]),
+                f"{run['iterations']:,}",
+                " and ".join(f"{size:,}" for size in sizes),
+                "yes" if run["every_group_once_an_iteration"] else "NO",
+                str(run["fragments_twice"]),
+                str(len(run["losses"])),
+                f"{statistics.median(recovered):.1f}, {max(recovered):.1f}" if recovered else "none",
+                f"{run['longest_iteration_seconds']:.1f}",
+            ]
+        )
+    columns = ["seed", "iterations", "steps each", "every group once", "fragments twice", "actors lost"]
+    columns += ["recovery, s: median, most", "longest iteration, s"]
+    print_table(f"Disturbed runs, {options.task}, {options.seconds:.0f} s", columns, rows)
+    if len(plain) < 2:
+        return
+    rows = []
+    for statistic, name in STATISTICS.items():
+        values = [run[statistic] for run in plain]
+        middle, spread = statistics.fmean(values), statistics.stdev(values)
+        reach = float(student.ppf(0.975, len(values) - 1)) * spread * math.sqrt(1 + 1 / len(values))
+        low, high = middle - reach, middle + reach
+        found = ", ".join(f"{run[statistic]:.2f}" + ("" if low <= run[statistic] <= high else " (outside)") for run in harmed)
+        rows.append([name, f"{middle:.2f} (sd {spread:.2f})", f"{low:.2f} to {high:.2f}", found])
+    columns = ["of", f"{len(plain)} undisturbed", "where one more would lie [95%]", "disturbed"]
+    print_table("Mean return of finished episodes", columns, rows)
+
+
+if __name__ == "__main__":
+    main()

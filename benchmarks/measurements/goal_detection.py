@@ -1,0 +1,146 @@
+"""Is the detected step the true one? The goal search beside an evaluation of every policy, on episodes of its own.
+
+    python -m rlscale.benchmarks.measurements.goal_detection [--tasks classic/cartpole minatar/freeway] [--environments 8 1024]
+
+One run per task and number of environments; the search decides when it ends. Afterwards every kept policy (of a cheap task:
+that of every optimizer step) is evaluated on fresh episodes, and the crossing of the curve smoothed over those is compared
+with what the search had said. Writes results/goal-detection.json.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import tyro
+from rich.console import Console
+
+from rlscale.agents.learning.learner import NoiseRecord
+from rlscale.agents.machine import resolve_precision
+from rlscale.agents.rollout.evaluate import Evaluation, Evaluator
+from rlscale.crossing import find_crossing, is_on_grid
+from rlscale.envs import find_task
+
+from ..sweep.options import SweepOptions, make_plan
+from ..sweep.trial import TrainingCourse, run_trial
+from .measuring import write_result
+
+EVERY_STEP = ("classic/cartpole",)  # tasks whose policies are all evaluated, not only those on the grid
+OTHER_EPISODES = 0x0DD  # added to the seed: the comparison shares no episode with the search
+
+
+@dataclass(frozen=True)
+class Options:
+    """Compare the goal search with an evaluation of every policy."""
+
+    tasks: tuple[str, ...] = ("classic/cartpole", "minatar/freeway")
+    """Tasks."""
+    environments: tuple[int, ...] = (8, 1024)
+    """Environments of each run; the batch is 16 times as large."""
+    episodes: int = 128
+    """Episodes of each evaluation of the comparison."""
+    observations: int = 30_000_000
+    """A run that has spent so many is given up."""
+    out: Path = Path("results/goal-detection.json")
+    """The record."""
+
+
+class _Remembering:
+    """A course that keeps every policy that the comparison will evaluate."""
+
+    def __init__(self, course: TrainingCourse, every_step: bool) -> None:
+        self._course, self._every_step, self._steps = course, every_step, 0
+        self.policies: dict[int, np.ndarray] = {}
+
+    def advance(self) -> tuple[int, list[NoiseRecord]]:
+        advanced = self._course.advance()
+        self._steps += 1
+        if self._every_step or is_on_grid(self._steps):
+            self.policies[self._steps] = self._course.weights()
+        return advanced
+
+    def weights(self) -> np.ndarray:
+        return self._course.weights()
+
+    def evaluate(self, weights: np.ndarray, optimizer_steps: int) -> Evaluation:
+        return self._course.evaluate(weights, optimizer_steps)
+
+    def close(self, state: str, reason: str | None) -> None:
+        self._course.close(state, reason)
+
+
+def measure(task_id: str, environments: int, options: Options, console: Console) -> dict[str, Any]:
+    """One run, and what became of each goal by both ways."""
+    plan = make_plan(
+        task_id, SweepOptions(tasks=(task_id,), batch_sizes=str(16 * environments), observations=options.observations)
+    )
+    trial = plan.next_trials({})[0]
+    config = plan.config_of(trial)
+    with tempfile.TemporaryDirectory() as folder:
+        course = _Remembering(
+            TrainingCourse(config, episodes=plan.episodes, folder=Path(folder) / "run", command=sys.argv), task_id in EVERY_STEP
+        )
+        result = run_trial(trial, goals=plan.goals, most_observations=plan.most_observations, make_course=lambda: course)
+    console.print(f"{task_id}, {environments} environments: {result['state']} after {result['optimizer_steps']:,} steps")
+    evaluator = Evaluator(
+        find_task(task_id),
+        config.update.network,
+        config.update.width,
+        episodes=options.episodes,
+        bfloat16=resolve_precision(config.update.precision, config.update.network, torch.device("cpu")) == "bfloat16",
+        seed=config.seed + OTHER_EPISODES,
+        threads=1,
+    )
+    started = time.perf_counter()
+    every = [evaluator.evaluate(weights, steps).at(steps) for steps, weights in course.policies.items()]
+    seconds = time.perf_counter() - started
+    goals = []
+    for found in result["goals"]:
+        brute = find_crossing(every, found["goal"]).optimizer_steps
+        both = found["optimizer_steps"] is not None and brute.value is not None
+        goals.append(
+            {
+                "goal": found["goal"],
+                "search": found["optimizer_steps"],
+                "search_interval": found["interval"],
+                "every_policy": brute.value,
+                "every_policy_interval": brute.interval,
+                "log_ratio": math.log(found["optimizer_steps"] / brute.value) if both and brute.value else None,
+            }
+        )
+        console.print(f"  goal {found['goal']:g}: search {found['optimizer_steps']}, every policy {brute}", highlight=False)
+    return {
+        "task": task_id,
+        "environments": environments,
+        "batch_size": trial.batch_size,
+        "learning_rate": trial.learning_rate,
+        "seed": trial.seed,
+        "state": result["state"],
+        "optimizer_steps": result["optimizer_steps"],
+        "observations": result["observations"],
+        "goals": goals,
+        "search_evaluations": result["evaluations"],
+        "search_seconds": result["evaluation_seconds"],
+        "search_steps": result["evaluation_steps"],
+        "every_policy_evaluations": [asdict(e) for e in every],
+        "every_policy_seconds": seconds,
+    }
+
+
+def main() -> None:
+    """Measure every case and write the record."""
+    options = tyro.cli(Options)
+    console = Console()
+    cases = [measure(task, count, options, console) for task in options.tasks for count in options.environments]
+    write_result(options.out, cases)
+
+
+if __name__ == "__main__":
+    main()

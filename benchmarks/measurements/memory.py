@@ -1,0 +1,320 @@
+"""Peak memory of a training run, all of its processes together, against the size of its batch: held, and streamed.
+
+    python -m rlscale.benchmarks.measurements.memory [--sizes 10,12..20] [--streamed 12..18] [--rounds N] [--out FILE]
+
+Each reading is one real `rlscale train atari/pong` on two Ray actors, of one iteration and one optimizer step, in a session of
+its own. Meanwhile the proportional set sizes of all processes that came out of it are added up every so many seconds: private
+memory counts once, and so does what they share, the object store among it. Memory does not drift as time does: one reading of a
+size is enough to see the curve. The record is written anew after each run, and Ctrl-C ends the run that is under way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from rlscale.records.run import read_run
+
+from .measuring import median_and_spread, print_table, write_result
+
+FRAME_BYTES = 84 * 84
+ROLLOUT = 128
+STREAMED = 32  # environments of a streamed run, however large its batch
+EVERY_SECONDS = 0.2
+PATIENCE_SECONDS = 30.0  # for processes to end
+MARK = "RLSCALE_MEASURED_RUN"
+TOGETHER = ["--epochs", "1", "--mini-batch", "None", "--advantage-scale", "running", "--optimizer-steps", "1"]
+NO_HEADS = [word for head in ("policy", "value", "entropy") for word in (f"--{head}-noise-period", "0")]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Peak memory of a run against the size of its batch."""
+
+    sizes: str = "10,12,14,16,18,20"
+    """Batches that are held: powers of two, for example 10..20 or 10,12,14."""
+    streamed: str = "12,14,16,18"
+    """Batches that are streamed, likewise; '' for none."""
+    rounds: int = 1
+    """Runs of each."""
+    out: Path = Path("results/memory.json")
+    """Where the record goes."""
+
+
+@dataclass
+class Family:
+    """The processes of one run, and the most memory that they had together.
+
+    A process belongs to it once its parent does, or its session, or the mark in its environment says so: Ray's daemons begin
+    sessions of their own, would outlive their parent, and Ray's workers write their title over their environment.
+
+    Attributes:
+        root: process id of the run, which leads a session.
+        mark: value of the environment variable `MARK` that the run was started with.
+        members: start time of every process that ever belonged to it; ids come again.
+        others: likewise, of those whose environment does not bear the mark, so that each is read once.
+        peak: bytes of all together at their most.
+        shared: of these, bytes in shared memory: the object store.
+        kinds: of these, bytes by kind of process.
+        samples: how often memory was looked at.
+    """
+
+    root: int
+    mark: str
+    members: dict[int, str] = field(default_factory=dict)
+    others: dict[int, str] = field(default_factory=dict)
+    peak: int = 0
+    shared: int = 0
+    kinds: dict[str, int] = field(default_factory=dict)
+    samples: int = 0
+
+    def living(self) -> list[int]:
+        """Members that live, those that are new since the last look among them."""
+        parents: dict[int, int] = {}
+        starts: dict[int, str] = {}
+        found = set()
+        for entry in os.listdir("/proc"):
+            stat = _stat(int(entry)) if entry.isdigit() else None
+            if stat is None:
+                continue
+            process = int(entry)
+            state, parent, session, starts[process] = stat
+            parents[process] = parent
+            if state == "Z":
+                continue
+            member = self.members.get(process) == starts[process] or session == self.root
+            if member or (self.others.get(process) != starts[process] and self._marked(process)):
+                found.add(process)
+            else:
+                self.others[process] = starts[process]
+        grown = True
+        while grown:
+            children = {process for process, parent in parents.items() if parent in found} - found
+            grown = bool(children)
+            found |= children
+        self.members.update({process: starts[process] for process in found})
+        return sorted(found)
+
+    def look(self) -> None:
+        """Add up the memory of the living, and keep it if it is the most so far."""
+        total = shared = 0
+        kinds: dict[str, int] = {}
+        for process in self.living():
+            try:
+                rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
+                kind = _kind(Path(f"/proc/{process}/cmdline").read_bytes(), process == self.root)
+            except OSError:  # gone meanwhile
+                continue
+            size = _field(rollup, "Pss")
+            total, shared = total + size, shared + _field(rollup, "Pss_Shmem")
+            kinds[kind] = kinds.get(kind, 0) + size
+        self.samples += 1
+        if total > self.peak:
+            self.peak, self.shared, self.kinds = total, shared, kinds
+
+    def end(self) -> None:
+        """Wait until nobody is left, and kill who stays."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self.living() and time.monotonic() < deadline:
+            time.sleep(EVERY_SECONDS)
+        for process in self.living():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+    def _marked(self, process: int) -> bool:
+        try:
+            return f"{MARK}={self.mark}".encode() in Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+        except OSError:  # gone, or another user's
+            return False
+
+
+def main() -> None:
+    options = tyro.cli(Options)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the run under way is ended as well
+    cases = [(size, False) for size in exponents(options.sizes)] + [(size, True) for size in exponents(options.streamed)]
+    readings: list[dict[str, Any]] = []
+    for _ in range(options.rounds):
+        for size, streamed in cases:
+            reading = measure(1 << size, streamed)
+            readings.append(reading)
+            with contextlib.redirect_stdout(None):  # the last one says where the record is
+                write_result(options.out, readings)
+            print(line(reading), flush=True)
+    columns = [
+        "observations",
+        "batch",
+        "peak, MiB",
+        "frames, MiB",
+        "peak - frames, MiB",
+        "peak / frames",
+        "joint noise",
+        "spilled",
+    ]
+    rows = []
+    for size, streamed in cases:
+        done = [r for r in readings if (r["batch_size"], r["streamed"]) == (1 << size, streamed) and "failed" not in r]
+        if done:
+            rows.append(
+                [
+                    f"{1 << size:,}",
+                    "streamed" if streamed else "held",
+                    median_of([r["peak_bytes"] / 2**20 for r in done]),
+                    f"{done[0]['frame_bytes'] / 2**20:,.0f}",
+                    median_of([(r["peak_bytes"] - r["frame_bytes"]) / 2**20 for r in done]),
+                    median_of([r["ratio"] for r in done]),
+                    "yes" if all(r["joint_noise"] for r in done) else "NO",
+                    f"{max(r['spilled_bytes'] for r in done) / 2**20:,.0f} MiB",
+                ]
+            )
+    print_table("Peak memory of a run on two actors", columns, rows)
+    write_result(options.out, readings)
+
+
+def exponents(text: str) -> list[int]:
+    """Numbers from `10..12` (10, 11, 12) or `10,12` or both."""
+    found: list[int] = []
+    for piece in text.split(",") if text else []:
+        first, _, last = piece.partition("..")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def measure(batch: int, streamed: bool) -> dict[str, Any]:
+    """Run one iteration of so many observations and watch its memory."""
+    # A stream differs in nothing but its length: the same environments, and as many blocks, whose gradients take memory too.
+    environments = STREAMED if streamed else max(8, min(64, batch // ROLLOUT))
+    reading: dict[str, Any] = {"batch_size": batch, "streamed": streamed, "environments": environments}
+    with tempfile.TemporaryDirectory() as folder:
+        run, errors = Path(folder) / "run", Path(folder) / "errors"
+        words = ["train", "atari/pong", "--actors", 2, "--environments", environments, "--rollout-length", ROLLOUT]
+        words += [
+            "--batch-size",
+            batch,
+            *TOGETHER,
+            *NO_HEADS,
+            *(["--stream", "--blocks", "16"] if streamed else []),
+            "--run",
+            run,
+        ]
+        mark = uuid.uuid4().hex
+        started = time.perf_counter()
+        with errors.open("wb") as said:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "rlscale", *map(str, words)],
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                start_new_session=True,
+                env={**os.environ, MARK: mark},
+            )
+        family, over = Family(process.pid, mark), threading.Event()
+        watcher = threading.Thread(target=watch, args=(family, over))
+        watcher.start()
+        try:
+            code = process.wait()
+        finally:
+            seconds = time.perf_counter() - started
+            over.set()
+            watcher.join()
+            stop(process)
+            family.end()
+        reading |= {
+            "frame_bytes": FRAME_BYTES * batch,
+            "peak_bytes": family.peak,
+            "ratio": family.peak / (FRAME_BYTES * batch),
+            "shared_bytes": family.shared,
+            "bytes_by_kind": family.kinds,
+            "processes": len(family.members),
+            "samples": family.samples,
+            "seconds": seconds,
+        }
+        if code:
+            last = errors.read_text(errors="replace").strip().splitlines()[-3:]
+            return {**reading, "failed": " ".join(text.strip() for text in last) or f"exit status {code}"}
+        record = read_run(run)
+    plan, row = record.manifest["memory"], record.rows[-1]
+    sizes = [entry["size"] for entry in row["noise"] if entry["head"] == "joint"]
+    return {
+        **reading,
+        "observations": row["observations"],
+        "optimizer_steps": row["optimizer_steps"],
+        "joint_noise": len(sizes) == 1 and sum(sizes[0]) == row["batch_observations"],
+        "blocks": len(sizes[0]) if sizes else 0,
+        "spilled_bytes": sum(r["spilled_bytes"] for r in record.rows),
+        "memory": plan,
+        "bytes_per_observation": plan["fragment_bytes"] / (plan["environments"] * ROLLOUT),
+        "sampling_seconds": row["sampling_seconds"],
+        "learning_seconds": row["learning_seconds"],
+    }
+
+
+def watch(family: Family, over: threading.Event) -> None:
+    """Look at its memory until the run is over."""
+    while not over.wait(EVERY_SECONDS):
+        family.look()
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a run that still goes on: the first signal asks it to, the second interrupts its iteration."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is None:
+            process.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1.0 if number == signal.SIGINT else PATIENCE_SECONDS)
+
+
+def line(reading: dict[str, Any]) -> str:
+    """One run in one line."""
+    what = f"{reading['batch_size']:>9,} {'streamed' if reading['streamed'] else 'held':8} {reading['seconds']:5.0f} s"
+    if "failed" in reading:
+        return f"{what}  failed: {reading['failed']}"
+    kinds = ", ".join(f"{kind} {size / 2**20:,.0f}" for kind, size in sorted(reading["bytes_by_kind"].items()))
+    travel = f"{reading['bytes_per_observation']:,.0f} bytes/observation"
+    return f"{what}  peak {reading['peak_bytes'] / 2**20:,.0f} MiB ({kinds}), {travel}"
+
+
+def median_of(values: list[float]) -> str:
+    """The reading, or their median with the middle half."""
+    if len(values) > 1:
+        return median_and_spread(values)
+    return f"{values[0]:,.0f}" if values[0] >= 100 else f"{values[0]:.3g}"
+
+
+def _stat(process: int) -> tuple[str, int, int, str] | None:
+    """State, parent, session and start time of a process; None when it is gone."""
+    try:
+        words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return words[0], int(words[1]), int(words[3]), words[19]
+
+
+def _field(rollup: str, name: str) -> int:
+    found = re.search(rf"^{name}:\s+(\d+) kB", rollup, re.MULTILINE)
+    return int(found.group(1)) * 1024 if found else 0
+
+
+def _kind(command: bytes, is_root: bool) -> str:
+    """What a process is, from its command line."""
+    if is_root:
+        return "run"
+    for part, kind in ((b"RolloutActor", "actors"), (b"LearnerActor", "learners"), (b"ray::", "idle workers")):
+        if part in command:
+            return kind
+    return "daemons"
+
+
+if __name__ == "__main__":
+    main()

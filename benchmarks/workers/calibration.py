@@ -1,0 +1,246 @@
+"""Short measurements of a cluster, from which `rlscale workers` predicts: fleets of Ray actors, the emulator, the learner.
+
+What follows from the readings is in `rlscale.sizing.cost`, what is recommended in `rlscale.benchmarks.workers.run`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import pickle
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy.optimize import isotonic_regression
+
+from rlscale.agents.cluster.processes import LostWorkerError, pickle_settings, read, stand_in
+from rlscale.agents.config import TrainConfig
+from rlscale.agents.learning.batch import arrange
+from rlscale.agents.learning.learner import Learner
+from rlscale.agents.networks.networks import flatten_parameters, make_network
+from rlscale.agents.rollout.fleet import RayFleet
+from rlscale.agents.rollout.fragments import Fragment
+from rlscale.agents.rollout.worker import RolloutWorker, WorkerSettings
+from rlscale.agents.session import Session
+from rlscale.envs import Task, make_env
+from rlscale.sizing.service import FleetTime, fit_hand_over, fit_service, hand_over_seconds
+from rlscale.sizing.throughput import fit_throughput
+
+__all__ = ["FleetReading", "Shape", "fit_fleet", "measure_emulator", "measure_fleet", "measure_learner", "sample_fragments"]
+
+ROLLOUT = 32  # steps of a fragment while measuring: long enough to be sampled as in a run, short enough for minutes
+LEAST_ROUNDS = 4
+LEARNER_ROUNDS = 2
+PARAMETERS = 8  # of the law: three of a worker, two or three of many, three of the hand-over
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A fleet: so many actors, threads (CPUs) of each, and environments of each."""
+
+    actors: int
+    threads: int
+    environments: int
+
+    def __str__(self) -> str:
+        many = f"{self.actors} actor{'s' * (self.actors > 1)}"
+        return f"{many} × {self.threads} CPU{'s' * (self.threads > 1)} × {self.environments} environments"
+
+
+@dataclass(frozen=True)
+class FleetReading:
+    """What a fleet did, round by round; a round is one fragment of every actor, asked for when the last was complete.
+
+    Attributes:
+        shape: of the fleet.
+        rollout_length: steps of a fragment.
+        seconds: of each round, from parameters that are sent to fragments that are here.
+        fragments: seconds that each actor took for its fragment, of each round.
+        fragment_bytes: of a round.
+    """
+
+    shape: Shape
+    rollout_length: int
+    seconds: tuple[float, ...]
+    fragments: tuple[tuple[float, ...], ...]
+    fragment_bytes: int
+
+    @property
+    def observations(self) -> int:
+        """Of one round."""
+        return self.shape.actors * self.shape.environments * self.rollout_length
+
+    @cached_property
+    def median(self) -> float:
+        """Seconds of a fragment."""
+        return statistics.median(itertools.chain.from_iterable(self.fragments))
+
+    @property
+    def rates(self) -> list[float]:
+        """Observations per second of each round."""
+        return [self.observations / seconds for seconds in self.seconds]
+
+
+def measure_fleet(config: TrainConfig, task: Task, session: Session, shape: Shape, seconds: float) -> FleetReading:
+    """Start that fleet, let it sample for so many seconds (four rounds at least, and one before that is not counted), end it.
+
+    Raises:
+        UsageError: it does not start.
+        LostWorkerError: an actor died.
+    """
+    settings = fleet_settings(config, task, session, shape)
+    weights = flatten_parameters(make_network(task, settings.network, config.seed, settings.width)).numpy()
+    fleet = RayFleet(settings, 2 * shape.actors)
+    rounds: list[float] = []
+    fragments: list[tuple[float, ...]] = []
+    try:
+        begin = time.perf_counter()
+        while len(rounds) <= LEAST_ROUNDS or time.perf_counter() - begin < seconds:
+            started = time.perf_counter()
+            fleet.request(weights, len(rounds), shape.actors)
+            sampled = [fleet.take() for _ in range(shape.actors)]
+            fragments.append(tuple(s.facts.seconds for s in sampled))
+            size = sum(_touch(read(s.fragment)) for s in sampled)
+            rounds.append(time.perf_counter() - started)
+            del sampled
+            fleet.release(shape.actors)
+            if len(rounds) == 1:
+                begin = time.perf_counter()
+        if lost := fleet.losses():
+            raise LostWorkerError(f"a rollout actor was lost while its fleet was measured ({lost[0].what})")
+    finally:
+        fleet.close()
+    return FleetReading(shape, ROLLOUT, tuple(rounds[1:]), tuple(fragments[1:]), size)
+
+
+def fleet_settings(config: TrainConfig, task: Task, session: Session, shape: Shape) -> WorkerSettings:
+    """What the actors of such a fleet get."""
+    return WorkerSettings(
+        task=task,
+        environments=shape.environments,
+        rollout_length=ROLLOUT,
+        network=config.update.network,
+        width=config.update.width,
+        bfloat16=session.acts_in_bfloat16,
+        threads=shape.threads,
+        cut_on_life_loss=config.rollout.cut_on_life_loss,
+        random_first_steps=0,
+        seed=config.seed,
+        workers=shape.actors,
+        device=config.rollout.actor_device,
+    )
+
+
+def fit_fleet(readings: Sequence[FleetReading], rollout_length: int) -> FleetTime:
+    """The law of all fleets from some: one actor alone gives its service times, several of one thread what they take from
+    each other. No fragment is taken to be made faster because more actors work: where the medians say so they are averaged.
+
+    Args:
+        readings: of single actors at two numbers of environments or more, and of several actors of one thread each with one of
+            these numbers; of many of them with a smaller one as well, to tell messages from bytes.
+        rollout_length: of the runs to be predicted.
+    """
+    alone = [r for r in readings if r.shape.actors == 1]
+    several = [r for r in readings if r.shape.threads == 1]
+    most = max((r.shape.environments for r in several if r.shape.actors > 1), default=several[0].shape.environments)
+    beside = {r.shape.actors: r for r in several if r.shape.environments == most}
+    rates = [(n, r.observations / statistics.median(row)) for n, r in beside.items() for row in r.fragments]
+    curve = fit_throughput(*zip(*rates, strict=True))
+    counts = sorted(beside)
+    weights = [n * len(beside[n].fragments) for n in counts]
+    medians = dict(zip(counts, isotonic_regression([beside[n].median for n in counts], weights=weights).x.tolist(), strict=True))
+    slowdowns = tuple((n, medians[n] / medians[1]) for n in counts)
+    took = {r.shape: r.median for r in alone} | {beside[1].shape: medians[1]}
+    points = [(r.shape.environments, r.shape.threads, took[r.shape] / r.rollout_length) for r in alone]
+    service = fit_service(*zip(*points, strict=True))
+    waits = [
+        (r.shape.actors, r.fragment_bytes, hand_over_seconds(seconds, row), seconds)
+        for r in readings
+        for seconds, row in zip(r.seconds, r.fragments, strict=True)
+    ]
+    spread = tuple(s / r.median for r in readings for row in r.fragments for s in row)
+    hand_over = fit_hand_over(*zip(*waits, strict=True))
+    per_observation = statistics.median(r.fragment_bytes / r.observations for r in readings)
+    law = FleetTime(service, slowdowns, curve, hand_over, spread, per_observation, readings[0].rollout_length)
+    errors = []
+    for r in readings:
+        predicted = law.rate(r.shape.actors, r.shape.environments, r.shape.threads).value
+        assert predicted is not None
+        errors += [math.log(rate / predicted) for rate in r.rates]
+    freedom = len(errors) - PARAMETERS
+    scatter = float(np.sqrt(np.sum(np.square(errors)) / max(freedom, 1)))
+    return replace(law, rollout_length=rollout_length, scatter=scatter, freedom=max(freedom, 0))
+
+
+def measure_emulator(task: Task, environments: int, seconds: float) -> float:
+    """Observations per second of the environments alone on one CPU of the cluster, under random actions."""
+    import ray
+
+    run = ray.remote(num_cpus=1)(emulate)
+    return float(ray.get(run.remote(pickle_settings((task, environments, seconds), task), os.getcwd())))
+
+
+def emulate(settings: bytes, folder: str) -> float:
+    """In a Ray process of its own: steps environments and does nothing else."""
+    stand_in(folder)
+    task, environments, seconds = pickle.loads(settings)
+    env = make_env(task, environments, threads=1)
+    generator = np.random.default_rng(0)
+    env.reset(np.arange(environments))
+    try:
+        steps, begin = 0, time.perf_counter()
+        while (elapsed := time.perf_counter() - begin) < seconds:
+            env.step(generator.integers(0, task.actions, size=environments))
+            steps += 1
+    finally:
+        env.close()
+    return environments * steps / elapsed
+
+
+def sample_fragments(config: TrainConfig, task: Task, session: Session, environments: int, count: int) -> list[Fragment]:
+    """So many successive fragments of the same environments, made in this process.
+
+    Learning from them as if each had environments of its own takes the same time, and those of Atari are dear to make.
+    """
+    worker = RolloutWorker(fleet_settings(config, task, session, Shape(1, session.threads, environments)), 0)
+    try:
+        return [worker.sample(0) for _ in range(count)]
+    finally:
+        worker.close()
+
+
+def measure_learner(config: TrainConfig, session: Session, fragments: Sequence[Fragment], blocks: int | None) -> dict[str, Any]:
+    """Seconds of updates from a batch of these fragments, as configured, noise included; one before them is not counted.
+
+    Args:
+        config: how to learn.
+        session: where and in which precision.
+        fragments: of one rollout length; each counts as that of environments of its own.
+        blocks: of an update; None as configured.
+    """
+    environments = sum(f.environments for f in fragments)
+    rollout = replace(config.rollout, environments=environments, rollout_length=fragments[0].steps, batch_size=None)
+    configured = replace(config, rollout=rollout)
+    if blocks is not None:
+        configured = replace(configured, noise=replace(config.noise, blocks=blocks))
+    learner = Learner(configured, session.task, session.device, session.precision == "bfloat16")
+    places = arrange(range(len(fragments)), fragments[0].environments)
+    seconds = []
+    for turn in range(LEARNER_ROUNDS + 1):
+        begin = time.perf_counter()
+        learner.learn(fragments, places, environments, turn, config.update.learning_rate)
+        seconds.append(time.perf_counter() - begin)
+    return {"batch_size": configured.batch, "blocks": blocks, "seconds": seconds[1:]}
+
+
+def _touch(fragment: Fragment) -> int:
+    """Read a byte of every page, so that the fragment is really here; its size."""
+    flat = fragment.frames.reshape(-1).view(np.uint8)
+    flat[::4096].sum()
+    return fragment.nbytes

@@ -1,0 +1,137 @@
+"""What `rlscale workers` prints: measured fleets, the recommendation, the check, the plan. Nothing is decided here."""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from rlscale.estimate import Estimate, format_quantity
+from rlscale.report.page import duration
+from rlscale.sizing.cost import Choice, FleetTime, LearnerTime, Plan
+
+from .calibration import FleetReading
+from .recommendation import Recommendation
+
+__all__ = ["show_answer", "show_fleets", "show_plan", "show_recommendation", "show_validation"]
+
+MOST_PLANS = 12
+
+
+def show_fleets(console: Console, law: FleetTime, readings: Sequence[FleetReading]) -> None:
+    """The fleets that were measured, and what the law makes of them."""
+    table = _table("Measured fleets: CPUs and environments of each actor, observations per second")
+    for name in ("actors", "CPUs", "environments", "measured"):
+        table.add_column(name, justify="right")
+    for reading in readings:
+        s = reading.shape
+        low, middle, high = map(format_quantity, statistics.quantiles(reading.rates, n=4, method="inclusive"))
+        table.add_row(str(s.actors), str(s.threads), str(s.environments), f"{middle} [{low}, {high}]")
+    console.print(table)
+    service = law.service
+    parts = f"{1e3 * service.fixed:.3g} ms + {1e3 * service.serial:.3g} ms an environment"
+    if service.parallel:
+        parts += f" + {1e3 * service.parallel:.3g} ms an environment shared by its threads"
+    crowd, factor = law.slowdowns[-1]
+    beside = f"; with {crowd} of them busy it takes {factor:.3g} times as long" if crowd > 1 else ""
+    _say(console, f"a worker's step takes {parts}{beside}")
+    spread = [f"{counted} times the median for {100 * share:g}%" for counted, share in _tail(law.spread)]
+    _say(console, f"the slowest fragments take {' and '.join(spread)}; a batch waits for them")
+
+
+def show_recommendation(console: Console, found: Recommendation, law: FleetTime, learner: LearnerTime) -> None:
+    """What to run, what it should give, what takes the time."""
+    s = found.shape
+    console.print()
+    console.print(f"[bold]Use {s}[/bold]", highlight=False)
+    rate = (
+        f"{found.rate} observations per second" if found.rate.interval else f"{found.rate} observations per second, no interval"
+    )
+    _say(console, f"sampling alone: {rate} (95% for one more reading)")
+    batch = s.actors * s.environments * law.rollout_length
+    _say(
+        console,
+        f"an iteration of {batch:,} observations: {duration_of(found.iteration.seconds)}, "
+        f"{format_quantity(batch / found.iteration.seconds)} observations per second end to end",
+    )
+    most = max(found.shares, key=lambda name: found.shares[name])
+    shares = ", ".join(f"{name} {100 * share:.0f}%" for name, share in found.shares.items())
+    _say(console, f"bound by the {most}: {shares}; learner {format_quantity(learner.rate(batch))} observations per second")
+    _say(console, f"run it:  {shlex.join(found.command)}")
+
+
+def show_validation(console: Console, validation: dict[str, Any]) -> None:
+    """Predictions of fleets that were not used for the fit."""
+    table = _table("Held out: CPUs and environments of each actor, observations per second")
+    for name in ("actors", "CPUs", "environments", "predicted", "measured", "error"):
+        table.add_column(name, justify="right")
+    for row in validation["rows"]:
+        s, p = row["shape"], row["predicted"]
+        predicted = str(Estimate(p["value"], tuple(p["interval"]) if p["interval"] else None))
+        cells = [str(s["actors"]), str(s["threads"]), str(s["environments"]), predicted]
+        table.add_row(*cells, format_quantity(row["measured"]), f"{100 * row['error']:+.1f}%")
+    console.print()
+    console.print(table)
+    best = validation["best_measured"]
+    s = best["shape"]
+    _say(
+        console,
+        f"error of the prediction: median {100 * validation['median_error']:.1f}%, worst {100 * validation['worst_error']:.1f}%; "
+        f"the recommended fleet reached {100 * validation['recommended_of_best']:.0f}% of the best one measured "
+        f"({s['actors']} × {s['threads']} × {s['environments']}, {format_quantity(best['rate'])} observations per second)",
+    )
+
+
+def show_plan(console: Console, made: Plan, goal: float, *, currency: bool) -> None:
+    """The choices that no other beats in both time and cost."""
+    table = _table(f"Plans to a mean return of {goal:g}: none is beaten in both wall time and cost")
+    for name in ("batch size", "workers", "wall time", "cost" if currency else "CPU hours", "bound by"):
+        table.add_column(name, justify="right")
+    for choice in made.pareto[:MOST_PLANS]:
+        cells = [f"{choice.batch_size:,.0f}", str(choice.workers), duration_of(choice.seconds), f"{choice.cost:.3g}"]
+        table.add_row(*cells, choice.iteration.bound)
+    console.print()
+    console.print(table)
+
+
+def show_answer(console: Console, choice: Choice, command: Sequence[str]) -> None:
+    """The plan that was asked for."""
+    interval = "" if choice.interval is None else f" [{', '.join(duration_of(end) for end in choice.interval)}]"
+    console.print()
+    console.print(
+        f"[bold]Batch size {choice.batch_size:,.0f} on {choice.workers} worker{'s' * (choice.workers > 1)}: "
+        f"{duration_of(choice.seconds)}{interval}[/bold]",
+        highlight=False,
+        soft_wrap=True,
+    )
+    _say(
+        console,
+        f"{choice.optimizer_steps:,.0f} optimizer steps, {choice.observations:,.0f} observations; the interval is that of the "
+        "sampling rate, how far the frontier is uncertain is in the sweep's comparison",
+    )
+    _say(console, f"run it:  {shlex.join(command)}")
+
+
+def duration_of(seconds: float) -> str:
+    """For people, with fractions where they matter."""
+    return duration(seconds) if seconds >= 20 else f"{seconds:.3g} s"
+
+
+def _tail(spread: Sequence[float]) -> list[tuple[str, float]]:
+    """How slow the slowest tenth begins to be, and the very slowest fragment."""
+    ordered = sorted(spread)
+    tenth = ordered[int(0.9 * len(ordered))]
+    return [(f"{tenth:.3g}", 0.1), (f"{ordered[-1]:.3g}", round(1 / len(ordered), 4))]
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, soft_wrap=True, markup=False)

@@ -1,0 +1,118 @@
+"""From a sweep's frontier and measured rates to a plan of wall time and cost, and to the choice that was asked for.
+
+The arithmetic is in `rlscale.sizing.cost`; what is measured, in `rlscale.benchmarks.workers.run`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlscale.agents.config import TrainConfig, config_from_dict
+from rlscale.analysis.comparison import compare
+from rlscale.envs import Task
+from rlscale.errors import UsageError
+from rlscale.frontier import Frontier
+from rlscale.records.sweep import read_sweep
+from rlscale.report.page import duration
+from rlscale.sizing.cost import Choice, FleetTime, LearnerTime, Plan, Price, plan
+
+__all__ = ["Known", "choose", "find_frontier", "make_plan", "parse_duration"]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a sweep says.
+
+    Attributes:
+        config: of its runs.
+        goal: the one to plan for.
+        frontier: to that goal.
+        rates: chosen learning rate of every batch size that has one.
+    """
+
+    config: TrainConfig
+    goal: float
+    frontier: Frontier
+    rates: dict[int, float]
+
+
+def find_frontier(folder: str, goal: float | None, task: Task) -> Known:
+    """The sweep's frontier to the goal to plan for.
+
+    Raises:
+        UsageError: no sweep there, of another task, or without a frontier for the goal.
+    """
+    sweep = read_sweep(Path(folder), "--sweep")
+    if sweep.task != task.id:
+        raise UsageError("--sweep", f"{folder} is of {sweep.task}, not {task.id}", "Name one of this task")
+    compared = compare([sweep], []).sweeps[0]
+    rows = [row for row in compared.rows if goal in (None, row.goal)]
+    if not rows:
+        goals = ", ".join(f"{row.goal:g}" for row in compared.rows if row.goal is not None)
+        raise UsageError("--goal", f"the sweep does not know {goal:g}", f"Its goals are {goals}")
+    known = [row for row in rows if row.measured.value is not None]
+    if not known:
+        reason = rows[-1].measured.reason
+        raise UsageError(
+            "--sweep", f"its frontier is not identified: {reason}", "Add that to the sweep, or choose another --goal"
+        )
+    reached, frontier = known[-1].goal, known[-1].frontier
+    assert reached is not None
+    assert frontier is not None
+    rates = {size.batch_size: size.learning_rate for size in compared.sizes if size.learning_rate is not None}
+    return Known(config_from_dict(sweep.plan["config"]), reached, frontier, rates)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of `45s`, `90min`, `8h` or `2d`.
+
+    Raises:
+        UsageError: that is no time.
+    """
+    units = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400}
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", text.lower())
+    if not found or found.group(2) not in units or not float(found.group(1)) > 0:
+        raise UsageError("--deadline", f"{text!r} is no time", "Give for example 90min or 8h")
+    return float(found.group(1)) * units[found.group(2)]
+
+
+def make_plan(known: Known, law: FleetTime, learner: LearnerTime, price: Price, cpus: int, lag: int) -> Plan:
+    """Wall time and cost of the sweep's batch sizes on every number of one-CPU workers that their environments divide over.
+
+    Raises:
+        UsageError: no batch size has an environment for a worker.
+    """
+    steps = law.rollout_length
+    sizes = [size for size in known.rates if size % steps == 0]
+    try:
+        every = plan(known.frontier, law, learner, price, batch_sizes=sizes, workers=range(1, cpus + 1), lag=lag)
+    except ValueError as error:
+        raise UsageError("--sweep", str(error), "Plan with a sweep of larger batch sizes") from None
+    return Plan(tuple(c for c in every.choices if round(c.batch_size) // steps % c.workers == 0))
+
+
+def choose(made: Plan, deadline: float | None, budget: float | None, *, currency: bool) -> Choice:
+    """The cheapest plan within the deadline, the fastest within the budget, or else the fastest of all.
+
+    Raises:
+        UsageError: none meets what was asked; says which comes nearest.
+    """
+    able = [c for c in made.choices if c.seconds <= (deadline or math.inf) and c.cost <= (math.inf if budget is None else budget)]
+    if able and deadline is not None:
+        return min(able, key=lambda c: (c.cost, c.seconds))
+    if able:
+        return min(able, key=lambda c: (c.seconds, c.cost))
+    fastest, cheapest = made.fastest(), made.cheapest()
+    assert fastest is not None
+    assert cheapest is not None
+    unit = "" if currency else " CPU hours"
+    fast = f"the fastest takes {duration(fastest.seconds)} and costs {fastest.cost:.3g}{unit}"
+    cheap = f"the cheapest costs {cheapest.cost:.3g}{unit} and takes {duration(cheapest.seconds)}"
+    if deadline is not None and budget is not None:
+        raise UsageError("--deadline", f"no plan meets it and the budget: {fast}, {cheap}", "Give more of one")
+    if deadline is not None:
+        raise UsageError("--deadline", f"no plan ends within {duration(deadline)}: {fast}", "Give more time, or more CPUs")
+    raise UsageError("--budget", f"no plan costs so little: {cheap}", "Give more")

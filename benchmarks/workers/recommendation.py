@@ -1,0 +1,198 @@
+"""Which fleets could be used, which few are measured, and which one is recommended, with the command that uses it.
+
+How fleets are measured is in `calibration`; what is done with the answer, in `run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Literal
+
+import tyro
+
+from rlscale.agents.config import TrainConfig, check_config, default_config
+from rlscale.agents.memory import plan_memory
+from rlscale.agents.session import Session
+from rlscale.envs import Task, find_task
+from rlscale.errors import UsageError
+from rlscale.estimate import Estimate
+from rlscale.sizing.cost import Choice, FleetTime, Iteration, LearnerTime, iteration
+
+from .calibration import Shape
+from .plan import Known
+
+__all__ = [
+    "Recommendation",
+    "WorkersOptions",
+    "candidates",
+    "environments_emulated",
+    "environments_measured",
+    "recommend",
+    "to_measure",
+    "train_command",
+]
+
+CLOSE = 0.98  # of the best predicted rate: nearer to it, fewer environments are worth more than what is left
+# Environments of an actor: few, many, and the most that are considered.
+WIDE = {"atari": (8, 64, 128), "pool": (8, 64, 128)}
+NARROW = (16, 256, 512)  # for environments that cost little
+
+
+@dataclass(frozen=True)
+class WorkersOptions:
+    """Say how many rollout workers a task needs here: measure a few fleets, predict the others, recommend one."""
+
+    task: Annotated[str, tyro.conf.Positional]
+    """The task, for example atari/pong."""
+    cpus: int | None = None
+    """CPUs that actors may use; None: all of this machine, or of the cluster."""
+    ray_address: str | None = None
+    """An existing Ray cluster, host:port or 'auto'; without it a local one is started."""
+    seconds: float = 3.0
+    """Seconds that each fleet is measured for, at least."""
+    lag: Literal[0, 1] = 0
+    """1: sample the next batch while learning, on processors of their own."""
+    sweep: str | None = None
+    """Folder of a sweep of the task: for its frontier, plan wall time and cost of every batch size."""
+    goal: float | None = None
+    """The sweep's goal to plan for; None: the highest that is identified."""
+    deadline: str | None = None
+    """The run must end within, for example 90min or 8h: the cheapest plan that does."""
+    budget: float | None = None
+    """The run may cost, in the currency of the prices: the fastest plan that does."""
+    price_cpu_hour: float | None = None
+    """Price of one CPU for an hour; None: costs are in CPU hours."""
+    price_gpu_hour: float = 0.0
+    """Price of the learner's GPU for an hour."""
+    validate: bool = False
+    """Measure fleets that were not used for the fit, and say how far the predictions were off."""
+    actor_device: str = "cpu"
+    """Where policies act."""
+    device: str = "auto"
+    """Where the learner works."""
+    out: str | None = None
+    """Folder for the record and the page; None: workers/<task>."""
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What to run.
+
+    Attributes:
+        shape: the fleet.
+        rate: observations per second of sampling, predicted.
+        iteration: one of the run's, predicted.
+        shares: of an iteration's time, by what takes it: emulator, inference, waiting and transfer, learner.
+        command: as it can be typed.
+    """
+
+    shape: Shape
+    rate: Estimate
+    iteration: Iteration
+    shares: dict[str, float]
+    command: list[str]
+
+
+def environments_measured(task: Task) -> int:
+    """Of an actor, where actors are counted: the larger of the two numbers."""
+    return WIDE.get(task.kind, NARROW)[1]
+
+
+def environments_emulated(task: Task) -> int:
+    """Of the emulator alone: fewer where they are dear to make and each is stepped by itself."""
+    return 16 if task.kind in WIDE else NARROW[1]
+
+
+def candidates(task: Task, cpus: int) -> list[Shape]:
+    """The grid: every fleet that could be recommended."""
+    least, _, most = WIDE.get(task.kind, NARROW)
+    sizes = [least * 2**k for k in range(12) if least * 2**k <= most]
+    counts = sorted({c for c in (*range(1, 9), *(2**k for k in range(16)), cpus) if c <= cpus})
+    threads = [t for t in (1, 2, 4) if t <= cpus]
+    return [Shape(n, t, e) for t in threads for n in sorted({*counts, cpus // t}) if n * t <= cpus for e in sizes]
+
+
+def to_measure(task: Task, cpus: int) -> list[Shape]:
+    """The few fleets that the others are predicted from."""
+    few, many, most = WIDE.get(task.kind, NARROW)
+    alone = [Shape(1, t, e) for t in (1, 2, 4) if t <= cpus for e in (few, many)] + [Shape(1, 1, most)]
+    counts = {2**k for k in range(1, 16)} | {cpus} | ({3} if cpus < 8 else set())
+    beside = [Shape(n, 1, many) for n in sorted(counts) if 1 < n <= cpus]
+    return alone + beside + [Shape(s.actors, 1, few) for s in beside[-1:]]
+
+
+def recommend(
+    options: WorkersOptions,
+    config: TrainConfig,
+    session: Session,
+    law: FleetTime,
+    learner: LearnerTime,
+    emulator: float,
+    grid: Sequence[Shape],
+) -> Recommendation:
+    """Of the fleets that come near the best predicted rate, the one with the fewest environments, then the fewest actors.
+
+    Raises:
+        UsageError: none of them can train the task.
+    """
+    possible = [shape for shape in grid if fits(options, config, session, shape)]
+    if not possible:
+        raise UsageError("--cpus", "no fleet of these CPUs can train the task within memory", "Give more, or a smaller task")
+    rates = {shape: law.rate(shape.actors, shape.environments, shape.threads) for shape in possible}
+    values = {shape: rate.value or 0.0 for shape, rate in rates.items()}
+    best = max(values.values())
+    near = [shape for shape in possible if values[shape] >= CLOSE * best]
+    shape = min(near, key=lambda s: (s.actors * s.environments, s.actors, -values[s]))
+    batch = shape.actors * shape.environments * law.rollout_length
+    learning = learner.seconds(batch, config.noise.step_blocks(batch, shape.actors * shape.environments, equal=False))
+    one = iteration(batch, values[shape], learning, lag=options.lag)
+    working = law.working_seconds(shape.actors, shape.environments, shape.threads)
+    emulating = min(shape.environments * law.rollout_length / (emulator * shape.threads), working)
+    waiting = max(one.sampling_seconds - working, 0.0)
+    parts = {"emulator": emulating, "inference": working - emulating, "waiting and transfer": waiting, "learner": learning}
+    total = sum(parts.values())
+    shares = {name: seconds / total for name, seconds in parts.items()}
+    return Recommendation(shape, rates[shape], one, shares, train_command(options, config, shape))
+
+
+def fits(options: WorkersOptions, config: TrainConfig, session: Session, shape: Shape) -> bool:
+    """Whether a run with that fleet passes the checks that `rlscale train` makes, memory included."""
+    rollout = replace(
+        config.rollout,
+        actors=shape.actors,
+        actor_cpus=shape.threads,
+        environments=shape.actors * shape.environments,
+        batch_size=None,
+    )
+    try:
+        check_config(replace(config, rollout=rollout))
+        plan_memory(replace(config, rollout=rollout), session.task, None if options.ray_address is None else 1 << 62)
+    except UsageError:
+        return False
+    return True
+
+
+def train_command(
+    options: WorkersOptions, config: TrainConfig, shape: Shape, known: Known | None = None, choice: Choice | None = None
+) -> list[str]:
+    """What to type to train so: with the task's own settings, or as the sweep's runs of that batch size."""
+    words = ["rlscale", "train", config.task, "--actors", str(shape.actors), "--actor-cpus", str(shape.threads)]
+    words += ["--environments", str(shape.actors * shape.environments)]
+    if known is not None and choice is not None:
+        usual = default_config(find_task(config.task))
+        words += ["--rollout-length", str(config.rollout.rollout_length), "--observations", str(round(choice.observations))]
+        words += ["--learning-rate", f"{known.rates[round(choice.batch_size)]:.4g}"]
+        for field in fields(config.update):
+            value = getattr(config.update, field.name)
+            if field.name not in ("learning_rate", "device", "threads") and value != getattr(usual.update, field.name):
+                words += ["--" + field.name.replace("_", "-"), str(value)]
+    for flag, given, standard in (
+        ("--ray-address", options.ray_address, None),
+        ("--lag", options.lag, 0),
+        ("--actor-device", options.actor_device, "cpu"),
+        ("--device", options.device, "auto"),
+    ):
+        if given != standard:
+            words += [flag, str(given)]
+    return words

@@ -1,0 +1,249 @@
+"""`rlscale workers`: measures a few fleets for minutes, predicts all others, says how many workers to buy, and checks itself.
+
+How the measuring is done is in `calibration`, the arithmetic in `cost`, the page in `plan_page`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from rlscale.agents.cluster.connect import connect, disconnect, free_cpus, watch_head
+from rlscale.agents.config import TrainConfig, default_config, require_not_negative, require_positive
+from rlscale.agents.machine import describe_machine, find_commit, find_versions
+from rlscale.agents.session import Session
+from rlscale.envs import Task, find_task
+from rlscale.errors import UsageError
+from rlscale.records.files import write_atomically
+from rlscale.report.plan_page import write_plan_page
+from rlscale.sizing.cost import FleetTime, LearnerTime, Price, fit_learner
+
+from ..steps import Steps
+from .calibration import (
+    FleetReading,
+    Shape,
+    fit_fleet,
+    measure_emulator,
+    measure_fleet,
+    measure_learner,
+    sample_fragments,
+)
+from .display import show_answer, show_fleets, show_plan, show_recommendation, show_validation
+from .kept import KeptFleets
+from .plan import Known, choose, find_frontier, make_plan, parse_duration
+from .recommendation import (
+    WorkersOptions,
+    candidates,
+    environments_emulated,
+    environments_measured,
+    recommend,
+    to_measure,
+    train_command,
+)
+
+__all__ = ["run_workers"]
+
+MOST_HELD_OUT = 12
+
+
+def run_workers(options: WorkersOptions, command: list[str], console: Console | None = None) -> int:
+    """Do what the options say; the exit code of the command.
+
+    Raises:
+        UsageError: a task, option, cluster or sweep that cannot be used, or a deadline or budget that no plan meets: the record
+            and the page are written before.
+    """
+    console = console or Console()
+    deadline = check_options(options)
+    task = find_task(options.task)
+    known = None if options.sweep is None else find_frontier(options.sweep, options.goal, task)
+    config = base_config(options, task, known)
+    session = Session(config, task)
+    if options.lag and options.ray_address is None and session.device.type == "cpu":
+        raise UsageError(
+            "--lag", "on this machine actors and learner share the same cores", "Leave it out, or give a cluster or a GPU"
+        )
+    folder = Path(options.out or f"workers/{config.task.replace('/', '-').replace(':', '-').replace('@', '-')}")
+    local = len(os.sched_getaffinity(0))
+    connect(options.ray_address, options.cpus or (1 if options.ray_address else local))
+    try:
+        cpus = options.cpus or (local if options.ray_address is None else free_cpus())
+        if not cpus:
+            mend = "Wait until some are free ('ray status' shows them)"
+            raise UsageError("--ray-address", "all CPUs of the cluster are in use", mend)
+        grid = candidates(task, cpus)
+        identity = {"command": command, "commit": find_commit(), "cpus": cpus, "machine": describe_machine(session.device)}
+        kept = KeptFleets(folder / "measured.json", identity)
+        if kept.fleets:
+            told = f"{len(kept.fleets)} of the fleets were measured before this command was stopped: {folder / 'measured.json'}"
+            console.print(told, highlight=False, soft_wrap=True)
+        with watch_head(options.ray_address):
+            fleets, learning, emulator = measure(options, config, session, to_measure(task, cpus), kept, console)
+            law = fit_fleet(fleets, config.rollout.rollout_length)
+            learner = fit_updates(learning)
+            found = recommend(options, config, session, law, learner, emulator, grid)
+            validation = None
+            if options.validate:
+                validation = validate(options, config, session, law, fleets, grid, found.shape, kept, console)
+    finally:
+        disconnect()
+    made = None
+    if known is not None:
+        made = make_plan(known, law, learner, price_of(options, session), cpus, options.lag)
+    record = {
+        "command": command,
+        "commit": find_commit(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": describe_machine(session.device),
+        "versions": find_versions(),
+        "task": config.task,
+        "cpus": cpus,
+        "precision": session.precision,
+        "fleets": [asdict(reading) for reading in fleets],
+        "learner": learning,
+        "emulator_observations_per_second": emulator,
+        "recommendation": asdict(found),
+        "validation": validation,
+        "plan": None if made is None else [asdict(choice) for choice in made.choices],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / "workers.json", (json.dumps(record, indent=1) + "\n").encode())
+    kept.forget()
+    show_fleets(console, law, fleets)
+    show_recommendation(console, found, law, learner)
+    if validation is not None:
+        show_validation(console, validation)
+    written = [folder / "workers.json"]
+    currency = options.price_cpu_hour is not None
+    if known is not None and made is not None:
+        written.append(folder / "plan.html")
+        write_plan_page(written[-1], config.task, known.goal, made, currency=currency)
+        show_plan(console, made, known.goal, currency=currency)
+    for path in written:
+        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    if known is not None and made is not None:
+        choice = choose(made, deadline, options.budget, currency=currency)
+        environments = round(choice.batch_size / config.rollout.rollout_length / choice.workers)
+        show_answer(console, choice, train_command(options, config, Shape(choice.workers, 1, environments), known, choice))
+    return 0
+
+
+def check_options(options: WorkersOptions) -> float | None:
+    """The deadline in seconds.
+
+    Raises:
+        UsageError: names the option that does not fit.
+    """
+    positive = {"cpus": options.cpus, "seconds": options.seconds, "budget": options.budget}
+    require_positive(positive)
+    require_not_negative({"price-cpu-hour": options.price_cpu_hour, "price-gpu-hour": options.price_gpu_hour})
+    if options.sweep is None:
+        for flag in ("goal", "deadline", "budget", "price_cpu_hour"):
+            if getattr(options, flag) is not None:
+                name = "--" + flag.replace("_", "-")
+                mend = "Name the folder of one with --sweep, or leave it out"
+                raise UsageError(name, "how long a run takes follows from a sweep of its task", mend)
+    if options.budget is not None and options.price_cpu_hour is None:
+        raise UsageError("--budget", "there is no price that it could be compared with", "Give --price-cpu-hour")
+    return None if options.deadline is None else parse_duration(options.deadline)
+
+
+def base_config(options: WorkersOptions, task: Task, known: Known | None) -> TrainConfig:
+    """How to act and learn: as the runs of the sweep, or else as the task's own default."""
+    config = default_config(task) if known is None else known.config
+    rollout = replace(
+        config.rollout, actors=1, lag=options.lag, ray_address=options.ray_address, actor_device=options.actor_device
+    )
+    return replace(config, rollout=rollout, update=replace(config.update, device=options.device, threads=0))
+
+
+def measure(
+    options: WorkersOptions, config: TrainConfig, session: Session, shapes: Sequence[Shape], kept: KeptFleets, console: Console
+) -> tuple[list[FleetReading], list[dict[str, Any]], float]:
+    """Fleets, updates, and the emulator's own rate."""
+    task = session.task
+    with Steps(console, len(shapes) + 2) as steps:
+        steps.begin(f"the emulator alone, {environments_emulated(task)} environments")
+        emulator = measure_emulator(task, environments_emulated(task), options.seconds)
+        fleets = []
+        for shape in shapes:
+            steps.begin(str(shape))
+            fleets.append(kept.fleets.get(shape) or kept.keep(measure_fleet(config, task, session, shape, options.seconds)))
+        steps.begin("the learner")
+        fragments = sample_fragments(config, task, session, environments_measured(task), 2)
+        several = config.update.mini_batch is None
+        learning = [measure_learner(config, session, fragments[:count], 8 if several else None) for count in (1, 2)]
+        if several:
+            learning.append(measure_learner(config, session, fragments, 32))
+    return fleets, learning, emulator
+
+
+def fit_updates(learning: Sequence[dict[str, Any]]) -> LearnerTime:
+    """The learner's law from its readings."""
+    points = [(r["batch_size"], r["blocks"] or 1, s) for r in learning for s in r["seconds"]]
+    return fit_learner(*zip(*points, strict=True))
+
+
+def validate(
+    options: WorkersOptions,
+    config: TrainConfig,
+    session: Session,
+    law: FleetTime,
+    fitted: Sequence[FleetReading],
+    grid: Sequence[Shape],
+    chosen: Shape,
+    kept: KeptFleets,
+    console: Console,
+) -> dict[str, Any]:
+    """Measure fleets that were not used for the fit: errors of the predictions, and the chosen fleet against the best of all."""
+    before = [reading.shape for reading in fitted]
+    held_out = [shape for shape in grid if shape not in before]
+    if len(held_out) > MOST_HELD_OUT:
+        picked = np.random.default_rng(0).choice(len(held_out), MOST_HELD_OUT, replace=False)
+        held_out = [shape for i, shape in enumerate(held_out) if i in picked or shape == chosen]
+    readings = []
+    with Steps(console, len(held_out)) as steps:
+        for shape in held_out:
+            steps.begin(f"held out: {shape}")
+            again = kept.fleets.get(shape)
+            readings.append(again or kept.keep(measure_fleet(config, session.task, session, shape, options.seconds)))
+    measuring = replace(law, rollout_length=readings[0].rollout_length)
+    measured = {reading.shape: statistics.median(reading.rates) for reading in (*fitted, *readings)}
+    rows: list[dict[str, Any]] = []
+    for reading in readings:
+        s = reading.shape
+        predicted = measuring.rate(s.actors, s.environments, s.threads)
+        assert predicted.value is not None
+        error = predicted.value / measured[s] - 1
+        rows.append({"shape": asdict(s), "predicted": asdict(predicted), "measured": measured[s], "error": error})
+    errors = [abs(float(row["error"])) for row in rows]
+    best = max(measured, key=lambda shape: measured[shape])
+    return {
+        "held_out": [asdict(reading) for reading in readings],
+        "rows": rows,
+        "median_error": statistics.median(errors),
+        "worst_error": max(errors),
+        "best_measured": {"shape": asdict(best), "rate": measured[best]},
+        "recommended_of_best": measured[chosen] / measured[best],
+    }
+
+
+def price_of(options: WorkersOptions, session: Session) -> Price:
+    """What is hired: a CPU for every worker, and for the learner a GPU and a CPU, or as many CPUs as it has threads."""
+    on_gpu = session.device.type == "cuda"
+    return Price(
+        cpu_hour=1.0 if options.price_cpu_hour is None else options.price_cpu_hour,
+        gpu_hour=options.price_gpu_hour,
+        learner_cpus=1.0 if on_gpu else float(session.threads),
+        learner_gpus=float(on_gpu),
+        taking_turns=not on_gpu and options.ray_address is None,
+    )

@@ -1,0 +1,197 @@
+"""`PoolEnv`: environments of EnvPool behind the `TaskEnv` interface, and what a task must know of them (`pool_spaces`).
+
+EnvPool is the optional extra `envpool`; nothing imports it before a `pool/` task is asked for. A name is what follows `pool/`:
+EnvPool's own id, for example `Pong-v5`, or `football/<scenario>`, short for EnvPool's `gfootball/<scenario>-v1`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import warnings
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from rlscale.errors import UsageError
+
+from .interface import Step
+
+__all__ = ["PoolEnv", "list_pool_ids", "pool_name", "pool_spaces"]
+
+Dtype = Literal["uint8", "float32"]
+
+
+class _Layout(NamedTuple):
+    """How EnvPool's arrays become frames."""
+
+    frame_shape: tuple[int, ...]
+    dtype: Dtype
+    actions: int
+    first_action: int
+    first_state: int | None  # of a Discrete observation, which becomes one-hot
+    channels_last: bool
+
+
+def pool_spaces(name: str) -> tuple[tuple[int, ...], Dtype, int]:
+    """Frame shape, frame type and number of actions.
+
+    An image, that is three dimensions of uint8, has the shape (channels, height, width); everything else is flat.
+
+    Raises:
+        UsageError: EnvPool is missing or has no such id, or what it makes cannot be learned.
+    """
+    layout = _layout(_find(name))
+    return layout.frame_shape, layout.dtype, layout.actions
+
+
+def list_pool_ids() -> list[str]:
+    """Every name EnvPool has an environment for, those with continuous actions included; imports EnvPool, which takes seconds.
+
+    Raises:
+        UsageError: EnvPool is missing.
+    """
+    return sorted(pool_name(pool_id) for pool_id in _envpool().list_all_envs())
+
+
+def pool_name(name: str) -> str:
+    """The one name of an environment that has two: `gfootball/5_vs_5-v1` is `football/5_vs_5`."""
+    return name.removeprefix("g").removesuffix("-v1") if name.startswith("gfootball/") else name
+
+
+def _envpool() -> Any:
+    try:
+        return import_module("envpool")
+    except ImportError as error:
+        problem = "EnvPool is not installed" if error.name == "envpool" else f"EnvPool cannot be imported: {_first_line(error)}"
+        raise UsageError("TASK", problem, "Install it: pip install 'rlscale[envpool]'") from error
+
+
+def _find(name: str) -> str:
+    """EnvPool's id of that name."""
+    ids = _envpool().list_all_envs()
+    pool_id = f"g{name}-v1" if name.startswith("football/") else name
+    if pool_id in ids:
+        return pool_id
+    names = {pool_name(each).lower(): pool_name(each) for each in ids}
+    near = [f"pool/{names[each]}" for each in difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.6)]
+    mend = f"Did you mean {' or '.join(near)}?" if near else "EnvPool's documentation lists its ids"
+    raise UsageError("TASK", f"EnvPool has no {name!r}", mend)
+
+
+@lru_cache(maxsize=256)
+def _layout(pool_id: str) -> _Layout:
+    from gymnasium.spaces import Box, Discrete, MultiBinary
+
+    try:
+        spec = _envpool().make_spec(pool_id)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # EnvPool gives bounds in float64 for float32 spaces
+            observation, action = spec.observation_space, spec.action_space
+    except Exception as error:  # a system library may be missing, or an id may need settings of its own
+        raise UsageError("TASK", f"EnvPool cannot make {pool_id!r}: {_first_line(error)}", "Install what it needs") from error
+    task_id = f"pool/{pool_name(pool_id)}"
+    if not isinstance(action, Discrete):
+        raise UsageError("TASK", f"{task_id} has {type(action).__name__} actions", "Only Discrete actions can be learned")
+    if spec.config.max_num_players != 1:
+        raise UsageError("TASK", f"{task_id} is for {spec.config.max_num_players} players", "Only one player can be learned")
+    actions, first_action = int(action.n), int(action.start)
+    if isinstance(observation, Discrete):
+        return _Layout((int(observation.n),), "float32", actions, first_action, int(observation.start), False)
+    if not isinstance(observation, Box | MultiBinary):
+        raise UsageError("TASK", f"{task_id} has {type(observation).__name__} observations", "Only arrays can be learned")
+    shape = tuple(int(extent) for extent in observation.shape)
+    if len(shape) == 3 and observation.dtype == np.uint8:
+        channels_last = shape[2] < shape[0]  # an image has fewer channels than rows
+        return _Layout((shape[2], *shape[:2]) if channels_last else shape, "uint8", actions, first_action, None, channels_last)
+    dtype: Dtype = "uint8" if observation.dtype == np.uint8 or isinstance(observation, MultiBinary) else "float32"
+    return _Layout((math.prod(shape),), dtype, actions, first_action, None, False)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
+
+
+class PoolEnv:
+    """Environments of EnvPool (Apache-2.0; its Atari games contain ALE, which is licensed under the GPL-2.0).
+
+    Environment i depends on its own seed only: neither on the others nor on the number of threads.
+
+    Args:
+        name: of the task, without `pool/`.
+        num_envs: N.
+        threads: EnvPool's threads, which step the environments.
+    """
+
+    def __init__(self, name: str, num_envs: int, *, threads: int = 1) -> None:
+        self.num_envs = num_envs
+        self._pool_id = _find(name)
+        self._layout = _layout(self._pool_id)
+        self._threads = min(threads, num_envs)
+        self._env: Any = None
+        self._observation = np.empty(0)
+
+    def reset(self, seeds: np.ndarray) -> np.ndarray:
+        """EnvPool takes seeds only when it makes environments, so they are made here.
+
+        Football's engine never gives back its memory, 40 MB an environment, so reset those once a process.
+        """
+        self.close()
+        self._env = _envpool().make(
+            self._pool_id,
+            "gymnasium",
+            num_envs=self.num_envs,
+            num_threads=self._threads,
+            seed=[int(seed) for seed in seeds],
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _ = self._env.observation_space  # made once, here: see `_layout`
+        self._observation = self._arrange(self._env.reset()[0])
+        return self._observation
+
+    def restart(self, which: np.ndarray, seeds: np.ndarray) -> np.ndarray:
+        """Start only the environments of the (N,) bool mask anew; the observations of all.
+
+        EnvPool cannot take new seeds here: each goes on with its own generator, and the same history has the same future.
+        """
+        del seeds
+        if which.any():
+            observation = self._observation.copy()
+            observation[which] = self._arrange(self._env.reset(options={"reset_mask": which})[0])
+            self._observation = observation
+        return self._observation
+
+    def step(self, actions: np.ndarray) -> Step:
+        observation, reward, terminated, truncated, info = self._env.step(actions + self._layout.first_action)
+        self._observation = self._arrange(observation)
+        return Step(
+            self._observation,
+            reward.astype(np.float32, copy=False),
+            terminated,
+            truncated,
+            info["elapsed_step"] == 0,  # EnvPool counts the steps of every episode, of every environment, from its reset
+        )
+
+    def _arrange(self, observation: np.ndarray) -> np.ndarray:
+        """Frames from EnvPool's array, which EnvPool allocates anew at every step."""
+        layout = self._layout
+        if layout.first_state is not None:
+            states = observation.reshape(-1) - layout.first_state
+            return np.eye(layout.frame_shape[0], dtype=np.float32)[states]
+        if layout.channels_last:
+            return np.ascontiguousarray(np.moveaxis(observation, -1, 1))
+        return observation.reshape(-1, *layout.frame_shape).astype(layout.dtype, copy=False)
+
+    def get_state(self) -> dict[str, Any] | None:
+        return None
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        raise NotImplementedError("EnvPool's environments have no state to restore")
+
+    def close(self) -> None:
+        if self._env is not None:
+            self._env.close()
+        self._env = None  # EnvPool ends its threads with the object

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: GPL-3.0-only
+"""What the MinAtar games share: the random streams they draw from, what a game must do, and small help with arrays. No rules.
+
+The games are by Kenny Young and Tian Tian (MinAtar, arXiv:1903.03176), vectorized here; this file is under the GPL-3.0, see
+`rlscale.envs.minatar.env`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+__all__ = ["Game", "Streams", "members", "within"]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+
+def _mix(bits: np.ndarray) -> np.ndarray:
+    """splitmix64's output function, a bijection of 64-bit words."""
+    bits = (bits ^ (bits >> np.uint64(30))) * _MIX_1
+    bits = (bits ^ (bits >> np.uint64(27))) * _MIX_2
+    return bits ^ (bits >> np.uint64(31))
+
+
+class Streams:
+    """One stream of uniform random numbers per environment: splitmix64, N at a time.
+
+    A stream depends on its seed alone and moves on only when its own environment draws, so environments may draw at different
+    steps and in any company. Draws of one environment come in the order in which the original game makes them.
+
+    Attributes:
+        state: (N,) uint64; a draw adds a constant and mixes the sum.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self.state = np.zeros(num_envs, dtype=np.uint64)
+
+    def seed(self, seeds: np.ndarray) -> None:
+        """Start all streams anew from (N,) non-negative seeds."""
+        # Mixed, because the streams of raw neighbouring seeds would be near each other.
+        self.state = _mix(np.asarray(seeds).astype(np.uint64) + _GOLDEN)
+
+    def uniform(self, which: np.ndarray | slice) -> np.ndarray:
+        """The next number in [0, 1) of each chosen environment (indices without repeats), (M,) float64."""
+        state = self.state[which] + _GOLDEN
+        self.state[which] = state
+        return (_mix(state) >> np.uint64(11)) * 2.0**-53
+
+    def integers(self, which: np.ndarray, low: int, high: int | np.ndarray) -> np.ndarray:
+        """The next integer of each chosen environment, from `low` up to but not including `high`, (M,) int64."""
+        return low + (self.uniform(which) * (high - low)).astype(np.int64)
+
+
+def members(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Flat indices, rows and columns of what is true in a (rows, N) mask; several times as fast as its `nonzero`."""
+    flat = np.flatnonzero(mask)
+    row = flat // mask.shape[1]
+    return flat, row, flat - row * mask.shape[1]
+
+
+def within(values: np.ndarray, low: int, high: int) -> np.ndarray:
+    """np.clip, which is slow on arrays of this size."""
+    return np.minimum(np.maximum(values, low), high)
+
+
+class Game:
+    """N environments of one game. x grows to the right and y downwards, both from 0 to 9.
+
+    A step is worked out for all N, those included that it only resets, because that is cheaper than leaving them out; what
+    comes out for these is thrown away. Only draws must be spared (`live`), or a stream would run ahead.
+
+    Every array attribute is saved as state.
+
+    Attributes:
+        streams: where random numbers come from.
+        lanes: (N,) 0..N-1.
+        channels: C of the (C, 10, 10) observations.
+        actions: size of the minimal action set.
+    """
+
+    channels: ClassVar[int]
+    actions: ClassVar[int]
+
+    def __init__(self, num_envs: int, streams: Streams) -> None:
+        self.streams = streams
+        self.lanes = np.arange(num_envs)
+
+    def restart(self, which: np.ndarray) -> None:
+        """Put the environments of these indices at the start of an episode."""
+        raise NotImplementedError
+
+    def play(self, actions: np.ndarray, live: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """One step of all: (N,) rewards and (N,) ends. Only environments of the (N,) mask `live` may draw."""
+        raise NotImplementedError
+
+    def observation(self) -> np.ndarray:
+        """(N, C, 10, 10) uint8, a new array."""
+        raise NotImplementedError
+
+    def blank(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """An empty observation, the same array flat, and where each environment begins in it, (N,)."""
+        observation = np.zeros((self.lanes.size, self.channels, 10, 10), dtype=np.uint8)
+        return observation, observation.reshape(-1), self.lanes * (self.channels * 100)
+
+    def get_state(self) -> dict[str, Any]:
+        return {name: value.copy() for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value.copy())

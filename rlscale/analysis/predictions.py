@@ -1,0 +1,152 @@
+"""The critical batch size that the noise scale predicts: one figure a goal, head and quantity, from several seeds.
+
+What lives here: the mean over seeds with its interval, and the ratio of two estimates. What does not: the noise scale of one
+run (`rlscale.noise`), and which runs there are (`rlscale.analysis.sweep_runs`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scipy.special import stdtrit
+
+from ..estimate import Estimate
+from ..records.run import RunRecord
+from .summary import noise_over_run, noise_windows
+from .sweep_runs import NoiseReading, SweepRun
+
+__all__ = ["HEADS", "QUANTITIES", "Prediction", "geometric_mean", "predict", "predict_from_run", "ratio"]
+
+HEADS = ("policy", "value", "joint", "policy_last_layer")  # entropy carries no reward signal
+QUANTITIES = ("start", "goal", "cumulative")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A predicted critical batch size.
+
+    Attributes:
+        head: which loss, one of `HEADS`.
+        quantity: `start` and `goal` are momentary; `cumulative`, the mean over full-batch steps from the start (paper, D.1), is
+            what a critical batch size measured at a goal should be compared with.
+        scale: in observations.
+        resolved: runs whose own noise scale was resolved.
+        runs: runs that measured it.
+        gain: γ of a batch size that follows the noise scale, geometric mean over runs; None where unknown.
+    """
+
+    head: str
+    quantity: str
+    scale: Estimate
+    resolved: int
+    runs: int
+    gain: float | None
+
+
+def geometric_mean(scales: Sequence[Estimate]) -> Estimate:
+    """The geometric mean of the noise scale over seeds, from those that resolve it.
+
+    Two half-widths are computed in log space on either side, and the longer one counts:
+
+    - from the scatter between seeds: t(n-1) · s / √n. It holds the error of each seed too, but two or three seeds may lie close
+      together by luck;
+    - from the seeds' own intervals: the root of the sum of their squared half-widths, divided by n.
+
+    A seed that is not resolved has no upper end, so then the mean has none, and its value is a lower guess.
+
+    Args:
+        scales: one per seed, with intervals; positive where resolved.
+
+    Returns:
+        An `Estimate`; without a value where no seed is resolved, above the lowest of their lower ends.
+
+    Raises:
+        ValueError: an empty list.
+    """
+    if not scales:
+        raise ValueError("scales: at least one is needed")
+    resolved = [(s.value, s.interval or (0.0, math.inf)) for s in scales if s.value is not None]
+    if not resolved:
+        low = min(s.interval[0] if s.interval else 0.0 for s in scales)
+        return Estimate(None, (max(low, 0.0), math.inf), "the signal does not stand out from the noise in any run")
+    count = len(resolved)
+    logs = [math.log(value) for value, _ in resolved]
+    mean = sum(logs) / count
+    scatter = 0.0
+    if count > 1:
+        variance = sum((x - mean) ** 2 for x in logs) / (count - 1)
+        scatter = float(stdtrit(count - 1, 0.975)) * math.sqrt(variance / count)
+    below = math.hypot(*(x - _log(interval[0]) for x, (_, interval) in zip(logs, resolved, strict=True))) / count
+    above = math.hypot(*(_log(interval[1]) - x for x, (_, interval) in zip(logs, resolved, strict=True))) / count
+    high = math.inf if count < len(scales) else math.exp(mean + max(scatter, above))
+    return Estimate(math.exp(mean), (math.exp(mean - max(scatter, below)), high))
+
+
+def ratio(measured: Estimate, predicted: Estimate) -> Estimate:
+    """measured / predicted, with their intervals combined as independent ones: squares of half-widths add in log space."""
+    if measured.value is None or predicted.value is None:
+        which = "measured" if measured.value is None else "predicted"
+        return Estimate(None, None, f"the {which} figure is not resolved")
+    value = measured.value / predicted.value
+    if measured.interval is None or predicted.interval is None:
+        return Estimate(value, None)
+    below = math.hypot(_half(measured, 0), _half(predicted, 1))
+    above = math.hypot(_half(measured, 1), _half(predicted, 0))
+    return Estimate(value, (value * math.exp(-below), value * math.exp(above)))
+
+
+def predict(runs: Sequence[SweepRun], goal: float, batch_size: int) -> tuple[tuple[Prediction, ...], int | None]:
+    """What the runs of one batch size predict for a goal, and which batch size that was.
+
+    Args:
+        runs: final runs, of any batch size.
+        goal: the return that the noise scale was measured up to.
+        batch_size: the one that was fixed beforehand; where its runs have no noise scale to that goal, the nearest that has.
+
+    Returns:
+        Predictions in the order of `HEADS` and `QUANTITIES`; empty, and None, where no run measured the noise to that goal.
+    """
+    readings: dict[int, list[NoiseReading]] = {}
+    for run in runs:
+        for reading in run.noise:
+            if reading.goal == goal:
+                readings.setdefault(run.batch_size, []).append(reading)
+    if not readings:
+        return (), None
+    nearest = min(readings, key=lambda size: (abs(math.log(size / batch_size)), size))
+    found = []
+    for head in HEADS:
+        for quantity in QUANTITIES:
+            mine = [r for r in readings[nearest] if (r.head, r.quantity) == (head, quantity)]
+            if mine:
+                gains = [r.gain for r in mine if r.gain is not None]
+                gain = math.exp(sum(map(math.log, gains)) / len(gains)) if gains else None
+                resolved = sum(r.scale.value is not None for r in mine)
+                scale = geometric_mean([r.scale for r in mine])
+                found.append(Prediction(head, quantity, scale, resolved, len(mine), gain))
+    return tuple(found), nearest
+
+
+def predict_from_run(run: RunRecord) -> tuple[Prediction, ...]:
+    """What one run's rollout noise predicts: over its first window, its last one, and cumulative over the whole run."""
+    found = []
+    for head in HEADS:
+        windows, whole = noise_windows(run, head, "rollout"), noise_over_run(run, head, "rollout")
+        if windows and whole is not None:
+            for quantity, noise in zip(QUANTITIES, (windows[0].noise, windows[-1].noise, whole), strict=True):
+                scale = noise.noise_scale
+                found.append(Prediction(head, quantity, scale, int(scale.value is not None), 1, None))
+    return tuple(found)
+
+
+def _log(end: float) -> float:
+    return math.log(end) if end > 0 else -math.inf
+
+
+def _half(estimate: Estimate, end: int) -> float:
+    """Length in log space from the value to one end of its interval."""
+    assert estimate.value is not None
+    assert estimate.interval is not None
+    return abs(_log(estimate.interval[end]) - math.log(estimate.value))

@@ -1,0 +1,118 @@
+"""Figures derived from run records for people to look at: smoothed returns, noise windows, time shares.
+
+The estimators are in `rlscale.noise`; how figures are drawn is in `rlscale.report.run_page`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..estimate import Estimate
+from ..noise import NoiseEstimate, pool, run_average
+from ..records.run import RunRecord
+
+__all__ = [
+    "HEADS",
+    "NoiseWindow",
+    "head_kinds",
+    "mean_batch",
+    "noise_over_run",
+    "noise_windows",
+    "recent_return",
+    "returns",
+    "time_shares",
+]
+
+HEADS = ("policy", "value", "entropy", "joint", "policy_last_layer")
+MOST_POINTS = 150
+MOST_WINDOWS = 50
+EPISODES = 100
+UPDATES = 20
+
+
+@dataclass(frozen=True)
+class NoiseWindow:
+    """The noise scale pooled over consecutive measurements of one head.
+
+    Attributes:
+        observations: mean over the window's measurements of the observations sampled so far.
+        updates: measurements in the window.
+        noise: the pooled estimate.
+    """
+
+    observations: float
+    updates: int
+    noise: NoiseEstimate
+
+
+def head_kinds(run: RunRecord) -> list[tuple[str, str]]:
+    """Every (head, kind) that the run measured, heads in their fixed order."""
+    found = {(entry["head"], entry["kind"]) for row in run.rows for entry in row.get("noise", ())}
+    return sorted(found, key=lambda pair: (HEADS.index(pair[0]) if pair[0] in HEADS else len(HEADS), pair))
+
+
+def noise_windows(run: RunRecord, head: str, kind: str) -> list[NoiseWindow]:
+    """The run cut into windows of about 20 measurements; fewer a window where there are few, more beyond 50 windows."""
+    measured = run.noise(head, kind)
+    window = max(1, min(UPDATES, len(measured) // 5), math.ceil(len(measured) / MOST_WINDOWS))
+    windows: list[NoiseWindow] = []
+    for start in range(0, len(measured), window):
+        part = measured[start : start + window]
+        if len(part) < window and windows:
+            break  # an incomplete last window would have a wider interval than its neighbours for no reason of the run's
+        usable = [s for _, s in part if (s.size > 0).sum() > 1]
+        if usable:
+            windows.append(NoiseWindow(float(np.mean([row["observations"] for row, _ in part])), len(usable), pool(usable)))
+    return windows
+
+
+def noise_over_run(run: RunRecord, head: str, kind: str) -> NoiseEstimate | None:
+    """The mean over full-batch steps of the whole run (paper, equation D.1); None where nothing was measured."""
+    usable = [s for _, s in run.noise(head, kind) if (s.size > 0).sum() > 1]
+    return run_average(usable, mean_batch(run)) if usable else None
+
+
+def mean_batch(run: RunRecord) -> float:
+    """β, observations collected per optimizer step: the batch size that stands in the run average.
+
+    With one epoch and one step per iteration this is the batch size itself; with several epochs E = S·B does not hold, and
+    β is the closest thing to it.
+    """
+    last = run.rows[-1]
+    return float(last["observations"]) / max(int(last["optimizer_steps"]), 1)
+
+
+def returns(run: RunRecord) -> list[dict[str, Any]]:
+    """Mean raw return of the last 100 finished episodes, against observations; nothing before an episode has finished."""
+    rows = [row for row in run.rows if row["episodes"]]
+    counts = np.array([row["episodes"] for row in rows], dtype=float)
+    sums = np.array([row["return_mean"] * row["episodes"] for row in rows])
+    points = []
+    for i, row in enumerate(rows):
+        first = i
+        while first > 0 and counts[first : i + 1].sum() < EPISODES:
+            first -= 1
+        episodes = counts[first : i + 1].sum()
+        points.append(
+            {"observations": row["observations"], "return": sums[first : i + 1].sum() / episodes, "episodes": int(episodes)}
+        )
+    return points[:: max(1, len(points) // (4 * MOST_POINTS))] + (points[-1:] if len(points) > 4 * MOST_POINTS else [])
+
+
+def recent_return(run: RunRecord) -> Estimate:
+    """Mean raw return of the last 100 finished episodes, without an interval."""
+    points = returns(run)
+    if not points:
+        return Estimate(None, None, "no episode has finished")
+    return Estimate(points[-1]["return"], None)
+
+
+def time_shares(run: RunRecord) -> dict[str, float]:
+    """Seconds spent sampling, transferring, learning (noise apart) and measuring the noise."""
+    totals = {name: float(np.nansum(run.column(f"{name}_seconds"))) for name in ("sampling", "transfer", "learning", "noise")}
+    totals["learning"] -= totals["noise"]
+    return totals

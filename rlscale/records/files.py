@@ -1,0 +1,149 @@
+"""Files that survive a crash: strict JSON, atomic replacement, torn last lines, one writer a folder.
+
+What the files mean is in `rlscale.records.run` and `rlscale.records.sweep`.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+
+__all__ = [
+    "TORN",
+    "dump_json",
+    "end_torn_line",
+    "is_full",
+    "lock_folder",
+    "now",
+    "read_manifest",
+    "when_there_is_room",
+    "write_atomically",
+]
+
+ROOM_SECONDS = 600
+TORN = b"\x18"  # ends a line that a crash cut short, once another line follows it
+
+
+def dump_json(value: Any, indent: int | None = None) -> str:
+    """Strict JSON: a figure that is not finite becomes null, never a word that other readers choke on."""
+    return json.dumps(_finite(value), indent=indent, allow_nan=False, ensure_ascii=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def read_manifest(path: Path, *, what: str, schema: int, field: str) -> dict[str, Any]:
+    """The manifest of a folder, if this version can read it.
+
+    Args:
+        path: of the manifest.
+        what: the folder should hold: `run` or `sweep`.
+        schema: version of the format that is read.
+        field: what the user named the folder with, for the error.
+
+    Raises:
+        UsageError: none there, a damaged one, or one of another schema.
+    """
+    folder, mend = path.parent, f"Name the folder of a {what}"
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(field, f"{folder} holds no {what} ({path.name} is missing)", mend) from None
+    except OSError as error:
+        raise UsageError(field, f"cannot read {path}: {error.strerror}", mend) from None
+    except ValueError:
+        manifest = None
+    if not isinstance(manifest, dict):
+        raise UsageError(field, f"{path} is damaged", "Restore it from a copy")
+    if manifest.get("schema") != schema:
+        raise UsageError(
+            field, f"{folder} has schema {manifest.get('schema')}, this rlscale reads {schema}", "Use the version that wrote it"
+        )
+    return manifest
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace the file; a crash at any moment leaves either the old or the new one whole."""
+    temporary = path.with_name(path.name + ".new")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        temporary.unlink(missing_ok=True)  # half a file on a full disk is in the way
+        raise
+    os.replace(temporary, path)
+
+
+def is_full(error: OSError) -> bool:
+    """Whether that went wrong because there is no room left, on the disk or in the user's share of it."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def when_there_is_room(write: Callable[[], None], path: Path) -> None:
+    """Write; while the disk is full say so, wait and try again, so that a run need not lose what it has learned.
+
+    Raises:
+        OSError: it stayed full for ten minutes, or something else is wrong.
+    """
+    deadline = None
+    while True:
+        try:
+            return write()
+        except OSError as error:
+            if not is_full(error) or (deadline is not None and time.monotonic() > deadline):
+                raise
+            if deadline is None:
+                deadline = time.monotonic() + ROOM_SECONDS
+                patience = f"Waiting {ROOM_SECONDS // 60} minutes for some; the run goes on then"
+                print(f"rlscale: no room to write {path}: {error.strerror}. {patience}", file=sys.stderr, flush=True)
+            time.sleep(1)
+
+
+def end_torn_line(path: Path) -> None:
+    """Close off an unfinished last line, so that the next row starts on its own; the mark tells readers."""
+    with path.open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        if size:
+            file.seek(size - 1)
+            if file.read(1) != b"\n":
+                file.write(TORN + b"\n")
+
+
+def lock_folder(folder: Path, field: str) -> int:
+    """Hold the folder for this process, until the returned file descriptor is closed.
+
+    Raises:
+        UsageError: another process holds it; `field` is what the user named it with.
+    """
+    descriptor = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise UsageError(field, f"{folder} is being written by another process", "Wait for it, or stop it") from None
+    return descriptor
+
+
+def now() -> str:
+    """The time, as ISO 8601 in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,282 @@
+"""The record of a run: a folder with a manifest, a row per iteration, checkpoints, snapshots and TensorBoard events.
+
+    manifest.json      what was run, on what, in which state (rewritten atomically)
+    iterations.jsonl   one row per iteration, append-only; docs/glossary.md defines every field
+    checkpoint.pt      the latest checkpoint (replaced atomically, with a checksum)
+    snapshots/         policies on a geometric grid of optimizer steps, when asked for
+    tensorboard/       events, when asked for
+
+What is in a checkpoint is the business of `rlscale.agents.train`; how a record is shown, of `rlscale.report.run_page`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import math
+import os
+import shutil
+import socket
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from ..errors import UsageError
+from ..noise import BlockStatistics
+from .files import (
+    TORN,
+    dump_json,
+    end_torn_line,
+    lock_folder,
+    now,
+    read_manifest,
+    when_there_is_room,
+    write_atomically,
+)
+
+__all__ = ["SCHEMA", "Run", "RunRecord", "pack_statistics", "read_run", "unpack_statistics"]
+
+SCHEMA = 1
+_MANIFEST, _ROWS, _CHECKPOINT = "manifest.json", "iterations.jsonl", "checkpoint.pt"
+_CHECKPOINT_MAGIC = b"rlscale checkpoint 1\n"
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run as read back.
+
+    Attributes:
+        folder: where it is.
+        manifest: see `Run.create`.
+        rows: one dictionary per iteration, in order; where a resumed run made an iteration again, only the later row.
+        torn: bytes of an unfinished last line that were passed over.
+    """
+
+    folder: Path
+    manifest: dict[str, Any]
+    rows: list[dict[str, Any]]
+    torn: int = 0
+
+    @property
+    def name(self) -> str:
+        """The folder's own name."""
+        return self.folder.resolve().name
+
+    @property
+    def state(self) -> str:
+        """`running`, `finished`, `stopped`, `failed`, or `interrupted`: the record says running but its process is gone."""
+        state: str = self.manifest["state"]
+        return "interrupted" if state == "running" and not _alive(self.manifest) else state
+
+    def column(self, field: str) -> np.ndarray:
+        """(rows,) float64 of one numeric field; NaN where a row has none."""
+        values = [row.get(field) for row in self.rows]
+        return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
+
+    def noise(self, head: str, kind: str | None = None) -> list[tuple[dict[str, Any], BlockStatistics]]:
+        """Every measurement of that head in order, each with the row it stands in; `kind` keeps one kind of blocks."""
+        return [
+            (row, unpack_statistics(entry))
+            for row in self.rows
+            for entry in row.get("noise", ())
+            if entry["head"] == head and (kind is None or entry["kind"] == kind)
+        ]
+
+
+class Run:
+    """A run being written. Only one process can hold it, until `close`."""
+
+    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
+        self.folder, self.manifest = folder, manifest
+        self._lock = lock_folder(folder, "--resume")
+        self._rows: IO[str] = (folder / _ROWS).open("a", encoding="utf-8")
+
+    @classmethod
+    def create(cls, folder: Path, manifest: Mapping[str, Any]) -> Run:
+        """Start the record of a new run.
+
+        Raises:
+            UsageError: the folder exists, or cannot be written.
+        """
+        if folder.exists():
+            mend = "Choose another name, or go on with it: --resume " + str(folder)
+            raise UsageError("--run", f"{folder} exists already and is never overwritten", mend)
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir()
+        except OSError as error:
+            raise UsageError(
+                "--run", f"cannot write {folder}: {error.strerror}", "Choose a folder that you may write to"
+            ) from None
+        full = {"schema": SCHEMA, "state": "running", "reason": None, "created": now(), **manifest, **_process()}
+        write_atomically(folder / _MANIFEST, dump_json(full, indent=1).encode())
+        return cls(folder, full)
+
+    @classmethod
+    def resume(cls, folder: Path) -> Run:
+        """Go on with the record of an earlier run.
+
+        Raises:
+            UsageError: there is no run, another process holds it, or it cannot be written.
+        """
+        manifest = read_manifest(folder / _MANIFEST, what="run", schema=SCHEMA, field="--resume")
+        try:
+            run = cls(folder, manifest)
+        except OSError as error:
+            raise UsageError("--resume", f"cannot write {folder}: {error.strerror}", "Check its permissions") from None
+        end_torn_line(folder / _ROWS)
+        return run
+
+    def set_state(self, state: str, reason: str | None = None, **changes: Any) -> None:
+        """Rewrite the manifest with a new state: running, finished, stopped or failed (with its reason)."""
+        self.manifest = {**self.manifest, **changes, **_process(), "state": state, "reason": reason, "updated": now()}
+        write_atomically(self.folder / _MANIFEST, dump_json(self.manifest, indent=1).encode())
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add the row of one iteration; it is on its way to disk when this returns."""
+        self._rows.write(dump_json(row) + "\n")
+        when_there_is_room(self._rows.flush, self.folder / _ROWS)
+
+    def save_checkpoint(self, payload: bytes) -> None:
+        """Replace the checkpoint; a crash at any moment leaves either the old or the new one whole."""
+        digest = hashlib.sha256(payload).hexdigest().encode()
+        path = self.folder / _CHECKPOINT
+
+        def write() -> None:
+            os.fsync(self._rows.fileno())  # never a checkpoint that is ahead of its rows
+            write_atomically(path, _CHECKPOINT_MAGIC + digest + b"\n" + payload)
+
+        when_there_is_room(write, path)
+
+    def load_checkpoint(self) -> bytes:
+        """The checkpoint's payload.
+
+        Raises:
+            UsageError: there is none, or it is not whole.
+        """
+        path = self.folder / _CHECKPOINT
+        try:
+            stored = path.read_bytes()
+        except FileNotFoundError:
+            raise UsageError(
+                "--resume",
+                f"{path} does not exist: the run ended before its first checkpoint",
+                "Start it again under another name",
+            ) from None
+        magic, _, rest = stored.partition(b"\n")
+        digest, _, payload = rest.partition(b"\n")
+        if magic + b"\n" != _CHECKPOINT_MAGIC or hashlib.sha256(payload).hexdigest().encode() != digest:
+            raise UsageError(
+                "--resume",
+                f"{path} is truncated or damaged ({len(stored):,} bytes)",
+                "Restore it from a copy, or start the run again under another name",
+            )
+        return payload
+
+    def save_snapshot(self, optimizer_steps: int, payload: bytes) -> None:
+        """Keep a policy for later evaluation, under its number of optimizer steps."""
+        folder = self.folder / "snapshots"
+        folder.mkdir(exist_ok=True)
+        path = folder / f"{optimizer_steps:010d}.npy"
+        when_there_is_room(lambda: write_atomically(path, payload), path)
+
+    def discard(self) -> None:
+        """Remove the folder of a run that never began."""
+        shutil.rmtree(self.folder)
+
+    def snapshot_steps(self, up_to: int) -> list[int]:
+        """Optimizer steps of the snapshots kept so far, ascending; later ones than `up_to` are removed.
+
+        Those are of a course that a resumed run has left.
+        """
+        steps = []
+        for path in sorted((self.folder / "snapshots").glob("*.npy")):
+            if int(path.stem) <= up_to:
+                steps.append(int(path.stem))
+            else:
+                path.unlink()
+        return steps
+
+    def close(self) -> None:
+        self._rows.close()
+        os.close(self._lock)
+
+
+def read_run(folder: Path, field: str = "RUN") -> RunRecord:
+    """Read a run, finished or not. A torn last line, as a crash leaves it, is passed over.
+
+    Args:
+        folder: of the run.
+        field: what the user named it with, for the error.
+
+    Raises:
+        UsageError: no run there, one of another schema, or a damaged line among good ones.
+    """
+    manifest = read_manifest(folder / _MANIFEST, what="run", schema=SCHEMA, field=field)
+    try:
+        packed = folder / f"{_ROWS}.gz"  # published records may be compressed
+        content = gzip.decompress(packed.read_bytes()) if packed.exists() else (folder / _ROWS).read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or "it is damaged"
+        raise UsageError(field, f"cannot read {folder / _ROWS}: {reason}", "Name the folder of a run") from None
+    *lines, tail = content.split(b"\n")
+    rows: list[dict[str, Any]] = []
+    torn = len(tail)
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            iteration = row["iteration"]
+        except (ValueError, KeyError, TypeError):
+            if line.endswith(TORN):  # a torn line that a resumed run has closed off
+                torn += len(line)
+                continue
+            raise UsageError(
+                field, f"line {number} of {folder / _ROWS} is damaged", "Restore the file, or remove that line"
+            ) from None
+        while rows and rows[-1]["iteration"] >= iteration:  # the run was resumed from an earlier checkpoint
+            rows.pop()
+        rows.append(row)
+    return RunRecord(folder, manifest, rows, torn)
+
+
+def pack_statistics(statistics: BlockStatistics) -> dict[str, list[float]]:
+    """Block statistics as JSON lists with nine significant digits, more than float32 gradients carry."""
+
+    def short(values: np.ndarray) -> list[float]:
+        return [float(f"{value:.9g}") for value in values]
+
+    packed: dict[str, list[float]] = {
+        "size": statistics.size.astype(int).tolist(),
+        "square": short(statistics.square),
+        "dot": short(statistics.dot),
+    }
+    if (statistics.block != np.arange(len(statistics.block))).any():
+        packed["block"] = statistics.block.tolist()
+    return packed
+
+
+def unpack_statistics(packed: Mapping[str, Sequence[float]]) -> BlockStatistics:
+    """The inverse of `pack_statistics`."""
+    return BlockStatistics(packed["size"], packed["square"], packed["dot"], packed.get("block"))
+
+
+def _process() -> dict[str, Any]:
+    return {"process": os.getpid(), "host": hashlib.sha256(socket.gethostname().encode()).hexdigest()[:12]}
+
+
+def _alive(manifest: Mapping[str, Any]) -> bool:
+    """Whether the process that writes the run lives; from another machine it cannot be told, and counts as living."""
+    if manifest.get("host") != _process()["host"]:
+        return True
+    try:
+        os.kill(int(manifest["process"]), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,204 @@
+"""The record of a sweep: a folder with its plan and one line per finished run.
+
+    sweep.json         the plan, the task, the machine, the commit and the command; written once
+    results.jsonl      one line per run that ended, append-only; docs/glossary.md defines every field
+    trials/<id>/       the record of each run (`rlscale.records.run`)
+
+What a plan means is the business of `plan`; what is concluded from results, of `comparison`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from ..errors import UsageError
+from .files import TORN, dump_json, end_torn_line, lock_folder, now, read_manifest, write_atomically
+
+__all__ = ["SWEEP_SCHEMA", "Sweep", "SweepRecord", "is_sweep", "read_sweep"]
+
+SWEEP_SCHEMA = 1
+_MANIFEST, _RESULTS = "sweep.json", "results.jsonl"
+
+
+@dataclass(frozen=True)
+class SweepRecord:
+    """A sweep as read back.
+
+    Attributes:
+        folder: where it is.
+        manifest: see `Sweep.open`.
+        results: by trial id, in the order in which they ended.
+        left_out: what could not be used, one sentence each.
+    """
+
+    folder: Path
+    manifest: dict[str, Any]
+    results: dict[str, dict[str, Any]]
+    left_out: tuple[str, ...] = field(default=())
+
+    @property
+    def task(self) -> str:
+        """Name of the task."""
+        task: str = self.manifest["task"]["id"]
+        return task
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """The plan as it was written."""
+        plan: dict[str, Any] = self.manifest["plan"]
+        return plan
+
+
+class Sweep:
+    """A sweep being written. Only one process can hold it, until `close`."""
+
+    def __init__(self, folder: Path, manifest: dict[str, Any], lock: int) -> None:
+        self.folder, self.manifest, self._lock = folder, manifest, lock
+        (folder / _RESULTS).touch()
+        end_torn_line(folder / _RESULTS)
+        record = read_sweep(folder, "--out")
+        self.results, self.left_out = record.results, record.left_out
+        self._lines: IO[str] = (folder / _RESULTS).open("a", encoding="utf-8")
+
+    @classmethod
+    def open(cls, folder: Path, plan: Mapping[str, Any], facts: Mapping[str, Any]) -> Sweep:
+        """Begin the sweep in that folder, or go on with it.
+
+        Args:
+            folder: of the sweep.
+            plan: what is to be done; a sweep never changes it.
+            facts: task, command, commit, versions and machine, for the record.
+
+        Raises:
+            UsageError: the folder holds another plan's sweep or something else, another process holds it, or it cannot be
+                written.
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if not is_sweep(folder) and {path.name for path in folder.iterdir()} - {".lock", f"{_MANIFEST}.new"}:
+                raise UsageError("--out", f"{folder} exists and holds no sweep", "Choose another folder")
+            lock = lock_folder(folder, "--out")
+        except OSError as error:
+            raise _unwritable(folder, error) from None
+        try:
+            if is_sweep(folder):
+                manifest = _read_manifest(folder, "--out")
+            else:
+                manifest = {"schema": SWEEP_SCHEMA, "created": now(), **facts, "plan": dict(plan)}
+                write_atomically(folder / _MANIFEST, dump_json(manifest, indent=1).encode())
+            if manifest["plan"] != plan:
+                changed = sorted(_differences(manifest["plan"], plan))
+                raise UsageError(
+                    "--out",
+                    f"{folder} holds a sweep with another plan ({', '.join(changed)})",
+                    "Type the command that began it (it is in sweep.json), or choose another folder",
+                )
+            return cls(folder, manifest, lock)
+        except OSError as error:
+            os.close(lock)
+            raise _unwritable(folder, error) from None
+        except BaseException:
+            os.close(lock)
+            raise
+
+    def append(self, result: Mapping[str, Any]) -> None:
+        """Record a run that ended; it is on disk when this returns."""
+        line = dump_json(result)
+        self._lines.write(line + "\n")
+        self._lines.flush()
+        os.fsync(self._lines.fileno())
+        self.results[str(result["id"])] = json.loads(line)
+
+    def close(self) -> None:
+        self._lines.close()
+        os.close(self._lock)
+
+
+def _unwritable(folder: Path, error: OSError) -> UsageError:
+    return UsageError("--out", f"cannot write {folder}: {error.strerror}", "Choose a folder that you may write to")
+
+
+def is_sweep(folder: Path) -> bool:
+    """Whether the folder holds a sweep, of whatever version."""
+    return (folder / _MANIFEST).exists()
+
+
+def read_sweep(folder: Path, field: str = "SWEEP") -> SweepRecord:
+    """Read a sweep, finished or not. Lines that cannot be read are left out and said to be.
+
+    Args:
+        folder: of the sweep.
+        field: what the user named it with, for the error.
+
+    Raises:
+        UsageError: no sweep there, or one of another schema.
+    """
+    manifest = _read_manifest(folder, field)
+    packed = folder / f"{_RESULTS}.gz"  # published records may be compressed
+    try:
+        content = gzip.decompress(packed.read_bytes()) if packed.exists() else (folder / _RESULTS).read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or "it is damaged"
+        raise UsageError(field, f"cannot read {folder / _RESULTS}: {reason}", "Restore it from a copy") from None
+    results: dict[str, dict[str, Any]] = {}
+    left_out = []
+    *lines, _ = content.split(b"\n")  # what follows the last line end is a line that a crash cut short: that run is repeated
+    for number, line in enumerate(lines, 1):
+        if line.endswith(TORN):
+            continue
+        try:
+            result = json.loads(line)
+            identity, missing = str(result["id"]), _FIELDS - set(result)
+        except (ValueError, KeyError, TypeError):
+            left_out.append(f"{folder.name}: line {number} of {_RESULTS} is damaged and was left out")
+            continue
+        if missing:
+            left_out.append(f"{folder.name}: line {number} of {_RESULTS} ({identity}) lacks {', '.join(sorted(missing))}")
+        elif identity in results:
+            left_out.append(f"{folder.name}: line {number} of {_RESULTS} repeats {identity} and was left out")
+        else:
+            results[identity] = result
+    return SweepRecord(folder, manifest, results, tuple(left_out))
+
+
+_PLAN = {"config", "batch_sizes", "goals", "rates", "seeds", "noise_batch"}
+_FIELDS = {
+    "id",
+    "stage",
+    "batch_size",
+    "rate_index",
+    "learning_rate",
+    "seed",
+    "state",
+    "optimizer_steps",
+    "observations",
+    "goals",
+}
+
+
+def _read_manifest(folder: Path, field: str) -> dict[str, Any]:
+    path = folder / _MANIFEST
+    manifest = read_manifest(path, what="sweep", schema=SWEEP_SCHEMA, field=field)
+    task, plan = manifest.get("task"), manifest.get("plan")
+    if not (isinstance(task, dict) and "id" in task and isinstance(plan, dict) and set(plan) >= _PLAN):
+        raise UsageError(field, f"{path} is damaged: task or plan is missing", "Restore it from a copy")
+    return manifest
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> set[str]:
+    """Names of the settings in which two plans differ."""
+    found = set()
+    for key in set(before) | set(now):
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            found |= _differences(old, new, f"{prefix}{key}.")
+        elif old != new:
+            found.add(prefix + key)
+    return found

@@ -1,0 +1,332 @@
+"""The comparison page: tasks side by side in one self-contained HTML file, and its charts as pictures.
+
+Figures come from `rlscale.analysis.comparison`, their wording from `rlscale.report.words`, the charts from
+`rlscale.report.sweep_charts` and `rlscale.report.ladder_charts`; `rlscale.report.page` puts them on a page.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..analysis.comparison import ComparedSweep, Comparison, Row
+from ..analysis.predictions import HEADS, QUANTITIES
+from ..errors import UsageError
+from ..estimate import format_quantity
+from .chart_style import Figure
+from .ladder_charts import ladder_figure, plan_figure
+from .page import add_chart, duration, section, table, write_page
+from .sweep_charts import frontier_figure, rate_figure, return_figure
+from .words import (
+    AGREEMENT_COLUMNS,
+    HEADLINE,
+    QUANTITY_LABELS,
+    flags,
+    head_name,
+    range_of,
+    remarks,
+    say,
+    say_agreement,
+    say_all_agreements,
+    say_prediction,
+    warnings,
+)
+
+__all__ = ["write_comparison"]
+
+_LADDER_HEADS = ("policy", "value", "joint")
+_WIDTH, _LINE = 700, 118  # of a picture: points, and letters of its caption
+
+
+def write_comparison(
+    comparison: Comparison,
+    page: Path,
+    *,
+    observations_per_second: float,
+    price_per_hour: float,
+    figures: Path | None = None,
+) -> None:
+    """Write the page, and every chart as a picture if asked for.
+
+    Args:
+        comparison: what to show.
+        page: the file.
+        observations_per_second: of one machine, for wall time against cost.
+        price_per_hour: of one machine, in any currency.
+        figures: folder for the pictures, PNG and SVG.
+
+    Raises:
+        UsageError: the page or a picture cannot be written.
+    """
+    rows, charts = comparison.rows, _Charts()
+    measured = [row for row in rows if row.goal is not None]
+    tasks = len({row.task for row in rows})
+    title = rows[0].task if tasks == 1 else f"{tasks} tasks"
+    body = [f"<h1>{html.escape(title)}: critical batch size and gradient noise scale</h1>"]
+    body += [f"<p class='warning'>{html.escape(sentence)}</p>" for sentence in warnings(rows)]
+    body.append(section("Measured and predicted", _main_table(rows), _MAIN_NOTE))
+    if measured:
+        statement = f"<p class='statement'>{html.escape(say_agreement(rows))}</p>"
+        ladders = [figure for head in _LADDER_HEADS if (figure := ladder_figure(rows, head))]
+        body.append(section("Does the noise scale predict the critical batch size?", statement + charts.add(ladders[:1])))
+        body += [section(figure.title, charts.add([figure], captions=False)) for figure in ladders[1:]]
+        if agreements := say_all_agreements(rows):
+            body.append(section("Every loss and every average", _table(AGREEMENT_COLUMNS, agreements), _AGREEMENT_NOTE))
+    plan = plan_figure(comparison.sweeps, observations_per_second=observations_per_second, price_per_hour=price_per_hour)
+    if plan is not None:
+        body.append(section(plan.title, charts.add([plan])))
+    for number, sweep in enumerate(comparison.sweeps):
+        body.append(_sweep_sections(sweep, charts, captions=number == 0))
+    if comparison.runs:
+        body.append("<h2>Single runs</h2>")
+        single = [row for row in rows if row.goal is None]
+        body.append(section("Noise scale of every loss", _prediction_table(single), _RUN_NOTE))
+    body.append("<h2>How this was made</h2>")
+    if comparison.sweeps:
+        body.append(section("What evaluation cost", _cost_table(comparison.sweeps), _COST_NOTE))
+    body.append(section("Remarks", _list(remarks(rows))))
+    body.append(section("Left out", _list(comparison.notes)))
+    for sweep in comparison.sweeps:
+        body.append(_sweep_details(sweep))
+    for run in comparison.runs:
+        seeds = [] if run.manifest["seed"] is None else [int(run.manifest["seed"])]  # a job of RLlib need not have one
+        body.append(_details(f"{run.name} (single run)", run.manifest, run.folder, seeds, run.manifest["config"]))
+    write_page(page, f"{title}: critical batch size", body, charts.specifications)
+    if figures is not None:
+        _write_figures(charts.figures, figures)
+
+
+_MAIN_NOTE = (
+    "B_crit: the critical batch size in observations, where training takes twice the fewest optimizer steps S_min and twice the "
+    "fewest observations E_min. Noise scale: of the policy loss, cumulative from the start to the goal, which is what B_crit "
+    "means too. Brackets: 95% intervals. Observations are agent steps."
+)
+_AGREEMENT_NOTE = (
+    "Decades are powers of ten. <em>A task left out</em>: root mean square error when the offset comes from the other tasks. "
+    "<em>A constant</em>: the geometric mean of what was measured on the other tasks, with no noise scale at all. "
+    "Twelve candidates are compared here: the best of them flatters. The sentence above is about the one that was named "
+    "beforehand. Only the cumulative ones mean the same thing as B_crit."
+)
+_PREDICTION_NOTE = (
+    "In observations: geometric mean over seeds of the runs at one batch size, fixed before the frontier was looked at. "
+    "<em>At the start</em> and <em>at the goal</em> are momentary. In brackets the 95% interval, and how many seeds resolve it "
+    "where not all do. γ: gain of a batch size that follows the noise scale; steps and observations beyond the fewest would both "
+    "shrink by √γ, so 1 means nothing to gain."
+)
+_RUN_NOTE = (
+    "In observations, with 95% intervals: over the first and the last window of the run, which are momentary, and the mean over "
+    "its full-batch steps. A single run predicts and measures nothing."
+)
+_FIT_NOTE = (
+    "Residual: root mean square of ln S about the curve. Seeds: the same about the mean of each batch size, which no "
+    "curve can remove. Exponent: of S = S_min (1 + (B_crit/B)^α) fitted freely; the theory "
+    "says 1. Without one size: range of B_crit when any one batch size is left out. 20% overhead: the batch size that costs a "
+    "fifth more observations than the fewest."
+)
+_COST_NOTE = (
+    "Training observations are those of all runs, chosen or not. Evaluation steps, taken by frozen policies to find when a goal "
+    "was reached, are not counted in E. Unfinished: evaluation episodes cut off, counted with their return so far."
+)
+
+
+class _Charts:
+    """Charts of the page in order, with their captions below them."""
+
+    def __init__(self) -> None:
+        self.specifications: dict[str, Any] = {}
+        self.figures: list[Figure] = []
+
+    def add(self, figures: Sequence[Figure], *, captions: bool = True) -> str:
+        """The markup of charts one below the other; captions may be left out where the one before has the same."""
+        self.figures += figures
+        said = [f"<p class='note'>{html.escape(figure.note)}</p>" if captions else "" for figure in figures]
+        return "".join(add_chart(self.specifications, figure.chart) + note for figure, note in zip(figures, said, strict=True))
+
+
+def _sweep_sections(sweep: ComparedSweep, charts: _Charts, *, captions: bool) -> str:
+    """What there is to see of one sweep; the captions are the same for all."""
+
+    def part(title: str, figure: Figure | None, content: str = "", note: str = "") -> str:
+        chart = charts.add([figure], captions=captions) if figure else ""
+        return section(title, chart + content, note if captions else "")
+
+    return "\n".join(
+        [
+            f"<h2>{html.escape(sweep.name)}</h2>",
+            part("Frontier", frontier_figure(sweep), _fit_table(sweep.rows), _FIT_NOTE),
+            part("Against return", return_figure(sweep)),
+            part("Noise scale of every loss", None, _prediction_table(sweep.rows), _PREDICTION_NOTE),
+            part("Learning rates", rate_figure(sweep)),
+        ]
+    )
+
+
+def _main_table(rows: Sequence[Row]) -> str:
+    head, quantity = HEADLINE
+    columns = ["task", "goal", "B_crit, measured", f"noise scale, {head}", "measured / predicted"]
+    columns += ["S_min, steps", "E_min, observations", "learning rates"]
+    return _table(
+        columns,
+        [
+            [
+                row.name,
+                row.goal_label,
+                "–" if row.goal is None else say(row.measured, "⚠ not identifiable") + (f" ⚠ {flags(row)}" if flags(row) else ""),
+                say_prediction(row, head, quantity),
+                say(row.ratio(head, quantity), "–"),
+                "–" if row.goal is None else say(row.s_min, "unknown"),
+                "–" if row.goal is None else say(row.e_min, "unknown"),
+                range_of(row.learning_rates),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _prediction_table(rows: Sequence[Row]) -> str:
+    """Of the goals of one sweep, or of single runs."""
+    single = any(row.goal is None for row in rows)
+    columns = ["run" if single else "goal", "average", *map(head_name, HEADS), "γ, policy", "at batch size"]
+    cells = []
+    for row in rows:
+        for quantity in QUANTITIES if row.predictions else ():
+            policy = row.prediction("policy", quantity)
+            gain = "–" if policy is None or policy.gain is None else f"{policy.gain:.2f}"
+            batch = "–" if row.prediction_batch is None else f"{row.prediction_batch:,.0f}"
+            said = [say_prediction(row, head, quantity) for head in HEADS]
+            labels = [row.name, _OF_RUN[quantity]] if single else [row.goal_label, QUANTITY_LABELS[quantity]]
+            cells.append([*labels, *said, gain, batch])
+    return _table(columns, cells) if cells else "<p>No run measured it.</p>"
+
+
+_OF_RUN = {"start": "first window", "goal": "last window", "cumulative": "cumulative over the run"}
+
+
+def _fit_table(rows: Sequence[Row]) -> str:
+    columns = ["goal", "B_crit", "residual", "seeds", "points", "missed", "exponent α", "B_crit without one size", "20% overhead"]
+    cells = []
+    for row in rows:
+        frontier = row.frontier
+        if frontier is None:
+            cells.append([row.goal_label, say(row.measured, "not identifiable"), *["–"] * 7])
+            continue
+        without = [value for value in frontier.leave_one_size_out.values() if value is not None]
+        cells.append(
+            [
+                row.goal_label,
+                say(row.measured, "not identifiable"),
+                *(f"{figure:.2f}" if math.isfinite(figure) else "–" for figure in (frontier.residual, frontier.scatter)),
+                str(len(frontier.points)),
+                str(sum(point.censored for point in frontier.points)),
+                say(frontier.exponent),
+                f"{format_quantity(min(without))} … {format_quantity(max(without))}" if without else "–",
+                say(frontier.overhead_batch(0.2)),
+            ]
+        )
+    return _table(columns, cells)
+
+
+def _cost_table(sweeps: Sequence[ComparedSweep]) -> str:
+    columns = ["sweep", "runs", "how they ended", "training observations", "evaluation steps", "share", "evaluation time"]
+    columns += ["of run time", "unfinished"]
+    cells = []
+    for sweep in sweeps:
+        runs = sweep.runs
+        training, evaluation = sum(run.observations for run in runs), sum(run.evaluation_steps for run in runs)
+        seconds, evaluating = sum(run.seconds for run in runs), sum(run.evaluation_seconds for run in runs)
+        ended = Counter(run.state for run in runs)
+        cells.append(
+            [
+                sweep.name,
+                len(runs),
+                ", ".join(f"{count} {state}" for state, count in ended.most_common()),
+                f"{training:,}",
+                f"{evaluation:,}",
+                f"{evaluation / training:.1%}" if training else "–",
+                duration(evaluating),
+                f"{evaluating / seconds:.0%}" if seconds else "–",
+                sum(run.evaluation_unfinished for run in runs),
+            ]
+        )
+    return _table(columns, cells)
+
+
+def _sweep_details(sweep: ComparedSweep) -> str:
+    record = sweep.record
+    plan = dict(record.plan)
+    config = plan.pop("config")
+    seeds = sorted({run.seed for run in sweep.runs})
+    return _details(sweep.name, record.manifest, record.folder, seeds, {"plan": plan, **config})
+
+
+def _details(name: str, manifest: Mapping[str, Any], folder: Path, seeds: Sequence[int], settings: Mapping[str, Any]) -> str:
+    """Where a record came from, and every setting."""
+    task, machine = manifest.get("task", {}), manifest.get("machine", {})
+    facts = {
+        "folder": folder,
+        "command": " ".join(manifest.get("command", ())),
+        "commit": manifest.get("commit") or "not run from a checkout",
+        "machine": ", ".join(f"{k.replace('_', ' ')}: {v}" for k, v in machine.items() if v is not None),
+        "seeds": ", ".join(map(str, seeds)),
+        "versions": ", ".join(f"{k} {v}" for k, v in manifest.get("versions", {}).items() if v),
+        "preprocessing": task.get("preprocessing", "–"),
+        "frames": f"{task.get('frame_skip', '–')} simulator frames per observation",
+        "started": manifest.get("created", "–"),
+    }
+    flat = {
+        f"{group}.{key}" if isinstance(value, dict) else group: item
+        for group, value in settings.items()
+        for key, item in (value.items() if isinstance(value, dict) else [(group, value)])
+    }
+    content = (
+        f"{_table(['', ''], list(facts.items()))}<details><summary>all {len(flat)} settings</summary>"
+        f"{_table(['setting', 'value'], list(flat.items()))}</details>"
+    )
+    return section(name, content)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A table in which an interval is never broken across lines."""
+
+    def keep(cell: Any) -> str:
+        return re.sub(
+            r"\[[^\]]*\]|(?:above|below|…|⚠) \S+", lambda found: found.group().replace(" ", "\N{NO-BREAK SPACE}"), str(cell)
+        )
+
+    return table(columns, [[keep(cell) for cell in row] for row in rows])
+
+
+def _list(sentences: Sequence[str]) -> str:
+    if not sentences:
+        return "<p>Nothing.</p>"
+    return "<ul>" + "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences) + "</ul>"
+
+
+def _write_figures(figures: Sequence[Figure], folder: Path) -> None:
+    """Every chart as PNG (1,400 pixels wide) and SVG, with its title and caption in the picture."""
+    import vl_convert
+
+    names = Counter(figure.name for figure in figures)
+    seen: Counter[str] = Counter()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for figure in figures:
+            seen[figure.name] += 1
+            name = figure.name if names[figure.name] == 1 else f"{figure.name}-{seen[figure.name]}"
+            specification = figure.chart.to_dict()
+            caption = {"subtitle": textwrap.wrap(figure.note, _LINE), "anchor": "start", "subtitleColor": "#595959", "offset": 12}
+            specification["title"] = {"text": figure.title, **caption}
+            specification |= {"width": _WIDTH, "autosize": {"type": "fit-x", "contains": "padding"}, "background": "white"}
+            picture = vl_convert.vegalite_to_svg(specification)
+            (folder / f"{name}.svg").write_text(picture, encoding="utf-8")
+            (folder / f"{name}.png").write_bytes(vl_convert.svg_to_png(picture, scale=2))
+    except OSError as error:
+        raise UsageError(
+            "--figures", f"cannot write {folder}: {error.strerror}", "Choose a folder that you may write to"
+        ) from None

@@ -1,0 +1,208 @@
+"""The charts over several tasks: predicted against measured critical batch size, and wall time against cost.
+
+What is drawn comes from `rlscale.analysis.comparison`; charts of one sweep are in `rlscale.report.sweep_charts`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from ..analysis.comparison import ComparedSweep, Row
+from .chart_style import (
+    GREY,
+    LIMITS,
+    PALETTE,
+    Figure,
+    clip,
+    colour,
+    draw,
+    finish,
+    log_axis,
+    log_domain,
+    numbers,
+    shown,
+    slug,
+)
+from .words import head_name
+
+__all__ = ["PAPER", "ladder_figure", "plan_figure"]
+
+# What the paper found, to stand beside our own figures (arXiv:1812.06162, its table of tasks): the simple noise scale averaged
+# over training, then the critical batch size at the end of it. Lowest and highest, where it gives a range.
+PAPER: tuple[tuple[str, tuple[float, float], tuple[float, float]], ...] = (
+    ("MNIST", (900, 900), (200, 200)),
+    ("SVHN", (4_000, 4_000), (500, 500)),
+    ("CIFAR-10", (2_000, 2_000), (900, 900)),
+    ("ImageNet", (30_000, 30_000), (15_000, 15_000)),
+    ("SVHN autoencoder", (2, 2), (40, 40)),
+    ("SVHN variational autoencoder", (10, 10), (200, 200)),
+    ("Billion Word (tokens)", (150_000, 150_000), (100_000, 100_000)),
+    ("Atari, 7 games", (1_000, 20_000), (400, 8_000)),
+    ("Dota 1v1", (300_000, 300_000), (3_000_000, 3_000_000)),
+    ("Dota 5v5 (B_crit: more than this, its estimate)", (24_000_000, 24_000_000), (8_000_000, 8_000_000)),
+)
+_UNITS = (("seconds", 1.0), ("minutes", 60.0), ("hours", 3600.0), ("days", 86_400.0))
+
+
+def ladder_figure(rows: Sequence[Row], head: str) -> Figure | None:
+    """Cumulative noise scale of that head against measured critical batch size; None where no row has both."""
+    points = [point for row in rows if (point := _ladder_point(row, head)) is not None]
+    if not points:
+        return None
+    paper = [
+        {"task": task, "x": math.sqrt(x[0] * x[1]), "y": math.sqrt(y[0] * y[1]), "x1": x[0], "x2": x[1], "y1": y[0], "y2": y[1]}
+        for task, x, y in PAPER
+    ]
+    domain = log_domain([v for p in (*points, *paper) for v in (p["x"], p["y"])], padding=3)
+    for p in points:
+        for axis in ("x", "y"):
+            low, high = p[f"{axis}_ends"]
+            p[f"{axis}1"], p[f"{axis}2"] = clip(low or 0.0, domain), clip(math.inf if high is None else high, domain)
+
+    def x(field: str) -> Any:
+        return log_axis(alt.X, field, f"predicted: noise scale, {head_name(head)} (observations)", domain)
+
+    def y(field: str) -> Any:
+        return log_axis(alt.Y, field, "measured: B_crit (observations)", domain)
+
+    everyone = list(dict.fromkeys(row.name for row in rows if row.goal is not None))
+    names = [name for name in everyone if any(p["task"] == name for p in points)]
+    by = colour("task", names, colours=[_colour_of(everyone.index(name)) for name in names])
+    about = [alt.Tooltip(f"{field}:N") for field in ("task", "goal", "predicted", "measured", "flags")]
+    of_paper = numbers(y="B_crit, end of training", x="B_simple, average over training")
+    grey = draw(paper)
+    resolved = [p for p in points if p["mark"] == "resolved"]
+    limits = [p for p in points if p["mark"] != "resolved"]
+    layers = [
+        draw([{"x": end, "y": end} for end in domain])
+        .mark_line(color="#000", strokeWidth=1, strokeDash=[5, 4])
+        .encode(x=x("x"), y=y("y")),
+        grey.mark_rule(color=GREY, opacity=0.5, strokeWidth=3).encode(x=x("x1"), x2="x2:Q", y=y("y")),
+        grey.mark_rule(color=GREY, opacity=0.5, strokeWidth=3).encode(x=x("x"), y=y("y1"), y2="y2:Q"),
+        grey.mark_point(shape="cross", color=GREY, size=60, filled=True, opacity=0.8).encode(
+            x=x("x"), y=y("y"), tooltip=[alt.Tooltip("task:N", title="the paper"), *of_paper]
+        ),
+        draw(points).mark_rule(opacity=0.5).encode(x=x("x1"), x2="x2:Q", y=y("y"), color=by),
+    ]
+    if resolved:
+        layers.append(draw(resolved).mark_rule(opacity=0.5).encode(x=x("x"), y=y("y1"), y2="y2:Q", color=by))
+        layers.append(draw(resolved).mark_circle(size=75, opacity=0.9).encode(x=x("x"), y=y("y"), color=by, tooltip=about))
+    if limits:
+        triangle = draw(limits).mark_point(size=75, filled=False)
+        layers.append(triangle.encode(x=x("x"), y=y("y"), color=by, shape=LIMITS, tooltip=about))
+    title = f"Predicted against measured critical batch size: {head_name(head)} loss"
+    note = (
+        "One point per goal of each task, with 95% intervals both ways; the noise scale is cumulative to the goal. "
+        "Dashed: y = x. Triangle: B_crit is not identifiable, only this limit is known. Grey crosses, for reference: the paper's "
+        "own tasks, its critical batch size at the end of training against its simple noise scale averaged over training. Its "
+        "batches are images, tokens or observations, and it does not say which loss its noise scale used."
+    )
+    return Figure(slug("ladder", head), title, note, finish(alt.layer(*layers), 420))
+
+
+def _ladder_point(row: Row, head: str) -> dict[str, Any] | None:
+    measured, predicted = shown(row.measured), shown(row.predicted(head, "cumulative"))
+    if measured["mark"] == "nothing" or predicted["mark"] != "resolved":
+        return None
+    flags = (("provisional", row.provisional), ("rates chosen on the same runs", row.same_runs))
+    return {
+        "task": row.name,
+        "goal": row.goal_label,
+        "mark": measured["mark"],
+        "x": predicted["value"],
+        "y": measured["value"],
+        "x_ends": (predicted["low"], predicted["high"]),
+        "y_ends": (measured["low"], measured["high"]),
+        "predicted": predicted["text"],
+        "measured": measured["text"],
+        "flags": ", ".join(text for text, holds in flags if holds) or "none",
+    }
+
+
+def plan_figure(
+    sweeps: Sequence[ComparedSweep],
+    *,
+    observations_per_second: float,
+    price_per_hour: float,
+    reference_batch: int | None = None,
+) -> Figure | None:
+    """Wall time against cost of training each task to its last goal with more and more machines.
+
+    One machine samples and learns from R observations per second at a price of P an hour, and takes a batch of B_ref an
+    optimizer step. A batch of B is shared by m = B / B_ref machines, so a step takes as long at every batch size:
+
+        wall time = S(B) · B_ref / R        cost = m · P · wall time = E(B) / R · P
+
+    along the fitted frontier. Communication costs nothing in this.
+
+    Args:
+        sweeps: tasks; those without an identified frontier at any goal are left out.
+        observations_per_second: R, of one machine.
+        price_per_hour: P, of one machine.
+        reference_batch: B_ref; the smallest batch size of each sweep where not given.
+
+    Returns:
+        The figure; None where no task has an identified frontier.
+    """
+    lines: list[dict[str, Any]] = []
+    drawn: dict[str, str] = {}
+    for number, sweep in enumerate(sweeps):
+        row = next((r for r in reversed(sweep.rows) if r.frontier is not None and r.measured.value is not None), None)
+        if row is None or row.frontier is None or row.measured.value is None:
+            continue
+        label = f"{sweep.name}, goal {row.goal_label}"
+        drawn[label] = _colour_of(number)  # as in the ladder, whichever tasks either of them leaves out
+        one = reference_batch or row.batch_sizes[0]
+        last = max(row.batch_sizes[-1], 4 * row.measured.value)
+        kinds = [("line", batch) for batch in np.geomspace(one, last, 80)]
+        kinds += [("size", float(batch)) for batch in row.batch_sizes if batch >= one]
+        kinds += [("critical", row.measured.value)] if row.measured.value >= one else []
+        for kind, batch in kinds:
+            steps, observations = row.frontier.optimizer_steps(batch), row.frontier.observations(batch)
+            lines.append(
+                {
+                    "task": label,
+                    "kind": kind,
+                    "batch": float(batch),
+                    "machines": float(batch) / one,
+                    "seconds": float(steps) * one / observations_per_second,
+                    "cost": float(observations) / observations_per_second / 3600 * price_per_hour,
+                }
+            )
+    if not lines:
+        return None
+    middle = math.exp(float(np.mean([math.log(p["seconds"]) for p in lines])))
+    unit, length = next((u for u in reversed(_UNITS) if middle >= u[1]), _UNITS[0])
+    for p in lines:
+        p["time"] = p["seconds"] / length
+    x = log_axis(alt.X, "time", f"wall time ({unit})", log_domain((p["time"] for p in lines), padding=1.6))
+    y = log_axis(
+        alt.Y, "cost", f"cost, at {price_per_hour:,.6g} per hour and machine", log_domain((p["cost"] for p in lines), padding=1.6)
+    )
+    by = colour("task", list(drawn), colours=list(drawn.values()))
+    about = [alt.Tooltip("task:N"), *numbers(batch="batch size", machines="machines", time=f"wall time, {unit}", cost="cost")]
+    parts = {kind: draw([p for p in lines if p["kind"] == kind]) for kind in ("line", "size", "critical")}
+    layers = [
+        parts["line"].mark_line(strokeWidth=2).encode(x=x, y=y, color=by, order="batch:Q"),
+        parts["size"].mark_circle(size=45, opacity=1).encode(x=x, y=y, color=by, tooltip=about),
+        parts["critical"]
+        .mark_point(shape="diamond", size=170, filled=True, stroke="white", strokeWidth=1.5, opacity=1)
+        .encode(x=x, y=y, color=by, tooltip=about),
+    ]
+    note = (
+        "Along each task's fitted frontier at its last identified goal, "
+        f"at {observations_per_second:,.6g} observations per second and a price of {price_per_hour:,.6g} per hour and machine. "
+        "One machine takes the smallest batch of the sweep; larger batches are shared by as many more machines, and "
+        "communication is free. To the left: more machines. Dots: the batch sizes that were run. Diamond: the critical batch "
+        "size, at twice the least time and twice the least cost. Another speed or price only moves all lines together."
+    )
+    return Figure("plan", "Wall time against cost", note, finish(alt.layer(*layers), 360))
+
+
+def _colour_of(number: int) -> str:
+    return PALETTE[number % len(PALETTE)]

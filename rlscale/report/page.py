@@ -1,0 +1,98 @@
+"""What every page shares: one self-contained HTML file with tables and charts that needs no network to be read.
+
+What a page shows is decided by `run_page` and `comparison_page`; the markup and the style are in page.html.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+
+__all__ = ["add_chart", "duration", "facts", "section", "table", "write_page"]
+
+
+def write_page(page: Path, title: str, body: Sequence[str], charts: dict[str, Any]) -> None:
+    """Write the page.
+
+    Args:
+        page: the file.
+        title: plain text.
+        body: pieces of markup, one below the other.
+        charts: Vega-Lite specifications by the id of their element, as `add_chart` collects them.
+
+    Raises:
+        UsageError: the page cannot be written.
+    """
+    parts = {
+        "@TITLE@": html.escape(title),
+        "@BODY@": "\n".join(body),
+        "@SCRIPT@": _embed_script(),
+        "@CHARTS@": _script_json(charts),
+    }
+    template = files("rlscale.report").joinpath("page.html").read_text(encoding="utf-8")
+    # In one pass: what a record says may hold one of the marks.
+    text = re.sub("|".join(parts), lambda mark: parts[mark.group()], template)
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError("--out", f"cannot write {page}: {error.strerror}", "Choose a place that you may write to") from None
+
+
+def section(title: str, content: str, note: str = "") -> str:
+    """A part of the page: a plain title, markup, and a note (markup) below it in small print."""
+    below = f"<p class='note'>{note}</p>" if note else ""
+    return f"<section><h3>{html.escape(title)}</h3>{content}{below}</section>"
+
+
+def add_chart(charts: dict[str, Any], chart: Any) -> str:
+    """Collect an Altair chart for the page; the markup of its place."""
+    name = f"chart{len(charts)}"
+    charts[name] = chart.to_dict()
+    return f"<div class='chart' id='{name}'></div>"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table of plain values that scrolls sideways where it is wider than the page; without a head if no column is named."""
+    head = "".join(f"<th>{html.escape(c)}</th>" for c in columns)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+    head = f"<thead><tr>{head}</tr></thead>" if any(columns) else ""
+    return f"<div class='scroll'><table>{head}<tbody>{body}</tbody></table></div>"
+
+
+def facts(columns: Sequence[str], values: Sequence[Any]) -> str:
+    """A few figures side by side, each with its name above it."""
+    pairs = zip(columns, values, strict=True)
+    cells = "".join(f"<div><dt>{html.escape(c)}</dt><dd>{html.escape(str(v))}</dd></div>" for c, v in pairs)
+    return f"<dl class='facts'>{cells}</dl>"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: 3 h 20 min, 2 min 5 s, 40 s."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+@cache
+def _embed_script() -> str:
+    """Vega, Vega-Lite and Vega-Embed, from the package that carries them: the page works offline."""
+    import vl_convert
+
+    script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return script.replace("</script", "<\\/script")
+
+
+def _script_json(value: Any) -> str:
+    """JSON in which no text can be taken for markup."""
+    return json.dumps(value, allow_nan=False, ensure_ascii=False).replace("<", "\\u003c")

@@ -1,0 +1,181 @@
+"""The charts of the report page: Vega-Lite specifications through Altair. What they show is derived in `summary`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from ..analysis.summary import NoiseWindow, head_kinds, noise_windows, returns, time_shares
+from ..records.run import RunRecord
+from .chart_style import PALETTE, SI_LABEL, draw, finish, message
+
+__all__ = ["head_label", "noise_chart", "policy_chart", "return_chart", "speed_chart", "time_chart"]
+
+
+def _observations_axis() -> Any:
+    return alt.X(
+        "observations:Q",
+        title="observations (agent steps)",
+        axis=alt.Axis(labelExpr=SI_LABEL, tickCount=5, labelOverlap="greedy", labelSeparation=8),
+        scale=alt.Scale(nice=False, domainMin=0),
+    )
+
+
+def _colour(field: str, domain: list[str], *, symbol: str = "stroke") -> Any:
+    legend = alt.Legend(orient="bottom", columns=2, labelLimit=300, symbolOpacity=1, symbolType=symbol, symbolStrokeWidth=3)
+    scale = alt.Scale(domain=domain, range=[PALETTE[i % len(PALETTE)] for i in range(len(domain))])
+    return alt.Color(f"{field}:N", title=None, scale=scale, legend=legend if len(domain) > 1 else None)
+
+
+def return_chart(runs: Sequence[RunRecord], names: list[str]) -> Any:
+    """Mean raw return of the last 100 episodes of each run, with the goals that were reached."""
+    data = [{**point, "run": name} for run, name in zip(runs, names, strict=True) for point in returns(run)]
+    goals = sorted({goal for run in runs for goal in run.manifest["task"]["goals"]})
+    line = (
+        draw(data)
+        .mark_line(strokeWidth=2)
+        .encode(
+            x=_observations_axis(),
+            y=alt.Y("return:Q", title="return (raw score)", scale=alt.Scale(zero=False)),
+            color=_colour("run", names),
+            tooltip=[
+                alt.Tooltip("run:N"),
+                alt.Tooltip("observations:Q", format=","),
+                alt.Tooltip("return:Q", format=".2f"),
+                "episodes:Q",
+            ],
+        )
+    )
+    if not data:
+        return message("no episode has finished yet")
+    reached = [goal for goal in goals if goal <= max(point["return"] for point in data) + 1]
+    rules = (
+        draw([{"goal": goal} for goal in reached])
+        .mark_rule(strokeDash=[4, 4], color="#888")
+        .encode(y="goal:Q", tooltip=[alt.Tooltip("goal:Q", title="goal")])
+    )
+    return finish(alt.layer(rules, line) if reached else line, 260)
+
+
+def head_label(head: str, kind: str) -> str:
+    """A head's name for people; the kind of its blocks is said unless they are sets of environments."""
+    return head.replace("policy_last_layer", "policy, last layer") + ("" if kind == "rollout" else f" ({kind})")
+
+
+def _noise_layers(series: dict[str, list[NoiseWindow]]) -> Any:
+    """Lines and bands where resolved, a triangle with a line upwards where only a lower bound is known; log axis."""
+    resolved: list[dict[str, Any]] = []
+    unresolved: list[dict[str, Any]] = []
+    for name, windows in series.items():
+        stretch = 0
+        for w in windows:
+            point = {
+                "series": name,
+                "observations": w.observations,
+                "updates": w.updates,
+                "blocks": w.noise.blocks,
+                "stretch": stretch,
+            }
+            low, high = w.noise.interval
+            if w.noise.b_simple is not None:
+                resolved.append({**point, "value": w.noise.b_simple, "low": low, "high": high})
+            else:
+                stretch += 1  # a line is not drawn across a window that is not resolved
+                unresolved.append({**point, "low": low, "bound": low or None})
+    if not resolved and not unresolved:
+        return alt.Chart(alt.Data(values=[{}])).mark_text(text="not measured", fontSize=14)
+    seen = [p["value"] for p in resolved] + [p["low"] for p in unresolved if p["low"] > 0]
+    floor = 10.0 ** np.floor(np.log10(min(seen, default=1.0) / 2))
+    top = 10.0 ** np.ceil(np.log10(max(seen, default=10.0) * 3))
+    for p in (*resolved, *unresolved):  # what lies outside the axis is cut off at its edge, tooltips keep the numbers
+        p["from"], p["to"] = min(max(p["low"], floor), top), min(p.get("high", top), top)
+    names = list(series)
+    colour = _colour("series", names)
+    decades = [10.0**e for e in range(round(np.log10(floor)), round(np.log10(top)) + 1)]
+    axis = alt.Axis(labelExpr=SI_LABEL, values=decades, title="noise scale (observations)")
+
+    def y(field: str) -> Any:
+        return alt.Y(f"{field}:Q", scale=alt.Scale(type="log", domain=[floor, top]), axis=axis)
+
+    x = _observations_axis()
+    about = [alt.Tooltip("series:N", title="head"), alt.Tooltip("observations:Q", format=",.0f"), "updates:Q", "blocks:Q"]
+    numbers = [alt.Tooltip(f"{name}:Q", format=",.3~g") for name in ("value", "low", "high")]
+    layers = []
+    if resolved:
+        base = draw(resolved)
+        layers.append(base.mark_area(opacity=0.18).encode(x=x, y=y("from"), y2="to:Q", color=colour, detail="stretch:N"))
+        # A window alone between others that are not resolved has no band; every window shows its own interval.
+        layers.append(base.mark_rule(opacity=0.5).encode(x=x, y=y("from"), y2="to:Q", color=colour))
+        line = base.mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=22))
+        layers.append(line.encode(x=x, y=y("value"), color=colour, detail="stretch:N", tooltip=[*about, *numbers]))
+    if unresolved:
+        base = draw(unresolved)
+        layers.append(base.mark_rule(opacity=0.15).encode(x=x, y=y("from"), y2="to:Q", color=colour))
+        bound = alt.Tooltip("bound:Q", title="not resolved, above", format=",.3~g")
+        triangle = base.mark_point(shape="triangle-up", size=40, filled=False)
+        layers.append(triangle.encode(x=x, y=y("from"), color=colour, tooltip=[*about, bound]))
+    return alt.layer(*layers)
+
+
+def noise_chart(run: RunRecord) -> Any:
+    """Noise scale of every head but entropy, which carries no reward signal and is in the table."""
+    series = {head_label(head, kind): noise_windows(run, head, kind) for head, kind in head_kinds(run) if head != "entropy"}
+    return finish(_noise_layers(series), 320)
+
+
+def policy_chart(runs: Sequence[RunRecord], names: list[str]) -> Any:
+    """The policy's rollout noise scale of several runs."""
+    return finish(
+        _noise_layers({name: noise_windows(run, "policy", "rollout") for run, name in zip(runs, names, strict=True)}), 320
+    )
+
+
+def speed_chart(run: RunRecord) -> Any:
+    """Observations per second: sampling, learning, end to end."""
+    rows = run.rows
+    size = max(1, -(-len(rows) // 150))
+    data, before = [], 0.0
+    for start in range(0, len(rows), size):
+        part = rows[start : start + size]
+        count = sum(row["batch_observations"] for row in part)
+        seconds = {name: sum(row[f"{name}_seconds"] or 0.0 for row in part) for name in ("sampling", "transfer", "learning")}
+        # Where sampling and learning overlap, transfer is null and the parts add up to more than the whole.
+        overlaps = any(row["transfer_seconds"] is None for row in part)
+        elapsed = part[-1]["seconds"] - before if overlaps else sum(seconds.values())
+        before = part[-1]["seconds"]
+        for name, value in (("sampling", seconds["sampling"]), ("learning", seconds["learning"]), ("end to end", elapsed)):
+            if value > 0:
+                data.append({"observations": part[-1]["observations"], "rate": count / value, "part": name})
+    chart = (
+        draw(data)
+        .mark_line(strokeWidth=2)
+        .encode(
+            x=_observations_axis(),
+            y=alt.Y("rate:Q", title="observations per second", axis=alt.Axis(labelExpr=SI_LABEL), scale=alt.Scale(domainMin=0)),
+            color=_colour("part", ["sampling", "learning", "end to end"]),
+            tooltip=["part:N", alt.Tooltip("observations:Q", format=","), alt.Tooltip("rate:Q", format=",.0f")],
+        )
+    )
+    return finish(chart, 200)
+
+
+def time_chart(run: RunRecord) -> Any:
+    """Seconds of the whole run by what they were spent on."""
+    shares = time_shares(run)
+    data = [{"part": part, "seconds": seconds, "order": i} for i, (part, seconds) in enumerate(shares.items())]
+    chart = (
+        draw(data)
+        .mark_bar()
+        .encode(
+            x=alt.X(
+                "seconds:Q", title="seconds", stack=True, axis=alt.Axis(tickCount=8, labelOverlap="greedy", labelSeparation=8)
+            ),
+            color=_colour("part", list(shares), symbol="square"),
+            order="order:Q",
+            tooltip=["part:N", alt.Tooltip("seconds:Q", format=",.1f")],
+        )
+    )
+    return finish(chart, 50)

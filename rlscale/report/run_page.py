@@ -1,0 +1,161 @@
+"""The report page: one self-contained HTML file that shows runs, from their records alone. Needs no network to be read.
+
+Figures are derived in `summary`; here they become charts and tables, which `page` puts on the page.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..analysis.summary import (
+    head_kinds,
+    mean_batch,
+    noise_over_run,
+    noise_windows,
+    recent_return,
+)
+from ..errors import UsageError
+from ..estimate import format_quantity
+from ..records.run import RunRecord
+from .page import add_chart, duration, facts, section, table, write_page
+from .run_charts import head_label, noise_chart, policy_chart, return_chart, speed_chart, time_chart
+
+__all__ = ["write_report"]
+
+
+def write_report(runs: Sequence[RunRecord], page: Path) -> None:
+    """Write the page of one or more runs.
+
+    Raises:
+        UsageError: a run has no iteration to show, or the page cannot be written.
+    """
+    for run in runs:
+        if not run.rows:
+            raise UsageError("RUN", f"{run.folder} has no finished iteration to show", "Let it run longer")
+    names = _distinct_names(runs)
+    charts: dict[str, Any] = {}
+    body = [_header(runs, names)]
+    if len(runs) > 1:
+        body.append(section("Return", add_chart(charts, return_chart(runs, names)), _RETURN_NOTE))
+        body.append(section("Policy noise scale", add_chart(charts, policy_chart(runs, names)), _NOISE_NOTE))
+    for run, name in zip(runs, names, strict=True):
+        body.append(_run_sections(run, name, charts, alone=len(runs) == 1))
+    write_page(page, names[0] if len(runs) == 1 else f"{len(runs)} runs", body, charts)
+
+
+_RETURN_NOTE = "Raw score, mean of the last 100 finished episodes (fewer at the start)."
+_NOISE_NOTE = (
+    "tr Σ / |G|² in observations, pooled over windows of updates; band: 95% interval. A triangle on a vertical line means "
+    "<em>not resolved</em>: the signal does not stand out from the noise, and only a lower bound is known. Blocks are sets of "
+    "environments unless marked <em>mini-batch</em> (shuffled transitions, which cannot see that the steps of one environment "
+    "are alike)."
+)
+_SPEED_NOTE = (
+    "Observations per second, mean of up to 150 stretches of the run. End to end counts sampling, transfer and learning."
+)
+_TIME_NOTE = (
+    "Seconds of the whole run. Transfer: waiting for fragments beyond the slowest worker's own work, and preparing the batch."
+)
+
+
+def _run_sections(run: RunRecord, name: str, charts: dict[str, Any], *, alone: bool) -> str:
+    sections = [] if alone else [f"<h2>{html.escape(name)}</h2>"]
+    if alone:
+        sections.append(section("Return", add_chart(charts, return_chart([run], [name])), _RETURN_NOTE))
+    heads = head_kinds(run)
+    if heads:
+        sections.append(section("Noise scale", add_chart(charts, noise_chart(run)) + _noise_table(run), _NOISE_NOTE))
+    sections.append(section("Throughput", add_chart(charts, speed_chart(run)), _SPEED_NOTE))
+    sections.append(section("Where time goes", add_chart(charts, time_chart(run)), _TIME_NOTE))
+    sections.append(_details(run))
+    return "\n".join(sections)
+
+
+def _distinct_names(runs: Sequence[RunRecord]) -> list[str]:
+    names = [run.name for run in runs]
+    return [name if names.count(name) == 1 else str(run.folder) for name, run in zip(names, runs, strict=True)]
+
+
+def _header(runs: Sequence[RunRecord], names: list[str]) -> str:
+    columns = ["run", "task", "state", "observations", "optimizer steps", "time", "return", "policy noise scale, whole run"]
+    rows = []
+    for run, name in zip(runs, names, strict=True):
+        last = run.rows[-1]
+        noise = noise_over_run(run, "policy", "rollout")
+        recent = recent_return(run)
+        reason = run.manifest.get("reason")
+        rows.append(
+            [
+                name,
+                run.manifest["task"]["id"],
+                run.state + (f": {reason}" if run.state == "failed" else ""),
+                f"{last['observations']:,}",
+                f"{last['optimizer_steps']:,}",
+                duration(last["seconds"]),
+                recent.reason if recent.value is None else f"{recent.value:.1f}",
+                str(noise.noise_scale) if noise else "not measured",
+            ]
+        )
+    if len(rows) == 1:
+        return f"<h1>{html.escape(names[0])}</h1>" + facts(columns[1:], rows[0][1:])
+    return f"<h1>{len(runs)} runs</h1>" + table(columns, rows)
+
+
+def _noise_table(run: RunRecord) -> str:
+    rows = []
+    for head, kind in head_kinds(run):
+        windows = noise_windows(run, head, kind)
+        whole = noise_over_run(run, head, kind)
+        if not windows or whole is None:
+            continue
+        share = whole.top_tenth_share
+        rows.append(
+            [
+                head_label(head, kind),
+                str(windows[0].noise.noise_scale),
+                str(windows[-1].noise.noise_scale),
+                str(whole.noise_scale),
+                f"{whole.updates:,}",
+                f"{whole.blocks}",
+                "–" if np.isnan(share) else f"{share:.0%}",
+            ]
+        )
+    note = (
+        f"Whole run: mean over full-batch steps at {format_quantity(mean_batch(run))} observations collected per optimizer step. "
+        "Noisiest tenth: share of the noise that the noisiest tenth of the blocks carries; far above 10% means heavy tails."
+    )
+    columns = ["head", "first window", "last window", "whole run", "measurements", "blocks", "noisiest tenth"]
+    return table(columns, rows) + f"<p class='note'>{note}</p>"
+
+
+def _details(run: RunRecord) -> str:
+    m = run.manifest
+    known = {
+        "command": " ".join(m["command"]),
+        "commit": m["commit"] or "not run from a checkout",
+        "seed": m["seed"],
+        "machine": ", ".join(f"{k.replace('_', ' ')}: {v}" for k, v in m["machine"].items() if v is not None),
+        "device, precision, threads": f"{m['device']}, {m['precision']}, {m['threads']}",
+        "versions": ", ".join(f"{k} {v}" for k, v in m["versions"].items() if v),
+        "network parameters": f"{m['parameters']:,}",
+        "preprocessing": m["task"]["preprocessing"],
+        "frames": f"{m['task']['frame_skip']} simulator frames per observation",
+        "started": m["created"],
+        "resumed": "; ".join(f"at iteration {s['first_iteration']}, environments {s['environments']}" for s in m["segments"][1:])
+        or "never",
+    }
+    settings = {
+        f"{section}.{key}" if isinstance(value, dict) else section: item
+        for section, value in m["config"].items()
+        for key, item in (value.items() if isinstance(value, dict) else [(section, value)])
+    }
+    return (
+        f"<section><h3>Configuration and machine</h3>{table(['', ''], known.items())}"
+        f"<details><summary>all {len(settings)} settings</summary>"
+        f"{table(['setting', 'value'], settings.items())}</details></section>"
+    )

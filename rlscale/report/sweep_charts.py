@@ -1,0 +1,255 @@
+"""The charts of one sweep: its frontier, its critical batch size against return, its learning rates. Vega-Lite through Altair.
+
+What is drawn comes from `comparison`; charts over several tasks are in `ladder_charts`; how charts look is in
+`rlscale.report.chart_style`; where they go, in `rlscale.report.comparison_page`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from ..analysis.comparison import ComparedSweep
+from ..analysis.sweep_runs import SweepRun
+from .chart_style import (
+    GREY,
+    LIMITS,
+    PALETTE,
+    Figure,
+    clip,
+    colour,
+    draw,
+    finish,
+    log_axis,
+    log_domain,
+    message,
+    numbers,
+    shown,
+    slug,
+)
+from .words import head_name, say
+
+__all__ = ["frontier_figure", "rate_figure", "return_figure"]
+
+
+def frontier_figure(sweep: ComparedSweep) -> Figure:
+    """Optimizer steps against observations of every run that makes the frontier, with the fitted curve of every goal."""
+    reached: list[dict[str, Any]] = []
+    missed: list[dict[str, Any]] = []
+    curves: list[dict[str, Any]] = []
+    critical: list[dict[str, Any]] = []
+    for row in sweep.rows:
+        label = f"goal {row.goal_label}"
+        for size in sweep.sizes:
+            for run, steps, observations in size.points(row.goal or 0.0):
+                point = {"goal": label, "batch": size.batch_size, "rate": run.learning_rate, "seed": run.seed}
+                if math.isfinite(steps):
+                    reached.append({**point, "steps": steps, "observations": observations})
+                else:
+                    missed.append({**point, "steps": observations / size.batch_size, "observations": observations})
+        frontier = row.frontier
+        if frontier is not None and row.measured.value is not None:
+            sizes = np.geomspace(row.batch_sizes[0] / 2, row.batch_sizes[-1] * 2, 80)
+            steps_along, along = frontier.optimizer_steps(sizes), frontier.observations(sizes)
+            for batch, s, e in zip(sizes, steps_along, along, strict=True):
+                curves.append({"goal": label, "batch": float(batch), "steps": float(s), "observations": float(e)})
+            b = row.measured.value
+            at = {"steps": frontier.optimizer_steps(b), "observations": frontier.observations(b)}
+            critical.append({"goal": label, "estimate": say(row.measured), **at})
+    title = f"{sweep.name}: optimizer steps against observations"
+    note = (
+        "Each point is one run at the chosen learning rate; along a grey line the batch size is that at its end. "
+        "Curves: (S/S_min - 1)(E/E_min - 1) = 1, fitted. Diamond: the critical batch size, where both are twice their least. "
+        "Triangle: a run that missed the goal, whose true point lies beyond it."
+    )
+    name = slug("frontier", sweep.name)
+    if not reached and not missed:
+        return Figure(name, title, note, message("no run says anything about a goal yet"))
+    everything = [*reached, *missed, *critical]
+    x_domain = log_domain((p["steps"] for p in everything), padding=2)
+    y_domain = log_domain((p["observations"] for p in everything), padding=2)
+    x = log_axis(alt.X, "steps", "optimizer steps to the goal, S", x_domain)
+    y = log_axis(alt.Y, "observations", "observations to the goal, E", y_domain)
+    goals = colour("goal", [f"goal {row.goal_label}" for row in sweep.rows])
+    about = [alt.Tooltip("goal:N"), *numbers(batch="batch size", rate="learning rate"), alt.Tooltip("seed:Q")]
+    diagonals, labels = _batch_lines([*reached, *missed])
+    layers = [
+        draw(diagonals).mark_line(color=GREY, strokeWidth=1, opacity=0.35).encode(x=x, y=y, detail="batch:N"),
+    ]
+    if curves:
+        line = draw(curves).mark_line(strokeWidth=2, clip=True)
+        layers.append(line.encode(x=x, y=y, color=goals, order="batch:Q"))
+    if reached:
+        point = draw(reached).mark_circle(size=42, opacity=0.75)
+        there = numbers(steps="S, optimizer steps", observations="E, observations")
+        layers.append(point.encode(x=x, y=y, color=goals, tooltip=[*about, *there]))
+    if missed:
+        triangle = draw(missed).mark_point(shape="triangle-up", angle=45, size=70, filled=False, strokeWidth=1.5)
+        beyond = numbers(steps="S, more than", observations="E, more than")
+        layers.append(triangle.encode(x=x, y=y, color=goals, tooltip=[*about, *beyond]))
+    if critical:
+        diamond = draw(critical).mark_point(shape="diamond", size=170, filled=True, stroke="white", strokeWidth=1.5, opacity=1)
+        tooltip = [alt.Tooltip("goal:N"), alt.Tooltip("estimate:N", title="critical batch size")]
+        layers.append(diamond.encode(x=x, y=y, color=goals, tooltip=tooltip))
+    text = draw(labels).encode(x=x, y=y, text="label:N")
+    place = {"align": "left", "baseline": "bottom", "dx": 3, "dy": -2, "fontSize": 11}
+    layers.append(text.mark_text(**place, stroke="white", strokeWidth=3))  # a curve may pass below
+    layers.append(text.mark_text(**place, color="#444"))
+    return Figure(name, title, note, finish(alt.layer(*layers), 380))
+
+
+def _batch_lines(points: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """For every batch size a line through its points, a little longer than they reach, and a label at its upper end."""
+    diagonals, labels = [], []
+    for batch in sorted({p["batch"] for p in points}):
+        mine = sorted((p for p in points if p["batch"] == batch), key=lambda p: p["steps"])
+        first, last = mine[0], mine[-1]
+        ends = [(first, 1 / 1.25), (last, 1.25)]
+        line = [{"batch": batch, "steps": p["steps"] * f, "observations": p["observations"] * f} for p, f in ends]
+        diagonals += line
+        labels.append({**line[1], "label": f"{batch:,}"})
+    return diagonals, labels
+
+
+def return_figure(sweep: ComparedSweep) -> Figure:
+    """Critical batch size at each goal, and the noise scale along the runs, against return."""
+    batch = next((row.prediction_batch for row in reversed(sweep.rows) if row.prediction_batch is not None), None)
+    measured, predicted, windows = [], [], []
+    heads = ("policy", "value", "joint")
+    names = {head: f"noise scale, {head_name(head)}" for head in heads}
+    for row in sweep.rows:
+        measured.append({"series": "measured B_crit", "return": row.goal, **shown(row.measured)})
+        for head in heads:
+            prediction = row.prediction(head, "cumulative")
+            if prediction is not None:
+                predicted.append({"series": names[head], "return": row.goal, **shown(prediction.scale)})
+    runs = [run for size in sweep.sizes for run in size.runs if size.basis == "final" and run.batch_size == batch]
+    for run in runs:
+        for window in run.windows:
+            if window.head in heads and window.mean_return is not None:
+                at = {"return": window.mean_return, "seed": run.seed, "observations": window.observations}
+                windows.append({"series": names[window.head], **at, **shown(window.scale)})
+    measured, predicted, windows = ([p for p in part if p["mark"] != "nothing"] for part in (measured, predicted, windows))
+    title = f"{sweep.name}: critical batch size and noise scale against return"
+    count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+    along = f"{count} at batch size {batch:,.0f}" if batch else "the runs"
+    note = (
+        "Diamonds: B_crit measured at each goal, with its 95% interval; it is cumulative from the start. Squares, drawn a "
+        "little to the right: the noise scale cumulative to that goal, which means the same thing. Small dots: the momentary "
+        f"noise scale along {along}. Triangle upwards: not resolved, above this; downwards: below this."
+    )
+    name = slug("return", sweep.name)
+    everything = [*measured, *predicted, *windows]
+    if not everything:
+        return Figure(name, title, note, message("nothing was measured yet"))
+    domain = log_domain((p["value"] for p in everything), padding=4)
+    for p in everything:
+        p["from"], p["to"] = clip(p["low"] or 0.0, domain), clip(math.inf if p["high"] is None else p["high"], domain)
+    x = alt.X("return:Q", title="return (raw score)", scale=alt.Scale(zero=False, padding=16), axis=alt.Axis(tickCount=6))
+    y = log_axis(alt.Y, "value", "observations", domain)
+    low = log_axis(alt.Y, "from", "observations", domain)
+    series = ["measured B_crit", *(names[head] for head in heads)]
+    by = colour("series", series, colours=["#000000", *PALETTE[:3]])
+    layers = []
+    groups = [(windows, "circle", 16, 0.0, 0)]
+    for i, head in enumerate(heads):  # side by side, so that none hides another
+        groups.append(([p for p in predicted if p["series"] == names[head]], "square", 60, 0.6, 10 + 8 * i))
+    groups.append((measured, "diamond", 150, 0.9, 0))
+    for data, shape, size, rule, shift in groups:
+        tooltip = [
+            alt.Tooltip("series:N", title="what"),
+            alt.Tooltip("return:Q", title="return", format=".4~g"),
+            alt.Tooltip("text:N", title="observations"),
+        ]
+        resolved = [p for p in data if p["mark"] == "resolved"]
+        limits = [p for p in data if p["mark"] != "resolved"]
+        if resolved and rule:
+            line = draw(resolved).mark_rule(opacity=rule, strokeWidth=1.5, xOffset=shift)
+            layers.append(line.encode(x=x, y=low, y2="to:Q", color=by))
+        if resolved:
+            point = draw(resolved).mark_point(shape=shape, size=size, filled=True, opacity=1 if rule else 0.5, xOffset=shift)
+            layers.append(point.encode(x=x, y=y, color=by, tooltip=tooltip))
+        if limits:
+            point = draw(limits).mark_point(size=max(size / 2, 24), filled=False, xOffset=shift)
+            layers.append(point.encode(x=x, y=y, color=by, shape=LIMITS, tooltip=tooltip))
+    return Figure(name, title, note, finish(alt.layer(*layers), 340))
+
+
+def rate_figure(sweep: ComparedSweep) -> Figure:
+    """Every learning rate that was tried at every batch size, by how many steps it took, and the one chosen."""
+    tried: list[dict[str, Any]] = []
+    lost: list[dict[str, Any]] = []
+    chosen = [
+        {
+            "batch": size.batch_size,
+            "rate": size.learning_rate,
+            "where": "on an edge of those it was chosen from: provisional" if size.on_edge else "between others",
+            "edge": size.on_edge,
+        }
+        for size in sweep.sizes
+        if size.learning_rate is not None
+    ]
+    goals = [row.goal for row in sweep.rows if row.goal is not None]
+    for batch in sorted({run.batch_size for run in sweep.runs}):
+        mine = [run for run in sweep.runs if run.batch_size == batch and not run.failed]
+        goal = next((g for g in reversed(goals) if any(_steps(run, g) for run in mine)), None)
+        by_rate: dict[float, list[float | None]] = {}
+        for run in mine:
+            by_rate.setdefault(run.learning_rate, []).append(None if goal is None else _steps(run, goal))
+        means = {
+            rate: math.exp(float(np.mean(np.log([s for s in steps if s is not None]))))
+            for rate, steps in by_rate.items()
+            if any(s is not None for s in steps)
+        }
+        for rate, steps in by_rate.items():
+            at = {"batch": batch, "rate": rate, "runs": len(steps), "goal": "none" if goal is None else f"{goal:g}"}
+            if rate in means:
+                relative = means[rate] / min(means.values())
+                tried.append({**at, "steps": means[rate], "relative": relative, "reached": sum(s is not None for s in steps)})
+            else:
+                lost.append(at)
+    title = f"{sweep.name}: learning rate against batch size"
+    note = (
+        "Every rate that was tried. Colour: optimizer steps to the last goal that was reached at that batch size, relative to "
+        "the best rate there (geometric mean over runs). Cross: did not reach it. Ring: the rate chosen; a dashed orange ring "
+        "lies on an edge of those it was chosen from, so that a better rate may lie beyond it."
+    )
+    name = slug("rates", sweep.name)
+    if not tried and not lost:
+        return Figure(name, title, note, message("no run has ended yet"))
+    x_domain = log_domain((p["batch"] for p in (*tried, *lost)), padding=1.6)
+    y_domain = log_domain((p["rate"] for p in (*tried, *lost)), padding=1.6)
+    x = log_axis(alt.X, "batch", "batch size (observations per optimizer step)", x_domain)
+    y = log_axis(alt.Y, "rate", "learning rate", y_domain)
+    worst = 3.0
+    legend = alt.Legend(orient="bottom", gradientLength=220, values=[1, 1.5, 2, worst], format="~g", titleLimit=330)
+    relative = alt.Color(
+        "relative:Q",
+        title="optimizer steps, relative to the best rate",
+        legend=legend,
+        scale=alt.Scale(type="log", domain=[1, worst], range=["#08306b", "#6baed6", "#eef5fb"], clamp=True),
+    )
+    about = numbers(batch="batch size", rate="learning rate", runs="runs")
+    layers = []
+    if lost:
+        cross = draw(lost).mark_point(shape="M-1,-1L1,1M-1,1L1,-1", size=30, color=GREY, strokeWidth=1.5)
+        layers.append(cross.encode(x=x, y=y, tooltip=[*about, alt.Tooltip("goal:N")]))
+    if tried:
+        point = draw(tried).mark_circle(size=70, opacity=1, stroke="#666", strokeWidth=0.5)
+        outcome = numbers(reached="runs that reached it", steps="optimizer steps", relative="relative to the best")
+        layers.append(point.encode(x=x, y=y, color=relative, tooltip=[*about, alt.Tooltip("goal:N"), *outcome]))
+    for edge, ink, dash in ((False, "#000000", [1, 0]), (True, "#D55E00", [3, 2])):
+        rings = [p for p in chosen if p["edge"] == edge]
+        if rings:
+            ring = draw(rings).mark_point(shape="circle", size=240, filled=False, color=ink, strokeWidth=2, strokeDash=dash)
+            tooltip = [*numbers(batch="batch size", rate="chosen learning rate"), alt.Tooltip("where:N", title="lies")]
+            layers.append(ring.encode(x=x, y=y, tooltip=tooltip))
+    return Figure(name, title, note, finish(alt.layer(*layers), 320))
+
+
+def _steps(run: SweepRun, goal: float) -> float | None:
+    reading = run.goals.get(goal)
+    return None if reading is None else reading.optimizer_steps

@@ -1,0 +1,159 @@
+"""How the figures of a comparison are said, the same on the page and in a terminal. Plain text; nothing is computed here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ..agreement import FEWEST_TASKS
+from ..analysis.comparison import Row, agreement_of
+from ..analysis.predictions import HEADS, QUANTITIES
+from ..estimate import Estimate, format_quantity
+
+__all__ = [
+    "AGREEMENT_COLUMNS",
+    "HEADLINE",
+    "QUANTITY_LABELS",
+    "flags",
+    "head_name",
+    "range_of",
+    "remarks",
+    "say",
+    "say_agreement",
+    "say_all_agreements",
+    "say_prediction",
+    "warnings",
+]
+
+# The prediction that is shown first, chosen before any comparison was made: the paper's question is about the policy, and a
+# critical batch size measured at a goal is cumulative.
+HEADLINE = ("policy", "cumulative")
+QUANTITY_LABELS = {"start": "at the start", "goal": "at the goal", "cumulative": "cumulative to the goal"}
+AGREEMENT_COLUMNS = (
+    "noise scale",
+    "goals",
+    "R² as it is",
+    "R² with an offset",
+    "offset, decades",
+    "RMS, decades",
+    "RMS with the offset",
+    "a task left out",
+)
+
+
+def head_name(head: str) -> str:
+    """A head for people."""
+    return head.replace("policy_last_layer", "policy, last layer")
+
+
+def say(estimate: Estimate, missing: str = "not resolved") -> str:
+    """A figure with its interval; where it has no value, what is missing and the limit that is known."""
+    if estimate.value is not None:
+        return str(estimate)
+    low, high = estimate.interval or (0.0, math.inf)
+    if low > 0 and math.isfinite(high):
+        return f"{missing}, between {format_quantity(low)} and {format_quantity(high)}"
+    if low > 0:
+        return f"{missing}, above {format_quantity(low)}"
+    return f"{missing}, below {format_quantity(high)}" if math.isfinite(high) else missing
+
+
+def say_prediction(row: Row, head: str, quantity: str) -> str:
+    """A predicted figure, or that it is not resolved or was not measured; how many seeds resolve it, where not all do."""
+    found = row.prediction(head, quantity)
+    if found is None:
+        return "not measured"
+    return say(found.scale) + (f" ({found.resolved} of {found.runs} seeds)" if found.resolved < found.runs else "")
+
+
+def range_of(ends: tuple[float, float] | None) -> str:
+    """Two ends as one range, to two digits; one figure where they are equal."""
+    if ends is None:
+        return "–"
+    low, high = (f"{end:.2g}" for end in ends)
+    return low if low == high else f"{low} … {high}"
+
+
+def flags(row: Row) -> str:
+    """What must not be overlooked about a B_crit that has a value, in a few words; empty where there is nothing."""
+    found = ["provisional"] if row.provisional else []
+    return ", ".join([*found, "rates chosen on the same runs"] if row.same_runs else found)
+
+
+def warnings(rows: Sequence[Row]) -> list[str]:
+    """One sentence for every reason to distrust a measured figure, with the goals that it holds for."""
+    found = []
+    for row in rows:
+        if row.goal is not None and row.measured.value is None:
+            found.append((row, f"NOT IDENTIFIABLE: {row.measured.reason}"))
+        if row.provisional:
+            sizes = ("sizes " if len(row.provisional) > 1 else "size ") + ", ".join(f"{size:,}" for size in row.provisional)
+            found.append(
+                (row, f"PROVISIONAL: the best learning rate lies on an edge of those it was chosen from at batch {sizes}")
+            )
+        if row.same_runs:
+            found.append((row, "RATES CHOSEN ON THE SAME RUNS: S is the best of several, so too small; make final runs"))
+    return _gathered(found)
+
+
+def remarks(rows: Sequence[Row]) -> list[str]:
+    """What else to know about the rows, one sentence for the same remark on several goals."""
+    return _gathered([(row, note) for row in rows for note in row.notes])
+
+
+def _gathered(said: Sequence[tuple[Row, str]]) -> list[str]:
+    goals: dict[tuple[str, str], list[Row]] = {}
+    for row, sentence in said:
+        goals.setdefault((row.name, sentence), []).append(row)
+    sentences = []
+    for (name, sentence), rows in goals.items():
+        labels = ", ".join(row.goal_label for row in rows)
+        at = "" if rows[0].goal is None else f", goal {labels}" if len(rows) == 1 else f", goals {labels}"
+        sentences.append(f"{name}{at}: {sentence}.")
+    return sentences
+
+
+def say_agreement(rows: Sequence[Row]) -> str:
+    """How well the headline prediction agrees with what was measured, in a few sentences that name the number of tasks."""
+    head, quantity = HEADLINE
+    what = f"the {head} noise scale {QUANTITY_LABELS[quantity]}"
+    result = agreement_of(rows, head, quantity)
+    if result is None:
+        return f"Nothing can be said about agreement: no goal has both an identifiable B_crit and a resolved value of {what}."
+    count = (
+        f"{result.tasks} {'task' if result.tasks == 1 else 'tasks'} ({result.goals} {'goal' if result.goals == 1 else 'goals'})"
+    )
+    without = sum(row.goal is not None for row in rows) - result.goals
+    rest = f" Goals without both figures are not counted ({without})." if without else ""
+    doubtful = sum(bool(flags(row)) for row in rows if row.measured.value is not None and row.predicted(head, quantity).value)
+    rest += f" Of those counted, {doubtful} must be taken with care, see above." if doubtful else ""
+    factor = format_quantity(10**result.offset.value) if result.offset.value is not None else "?"
+    average = (
+        f"B_crit is {factor} times {what} on average (an offset of {say(result.offset)} decades), with a root mean square error "
+        f"of {say(result.rms)} decades."
+    )
+    if result.tasks < FEWEST_TASKS:
+        limit = f"How well it would predict another task cannot be said with fewer than {FEWEST_TASKS} tasks."
+        return f"Over {count}, {average} {limit}{rest}"
+    return (
+        f"Over {count}, {average} R² of log B_crit is {say(result.r_squared)} about the line y = x and "
+        f"{say(result.r_squared_offset)} with that offset taken out. A task left out is predicted to within "
+        f"{say(result.left_out)} decades (root mean square), by the constant alone to within {say(result.constant)}. "
+        f"Intervals are 95%, clustered by task.{rest}"
+    )
+
+
+def say_all_agreements(rows: Sequence[Row]) -> list[list[str]]:
+    """A table row for every head and quantity, in the order of `AGREEMENT_COLUMNS`, and one for the baseline."""
+    found = []
+    for head in HEADS:
+        for quantity in QUANTITIES:
+            a = agreement_of(rows, head, quantity)
+            if a is not None:
+                figures = (a.r_squared, a.r_squared_offset, a.offset, a.rms, a.rms_offset, a.left_out)
+                name = f"{head_name(head)}, {QUANTITY_LABELS[quantity]}"
+                found.append([name, str(a.goals), *(say(figure, "–") for figure in figures)])
+    headline = agreement_of(rows, *HEADLINE)
+    if headline is not None:
+        found.append(["none: a constant", str(headline.goals), *["–"] * 5, say(headline.constant, "–")])
+    return found

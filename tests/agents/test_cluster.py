@@ -1,0 +1,115 @@
+"""Reaching Ray: what does not answer is noticed within seconds, in one line."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import ray
+
+from rlscale.agents.cluster.connect import connect
+from rlscale.errors import UsageError
+
+
+def refused(address):
+    started = time.monotonic()
+    with pytest.raises(UsageError) as caught:
+        connect(address, 1)
+    assert caught.value.field == "--ray-address"
+    return time.monotonic() - started, str(caught.value)
+
+
+def test_nothing_listens():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    seconds, text = refused(f"127.0.0.1:{port}")
+    assert seconds < 5
+    assert "nothing answers" in text
+
+
+def test_a_listener_that_never_speaks():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        seconds, _ = refused(f"127.0.0.1:{server.getsockname()[1]}")
+    assert seconds < 5
+
+
+SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+NOT_FOUND = bytes([0, 0, 1, 1, 5, 0, 0, 0, 1, 0x8D])
+UNAUTHENTICATED = b"\0\0\x30\1\5\0\0\0\1\x88@\x0ccontent-type\x10application/grpc\0\x0bgrpc-status\x0216"
+
+
+@pytest.mark.parametrize(
+    ("answer", "word"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not a Ray head"),
+        (SETTINGS + NOT_FOUND, "not a Ray head"),
+        (SETTINGS + UNAUTHENTICATED, "RAY_AUTH_MODE=token"),
+    ],
+)
+def test_a_listener_that_is_not_our_ray(answer, word, monkeypatch):
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        seconds, text = refused(f"127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
+    assert word in text
+    assert seconds < 5
+
+
+def test_an_existing_cluster_is_used_and_left_running(tmp_path):
+    """Another process holds the cluster; the command samples on it by its address."""
+    holder = (
+        "import ray, sys\nc = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)\n"
+        "print(c.address_info['gcs_address'], flush=True)\nsys.stdin.read()\n"
+        "assert ray.cluster_resources()['CPU'] == 2\nray.shutdown()"
+    )
+    environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    words = ["train", "classic/cartpole", "--actors", "2", "--observations", "1000", "--run", "mine"]
+    with subprocess.Popen(
+        [sys.executable, "-c", holder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    ) as process:
+        address = process.stdout.readline().strip()
+        done = subprocess.run(
+            [sys.executable, "-m", "rlscale", *words, "--ray-address", address],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=environment,
+            timeout=120,
+        )
+        process.stdin.close()
+        assert process.wait(60) == 0
+    assert done.returncode == 0, done.stderr
+    assert "finished" in done.stdout
+
+
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1", "127.0.0.1:port"])
+def test_not_an_address(address):
+    assert "host:port" in refused(address)[1]
+
+
+def test_too_few_cpus():
+    ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    try:
+        with pytest.raises(UsageError, match="3 CPUs") as caught:
+            connect(None, 3)
+        assert caught.value.field == "--actors"
+    finally:
+        ray.shutdown()

@@ -1,0 +1,120 @@
+"""Workers in this process and as real Ray actors: same seed, same fragments."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+from fleets import settings_for, weights_for
+
+from rlscale.agents.rollout.fleet import LocalFleet, RayFleet
+from rlscale.agents.rollout.fragments import Fragment
+
+
+def same(a: Fragment, b: Fragment) -> bool:
+    return all(np.array_equal(getattr(a, f.name), getattr(b, f.name)) for f in fields(Fragment) if f.name != "seconds")
+
+
+def sample(fleet, weights, version, fragments):
+    """So many fragments, read back and given up."""
+    fleet.request(weights, version, fragments)
+    taken = [fleet.take() for _ in range(fragments)]
+    fleet.release(fragments)
+    return [s.fragment for s in taken]
+
+
+@pytest.mark.parametrize("task_id", ["classic/cartpole", "atari/breakout@42", "bandits:ScaledBandit"])
+def test_ray_actors_make_the_fragments_that_this_process_makes(ray_instance, task_id):
+    """Two workers of two groups each; and the third iteration is asked for before the second is taken."""
+    settings = settings_for(task_id, workers=2, groups=2)
+    threads = torch.get_num_threads()
+    local, remote = LocalFleet(settings), RayFleet(settings, most_fragments=3)
+    try:
+        taken = {}
+        for name, fleet in (("local", local), ("remote", remote)):
+            taken[name] = sample(fleet, weights_for(settings, seed=0), 0, 4 if name == "local" else 2)
+            if name == "remote":
+                taken[name] += sample(fleet, weights_for(settings, seed=0), 0, 2)
+            fleet.request(weights_for(settings, seed=1), 1, 4)
+            fleet.request(weights_for(settings, seed=2), 2, 4)
+            for _ in range(8):
+                taken[name].append(fleet.take().fragment)
+                fleet.release(1)
+        assert [(f.group, f.actor, f.policy_version) for f in taken["remote"][-8:]] == [
+            (group, group % 2, version) for version in (1, 2) for group in range(4)
+        ]
+        assert all(same(a, b) for a, b in zip(taken["local"], taken["remote"], strict=True))
+        assert not any(same(taken["local"][0], other) for other in taken["local"][1:])
+    finally:
+        remote.close()
+        local.close()
+        torch.set_num_threads(threads)
+
+
+def test_actors_wait_when_there_is_no_room(ray_instance):
+    """Ten fragments wanted, room for two: never more than two exist until one is given up."""
+    settings = settings_for("classic/cartpole")
+    fleet = RayFleet(settings, most_fragments=2)
+    try:
+        fleet.request(weights_for(settings), 0, 10)
+        for taken in range(10):
+            assert len(fleet._asked) + fleet._held <= 2
+            fragment = fleet.take().fragment
+            assert fragment.index == taken
+            if taken == 1:
+                with pytest.raises(RuntimeError, match="room is held"):
+                    fleet.take()
+            if taken:
+                fleet.release(1)
+    finally:
+        fleet.close()
+
+
+def test_frames_from_actors_are_read_where_they_lie(ray_instance):
+    settings = settings_for("atari/breakout@42", environments=8, length=32)
+    remote = RayFleet(settings, most_fragments=1)
+    try:
+        fragment = sample(remote, weights_for(settings), 0, 1)[0]
+        assert not fragment.frames.flags.writeable
+        assert not fragment.frames.flags.owndata
+    finally:
+        remote.close()
+
+
+def test_no_two_groups_or_generations_share_a_stream():
+    weights = weights_for(settings_for("classic/cartpole"))
+    first = LocalFleet(settings_for("classic/cartpole", workers=2, groups=2))
+    resumed = LocalFleet(settings_for("classic/cartpole", generation=1))
+    starts = [f.frames[0] for f in sample(first, weights, 0, 4) + sample(resumed, weights, 0, 1)]
+    assert all(not np.array_equal(a, b) for k, a in enumerate(starts) for b in starts[:k])
+
+
+def test_halves_that_take_turns_make_the_same_fragment():
+    """The environments' own threads step one half while the policy acts on the other; order is all that changes."""
+    settings = settings_for("atari/breakout@42", environments=8, length=40, random_first_steps=20)
+    plain, alternating = LocalFleet(settings), LocalFleet(replace(settings, alternate=True))
+    weights = weights_for(settings)
+    for version in range(2):
+        (one,), (other,) = sample(plain, weights, version, 1), sample(alternating, weights, version, 1)
+        for name in ("frames", "action", "reward", "terminated", "reset"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+        np.testing.assert_allclose(one.log_prob, other.log_prob, atol=1e-5)
+        np.testing.assert_allclose(one.bootstrap_value, other.bootstrap_value, atol=1e-4)
+
+
+def test_state_goes_on_exactly():
+    """With fragments asked for and not made yet, as a run with a lag leaves them."""
+    settings = settings_for("classic/acrobot", groups=2)
+    weights = weights_for(settings)
+    fleet, other = LocalFleet(settings), LocalFleet(settings)
+    sample(fleet, weights, 0, 3)
+    fleet.request(weights_for(settings, seed=9), 1, 2)
+    state = fleet.get_state()
+    expected = [fleet.take().fragment for _ in range(2)]
+    other.set_state(state)
+    assert all(same(f, other.take().fragment) for f in expected)
+    assert [f.group for f in expected] == [1, 0]
+
+
+def test_atari_has_no_state():
+    assert LocalFleet(settings_for("atari/pong@42")).get_state() is None

@@ -1,0 +1,246 @@
+"""Several learners make the update of one; a stream makes that of a batch that is held; a loss is told and saved."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import ray
+import torch
+from making import make_fragment
+
+from rlscale.agents.config import NoiseSettings, Rollout, TrainConfig, check_config, default_config
+from rlscale.agents.learning.batch import arrange
+from rlscale.agents.learning.learner import Learner
+from rlscale.agents.learning.remote_learners import RemoteLearners
+from rlscale.envs import find_task
+from rlscale.errors import UsageError
+from rlscale.noise import estimate
+
+CPU = torch.device("cpu")
+TASK = find_task("classic/cartpole")
+STEPS = 6
+
+
+def config_for(learners=1, environments=32, noise=None, **update) -> TrainConfig:
+    config = default_config(TASK)
+    plain = {"epochs": 1, "mini_batch": None, "threads": 1, "advantage_scale": "running", "learners": learners}
+    every = NoiseSettings(blocks=8, policy_noise_period=1, value_noise_period=1, entropy_noise_period=1)
+    rollout = Rollout(environments=environments, rollout_length=STEPS)
+    config = replace(config, rollout=rollout, update=replace(config.update, **{**plain, **update}), noise=noise or every)
+    check_config(config)
+    return config
+
+
+def fragments_of(rng, groups=4, environments=8, rounds=1):
+    """Groups of environments that take turns, with masks, and with one block twice as noisy so that blocks can be told apart."""
+    return [
+        make_fragment(rng, STEPS, environments, group=group, reset=rng.random((STEPS, environments)) < 0.2)
+        for _ in range(rounds)
+        for group in range(groups)
+    ]
+
+
+def hold(learner, fragments, iteration, rate=1e-3):
+    places = arrange([f.group for f in fragments], fragments[0].environments)
+    return learner.learn(fragments, places, max(p.columns.stop for p in places), iteration, rate)
+
+
+def stream(learner, fragments, iteration, rate=1e-3):
+    places = arrange([f.group for f in fragments], fragments[0].environments)
+    learner.begin(places, max(p.columns.stop for p in places), iteration, rate)
+    for fragment, place in zip(fragments, places, strict=True):
+        learner.accept(fragment, place)
+    return learner.finish()
+
+
+def same_result(one, other, rtol=2e-4):
+    """Same figures and the same statistics of the same blocks."""
+    assert (one.observations, one.optimizer_steps, one.learning_rate) == (
+        other.observations,
+        other.optimizer_steps,
+        other.learning_rate,
+    )
+    assert one.explained_variance == pytest.approx(other.explained_variance, rel=1e-5, abs=1e-6)
+    assert one.figures == pytest.approx(other.figures, rel=rtol, abs=1e-5)
+    mine, theirs = ({(n.head, n.kind, n.optimizer_step): n.statistics for n in r.noise} for r in (one, other))
+    assert mine.keys() == theirs.keys()
+    assert {"joint", "policy_last_layer"} <= {head for head, _, _ in mine}
+    for key, a in mine.items():
+        b = theirs[key]
+        np.testing.assert_array_equal(a.block, b.block)
+        np.testing.assert_array_equal(a.size, b.size)
+        np.testing.assert_allclose(a.square, b.square, rtol=rtol)
+        np.testing.assert_allclose(a.dot, b.dot, rtol=rtol, atol=rtol * np.abs(a.square).max())
+        if key[0] == "joint":
+            assert estimate(a).trace_cov == pytest.approx(estimate(b).trace_cov, rel=1e-3)
+            assert estimate(a).grad_sq == pytest.approx(estimate(b).grad_sq, rel=1e-3, abs=1e-3 * a.square.max())
+
+
+@pytest.fixture(scope="module")
+def more_cpus():
+    """Room for four learners."""
+    from rlscale.agents.cluster.connect import connect, disconnect
+
+    disconnect()
+    connect(None, 4, 128 << 20)
+    yield
+    disconnect()
+
+
+CASES = [
+    pytest.param({}, 1, id="one step of the whole batch"),
+    pytest.param({"epochs": 2, "mini_batch": 16 * STEPS, "shuffle": "environments"}, 1, id="mini-batches of environments"),
+    pytest.param({"epochs": 2, "mini_batch": 48, "shuffle": "transitions"}, 1, id="shuffled transitions"),
+    pytest.param({"advantage_scale": "batch", "optimizer": "rmsprop"}, 3, id="three rounds, advantages of the batch"),
+]
+
+
+@pytest.mark.parametrize("learners", [2, 4])
+@pytest.mark.parametrize(("update", "rounds"), CASES)
+def test_several_learners_make_the_update_of_one(more_cpus, update, rounds, learners):
+    """Parameters, optimizer state, figures and noise of three iterations; four fragments straddle two or four learners."""
+    rng = np.random.default_rng(0)
+    one = Learner(config_for(**update), TASK, CPU, False)
+    several = RemoteLearners(config_for(learners, **update), TASK, CPU, False, threads=1)
+    try:
+        for iteration in range(3):
+            fragments = fragments_of(rng, rounds=rounds)
+            same_result(hold(one, fragments, iteration), hold(several, fragments, iteration))
+            np.testing.assert_allclose(several.weights(), one.weights(), rtol=1e-3, atol=2e-5)
+        states = ray.get([actor.get_state.remote() for actor in several._actors])
+        for state in states[1:]:  # every learner has made exactly the same steps
+            assert torch.equal(state["parameters"], states[0]["parameters"])
+        assert several.optimizer_steps == one.optimizer_steps > 0
+    finally:
+        several.close()
+
+
+@pytest.mark.parametrize("scale", ["none", "running"])
+def test_several_learners_stream_as_one(more_cpus, scale):
+    """A running scale begins with the run's first fragment, which the second learner does not learn from."""
+    rng = np.random.default_rng(1)
+    one = Learner(config_for(advantage_scale=scale), TASK, CPU, False)
+    several = RemoteLearners(config_for(2, advantage_scale=scale, stream=True), TASK, CPU, False, threads=1)
+    teach = hold if scale == "none" else stream
+    try:
+        for iteration in range(3):
+            fragments = fragments_of(rng, rounds=2)
+            same_result(teach(one, fragments, iteration), stream(several, fragments, iteration))
+            np.testing.assert_allclose(several.weights(), one.weights(), rtol=1e-3, atol=2e-5)
+    finally:
+        several.close()
+
+
+def test_learners_go_on_from_a_state(more_cpus):
+    rng = np.random.default_rng(2)
+    one = Learner(config_for(), TASK, CPU, False)
+    hold(one, fragments_of(rng), 0)
+    several = RemoteLearners(config_for(2), TASK, CPU, False, threads=1)
+    try:
+        several.set_state(one.get_state())
+        fragments = fragments_of(rng)
+        same_result(hold(one, fragments, 1), hold(several, fragments, 1))
+        torch.testing.assert_close(several.get_state()["parameters"], one.get_state()["parameters"], rtol=1e-3, atol=2e-5)
+    finally:
+        several.close()
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+@pytest.mark.parametrize("groups", [1, 4])
+def test_a_stream_teaches_what_a_held_batch_does(groups, rounds):
+    """Same blocks, same statistics of every head, same step, whatever the fragments; nothing of a fragment is kept."""
+    rng = np.random.default_rng(3)
+    config = config_for(advantage_scale="none")
+    held, streamed = Learner(config, TASK, CPU, False), Learner(replace(config), TASK, CPU, False)
+    for iteration in range(3):
+        fragments = fragments_of(rng, groups, 32 // groups, rounds)
+        same_result(hold(held, fragments, iteration), stream(streamed, fragments, iteration))
+        np.testing.assert_allclose(streamed.weights(), held.weights(), rtol=1e-3, atol=2e-5)
+
+
+def test_a_streamed_batch_is_scaled_by_the_iterations_before_it():
+    """The first by its first fragment, for want of any other; then the running square goes on as that of a held batch."""
+    rng = np.random.default_rng(4)
+    learner = Learner(config_for(), TASK, CPU, False)
+    held = Learner(config_for(), TASK, CPU, False)
+    first = fragments_of(rng)
+    held.prepare(first[:1])
+    alone = held.scale_square
+    stream(learner, first, 0)
+    held.scale_square = None
+    held.prepare(first)
+    whole = held.scale_square
+    assert learner.scale_square == pytest.approx(0.99 * alone + 0.01 * whole)
+    before = learner.scale_square
+    second = fragments_of(rng)
+    stream(learner, second, 1)
+    held.scale_square = None
+    held.prepare(second)
+    assert learner.scale_square == pytest.approx(0.99 * before + 0.01 * held.scale_square)
+
+
+def test_rounds_continue_a_column():
+    """A batch of three rounds is that of one fragment three times as long, if values at the seams agree."""
+    rng = np.random.default_rng(5)
+    whole = make_fragment(rng, 3 * STEPS, 8)
+    truncated = whole.truncated.copy()
+    truncated[STEPS - 1 :: STEPS] = True  # what a fragment's end does to the sum over later rewards
+    whole = replace(whole, truncated=truncated)
+    parts = []
+    for turn in range(3):
+        at = slice(turn * STEPS, (turn + 1) * STEPS)
+        cut = {n: getattr(whole, n)[at] for n in ("frames", "action", "reward", "clipped_reward", "terminated", "reset")}
+        cut |= {n: getattr(whole, n)[at] for n in ("log_prob", "value")}
+        following = whole.value[(turn + 1) * STEPS] if turn < 2 else whole.bootstrap_value
+        parts.append(replace(whole, **cut, truncated=np.zeros((STEPS, 8), dtype=bool), bootstrap_value=following))
+    learner = Learner(config_for(environments=8, advantage_scale="batch"), TASK, CPU, False)
+    one, other = learner.prepare([whole]), learner.prepare(parts)
+    for name in ("advantage", "target", "action", "log_prob", "valid"):
+        torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=1e-5, atol=1e-5)
+    index = rng.permutation(3 * STEPS * 8)
+    assert torch.equal(one.observation(index, CPU), other.observation(index, CPU))
+    assert one.moments.explained_variance == pytest.approx(other.moments.explained_variance, abs=1e-6)
+
+
+def test_the_scale_of_advantages():
+    """Over valid observations only: zero mean and unit deviation, or the running mean square."""
+    rng = np.random.default_rng(6)
+    fragment = fragments_of(rng, 1, 8)[0]
+    for scale in ("batch", "running", "none"):
+        learner = Learner(config_for(environments=8, advantage_scale=scale), TASK, CPU, False)
+        batch = learner.prepare([fragment])
+        used = batch.advantage[batch.valid].double()
+        if scale == "none":
+            plain = used
+        elif scale == "batch":
+            assert float(used.mean()) == pytest.approx(0, abs=1e-6)
+            assert float(used.std(correction=0)) == pytest.approx(1, rel=1e-5)
+        else:
+            assert float(used.square().mean()) == pytest.approx(1, rel=1e-5)
+    learner = Learner(config_for(environments=8), TASK, CPU, False)
+    learner.scale_square = 9.0
+    learner.prepare([fragment])
+    assert learner.scale_square == pytest.approx(0.99 * 9 + 0.01 * float(plain.square().mean()), rel=1e-5)
+
+
+def test_warm_up_rises_step_by_step():
+    rng = np.random.default_rng(7)
+    config = config_for(warm_up=8, epochs=1, mini_batch=16 * STEPS, shuffle="environments")
+    learner = Learner(config, TASK, CPU, False)
+    rates = [hold(learner, fragments_of(rng), i, rate=0.8).learning_rate for i in range(6)]
+    assert rates == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])  # two steps an iteration
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"learners": 3}, "--learners: 32 environments do not divide over 3 learners"),
+        ({"learners": 4, "mini_batch": 10 * STEPS, "shuffle": "environments"}, "--mini-batch: 60 does not divide"),
+        ({"learners": 4, "mini_batch": 2 * STEPS, "shuffle": "environments"}, "the 2 environments of a mini-batch"),
+        ({"stream": True, "epochs": 2}, "--stream: a batch that is freed"),
+        ({"stream": True, "advantage_scale": "batch"}, "--stream: advantages cannot be normalized"),
+    ],
+)
+def test_what_cannot_be_shared_or_streamed(changes, message):
+    with pytest.raises(UsageError, match=message):
+        config_for(**changes)

@@ -1,0 +1,121 @@
+"""What a batch takes is known before it is made: exact bytes, and one line with the largest batch that fits."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rlscale.agents.config import TrainConfig, default_config
+from rlscale.agents.memory import format_bytes, fragment_bytes, parse_bytes, plan_memory
+from rlscale.agents.rollout.fleet import LocalFleet
+from rlscale.agents.rollout.worker import WorkerSettings
+from rlscale.envs import find_task
+from rlscale.errors import UsageError
+
+PONG = find_task("atari/pong")
+
+
+def config_for(task=PONG, update=None, **rollout) -> TrainConfig:
+    config = default_config(task)
+    return replace(config, rollout=replace(config.rollout, **rollout), update=replace(config.update, **(update or {})))
+
+
+@pytest.mark.parametrize(
+    ("task_id", "network"), [("atari/pong@42", "small_cnn"), ("classic/cartpole", "mlp"), ("minatar/breakout", "minatar_cnn")]
+)
+def test_the_bytes_of_a_fragment_are_what_it_holds(task_id, network):
+    task = find_task(task_id)
+    fleet = LocalFleet(WorkerSettings(task, 4, 16, network, False, 1, True, 0, 0))
+    fleet.request(fleet._workers[0]._flat.numpy().copy(), 0, 1)
+    fragment = fleet.take().fragment
+    episodes = fragment.episode_return.nbytes + fragment.episode_length.nbytes + fragment.bootstrap_value.nbytes
+    assert fragment.nbytes - episodes == fragment_bytes(task, 16, 4)
+
+
+def test_a_million_observations_are_cut_into_small_fragments():
+    """2^20 observations of 64 environments: 128 rounds of two fragments of at most 64 MiB, single frames and 3 carried in."""
+    plan = plan_memory(config_for(environments=64, actors=2, batch_size=2**20), PONG, budget=16 << 30)
+    assert (plan.environments, plan.groups, plan.batch_fragments) == (32, 2, 256)
+    assert plan.fragment_bytes == 32 * ((128 + 3) * 7056 + 128 * 27)
+    assert plan.most_fragments == 256
+    assert plan.batch_fragments * plan.fragment_bytes < 1.03 * 2**20 * 7056
+
+
+def test_the_store_is_made_so_large_that_ray_spills_nothing(monkeypatch):
+    """Ray writes to disk from 80% of its store on."""
+    import rlscale.agents.memory
+
+    monkeypatch.setattr(rlscale.agents.memory, "_shared_memory", lambda: 1 << 40)
+    plan = plan_memory(config_for(environments=64, actors=2, batch_size=2**20), PONG, budget=16 << 30)
+    held = plan.most_fragments * plan.fragment_bytes
+    assert held + (64 << 20) < 0.8 * plan.store_bytes < 1.2 * held
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_the_largest_batch_that_fits_is_named(lag):
+    config = config_for(environments=16, batch_size=1 << 20, lag=lag)
+    with pytest.raises(UsageError, match="--batch-size") as caught:
+        plan_memory(config, PONG, budget=2 << 30)
+    largest = int(str(caught.value).split("largest that can is ")[1].split(",  ")[0].split(", give")[0].replace(",", ""))
+    fits = replace(config, rollout=replace(config.rollout, batch_size=largest))
+    too_many = replace(config, rollout=replace(config.rollout, batch_size=largest + 2048))
+    plan = plan_memory(fits, PONG, budget=2 << 30)
+    assert plan.most_fragments * plan.fragment_bytes <= 2 << 30
+    assert plan.most_fragments == (1 + lag) * plan.batch_fragments
+    with pytest.raises(UsageError):
+        plan_memory(too_many, PONG, budget=2 << 30)
+    assert "--stream --epochs 1 --mini-batch None --advantage-scale running" in str(caught.value)
+
+
+def test_too_many_environments_for_one_round():
+    with pytest.raises(UsageError, match=r"--environments: .* 147,968 \(--environments 1156\)"):
+        plan_memory(config_for(environments=4096, actors=2), PONG, budget=1 << 30)
+    assert plan_memory(config_for(environments=1156, actors=2), PONG, budget=1 << 30).batch_fragments == 34
+    with pytest.raises(UsageError):
+        plan_memory(config_for(environments=1158, actors=2), PONG, budget=1 << 30)
+    with pytest.raises(UsageError, match="leave no memory"):
+        plan_memory(config_for(environments=4096, actors=2), PONG, budget=0)
+
+
+def test_a_stream_takes_the_same_whatever_the_batch():
+    streamed = {"stream": True, "epochs": 1, "mini_batch": None, "advantage_scale": "running"}
+    plans = [
+        plan_memory(config_for(update=streamed, environments=32, actors=2, batch_size=2**k), PONG, 1 << 30) for k in (12, 18, 26)
+    ]
+    assert len({plan.most_fragments * plan.fragment_bytes for plan in plans}) == 1
+    assert plans[0].most_fragments == 5  # two an actor, one being read
+    with pytest.raises(UsageError, match="--memory"):
+        plan_memory(config_for(update=streamed, environments=32, actors=2), PONG, budget=50 << 20)
+
+
+def test_the_machine_sets_the_budget(monkeypatch):
+    import rlscale.agents.memory
+
+    monkeypatch.setattr(rlscale.agents.memory, "available_bytes", lambda: 4 << 30)
+    plan_memory(config_for(environments=16, batch_size=2**18), PONG)
+    with pytest.raises(UsageError, match="--batch-size"):
+        plan_memory(config_for(environments=16, batch_size=2**20), PONG)
+    plan_memory(config_for(environments=16, batch_size=2**20, memory="8GiB"), PONG)  # the user may know better
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("12GiB", 12 * 2**30), ("500MB", 500 * 10**6), ("2g", 2 * 10**9), ("1.5 KiB", 1536), ("77", 77)]
+)
+def test_amounts_of_memory(text, count):
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "lots", "-1GB", "0", "12 apples", "GiB"])
+def test_what_is_no_amount_of_memory(text):
+    with pytest.raises(UsageError, match="--memory"):
+        parse_bytes(text)
+
+
+def test_bytes_for_people():
+    assert [format_bytes(x) for x in (12, 1000, 2048, 7.4e9)] == ["12 B", "1000 B", "2 KiB", "6.89 GiB"]
+
+
+def test_halves_need_an_even_number():
+    plan = plan_memory(config_for(environments=12, alternate=True), PONG, 1 << 30)
+    assert plan.environments == 12
+    assert np.prod((plan.environments, plan.groups)) == 12

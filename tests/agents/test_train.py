@@ -1,0 +1,369 @@
+"""Whole runs: they learn, they stop and resume, they survive being killed, and their records say what happened."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rlscale.agents.config import Budget, NoiseSettings, Recording, TrainConfig, config_from_dict, config_to_dict, default_config
+from rlscale.agents.train import train
+from rlscale.envs import find_task
+from rlscale.errors import UsageError
+from rlscale.records.run import read_run
+
+
+def small(task_id="classic/cartpole", *, observations=3000, recording=None, **update) -> TrainConfig:
+    task = find_task(task_id)
+    config = default_config(task)
+    rollout = replace(config.rollout, environments=8, rollout_length=16)
+    network = "small_cnn" if task.kind == "atari" else "mlp"
+    return replace(
+        config,
+        budget=Budget(observations=observations),
+        rollout=rollout,
+        update=replace(
+            config.update, **{"epochs": 2, "mini_batch": 64, "network": network, "precision": "float32", "threads": 1, **update}
+        ),
+        recording=recording or Recording(),
+    )
+
+
+def science(rows):
+    """Rows without what the clock decides."""
+    return [{k: v for k, v in row.items() if not k.endswith("second") and not k.endswith("seconds")} for row in rows]
+
+
+def test_the_same_seed_gives_the_same_run(tmp_path):
+    for name in ("a", "b"):
+        train(small(), tmp_path / name, command=[])
+    train(replace(small(), seed=1), tmp_path / "c", command=[])
+    a, b, c = (science(read_run(tmp_path / name).rows) for name in "abc")
+    assert a == b
+    assert a != c
+
+
+@pytest.mark.parametrize("task_id", ["classic/cartpole", "classic/acrobot"])
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
+def test_a_stopped_run_resumes_exactly(tmp_path, task_id, algorithm):
+    config = small(task_id)
+    if algorithm == "a2c":
+        config = replace(small(task_id), update=replace(default_config(find_task(task_id), "a2c").update, threads=1))
+    config = replace(config, update=replace(config.update, anneal=True, advantage_scale="running"))
+    whole = train(config, tmp_path / "whole", command=[])
+    iterations = 0
+
+    def stop_in_the_middle(row, noise):
+        nonlocal iterations
+        iterations += 1
+        if iterations in (5, 9):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    parts = train(config, tmp_path / "parts", command=[], on_iteration=stop_in_the_middle)
+    assert parts.state == "stopped"
+    assert read_run(tmp_path / "parts").state == "stopped"
+    resumed = replace(config, resume=str(tmp_path / "parts"))
+    assert train(resumed, tmp_path, command=[], on_iteration=stop_in_the_middle).state == "stopped"
+    assert train(resumed, tmp_path, command=[]).state == "finished"
+    one, other = read_run(tmp_path / "whole"), read_run(tmp_path / "parts")
+    assert science(one.rows) == science(other.rows)
+    assert whole.observations == other.rows[-1]["observations"]
+    assert len(other.manifest["segments"]) == 3
+    assert [s["environments"] for s in other.manifest["segments"]] == ["new", "as they were", "as they were"]
+
+
+LAGGED = {"lag": 1}
+STREAMED = {"batch_size": 8 * 16 * 4, "fragment_environments": 2}
+ADAPTIVE = {"batch_size": "adaptive", "fragment_environments": 4}
+ONE_STEP = {"epochs": 1, "mini_batch": None, "advantage_scale": "running"}
+
+
+@pytest.mark.parametrize(
+    ("rollout", "update"),
+    [
+        pytest.param(LAGGED, {}, id="lag"),
+        pytest.param({**LAGGED, **STREAMED}, {**ONE_STEP, "stream": True}, id="lag, rounds, streamed"),
+        pytest.param(ADAPTIVE, {**ONE_STEP, "lr_rule": "noise", "warm_up": 5}, id="adaptive"),
+    ],
+)
+def test_overlap_streams_and_adaptive_batches_are_reproducible_and_resume_exactly(tmp_path, rollout, update):
+    config = small(**update)
+    config = replace(config, rollout=replace(config.rollout, **rollout))
+    for name in ("whole", "again"):
+        train(config, tmp_path / name, command=[])
+    whole = science(read_run(tmp_path / "whole").rows)
+    assert whole == science(read_run(tmp_path / "again").rows)
+    lag = config.rollout.lag
+    assert [row["fragment_lags"] for row in whole] == [[[min(lag, k), row["fragments"]]] for k, row in enumerate(whole)]
+    assert [row["policy_lag"] for row in whole] == [min(lag, k) for k in range(len(whole))]
+
+    def stop_in_the_middle(row, noise):
+        if row["iteration"] == len(whole) // 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    assert train(config, tmp_path / "parts", command=[], on_iteration=stop_in_the_middle).state == "stopped"
+    assert train(replace(config, resume=str(tmp_path / "parts")), tmp_path, command=[]).state == "finished"
+    assert science(read_run(tmp_path / "parts").rows) == whole
+
+
+def test_a_lagged_batch_is_weighed_by_the_policy_that_acted(tmp_path):
+    """At a huge step size the policy that acted and the one that learns differ at once: the first step's ratios are not 1."""
+    config = small(**ONE_STEP, learning_rate=0.05)
+    for lag in (0, 1):
+        train(replace(config, rollout=replace(config.rollout, lag=lag)), tmp_path / str(lag), command=[])
+    plain, lagged = (read_run(tmp_path / str(lag)).column("approx_kl") for lag in (0, 1))
+    assert np.abs(plain).max() < 1e-6
+    assert np.median(lagged[1:]) > 1e-3
+    assert lagged[0] < 1e-6
+
+
+def test_an_adaptive_run_moves_its_batch(tmp_path):
+    """B = sqrt(r 𝓑) with a huge r grows to what there is, with a tiny one it stays at one fragment."""
+    for name, exchange, expected in (("large", 1e9, 16), ("small", 1e-6, 1)):
+        config = small(observations=6000, **ONE_STEP)
+        rollout = replace(config.rollout, environments=64, exchange_rate=exchange, memory="80kB", **ADAPTIVE)
+        train(replace(config, rollout=rollout), tmp_path / name, command=[])
+        fragments = read_run(tmp_path / name).column("fragments")
+        assert fragments[0] == 1
+        assert fragments[-1] == expected
+        ratio = fragments[1:] / fragments[:-1]
+        assert ratio.max() <= 2
+
+
+def test_killed_at_any_moment_a_run_loses_no_more_than_since_its_checkpoint(tmp_path):
+    """kill -9 of the real command, three times; the finished record equals that of an undisturbed run."""
+    config = small(observations=20_000, recording=Recording(checkpoint_seconds=0.2))
+    train(config, tmp_path / "whole", command=[])
+    folder = tmp_path / "killed"
+    flags = ["--observations", "20000", "--environments", "8", "--rollout-length", "16", "--epochs", "2", "--mini-batch", "64"]
+    flags += ["--precision", "float32", "--threads", "1", "--checkpoint-seconds", "0.2"]
+    words = ["train", "classic/cartpole", *flags, "--run", str(folder)]
+    command = [sys.executable, "-m", "rlscale"]
+    for attempt in range(3):
+        process = subprocess.Popen([*command, *words], stdout=subprocess.DEVNULL)
+        goal = 15 * (attempt + 1)
+        deadline = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < deadline:
+            if (
+                (folder / "checkpoint.pt").exists()
+                and read_run(folder).rows[-1:]
+                and read_run(folder).rows[-1]["iteration"] >= goal
+            ):
+                break
+            time.sleep(0.02)
+        assert process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert read_run(folder).state == "interrupted"
+        words = ["train", "classic/cartpole", "--resume", str(folder)]
+    done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    one, other = read_run(tmp_path / "whole"), read_run(folder)
+    assert science(one.rows) == science(other.rows)
+    assert other.state == "finished"
+
+
+def test_atari_resumes_with_fresh_environments_and_says_so(tmp_path):
+    config = small("atari/breakout@42", observations=700, advantage_scale="batch")
+    train(config, tmp_path / "run", command=[])
+    longer = replace(config, budget=Budget(observations=1400), resume=str(tmp_path / "run"))
+    outcome = train(longer, tmp_path, command=[])
+    record = read_run(tmp_path / "run")
+    assert outcome.observations == record.rows[-1]["observations"] >= 1400
+    assert [r["iteration"] for r in record.rows] == list(range(len(record.rows)))
+    assert record.manifest["segments"][0]["environments"] == "new"
+    assert "afresh" in record.manifest["segments"][1]["environments"]
+
+
+def test_an_earlier_versions_pixel_network_is_not_taken_for_this_ones(tmp_path, monkeypatch):
+    """The vector of parameters is as long, and would go on as another network."""
+    with monkeypatch.context() as earlier:
+        earlier.setattr("rlscale.agents.train.PARAMETER_ORDER", 1)
+        train(small("atari/breakout@42", observations=300), tmp_path / "pixels", command=[])
+        train(small(observations=300), tmp_path / "features", command=[])
+    longer = replace(small("atari/breakout@42", observations=600), resume=str(tmp_path / "pixels"))
+    with pytest.raises(UsageError, match=r"--resume.*read images in another order"):
+        train(longer, tmp_path, command=[])
+    assert train(replace(small(observations=600), resume=str(tmp_path / "features")), tmp_path, command=[]).state == "finished"
+
+
+@pytest.mark.parametrize(
+    ("change", "environments"),
+    [({"fragment_environments": 4}, "seeded afresh"), ({"lag": 1}, "as they were"), ({"batch_size": 256}, "as they were")],
+)
+def test_a_resumed_run_keeps_environments_unless_they_are_grouped_otherwise(tmp_path, change, environments):
+    config = small(observations=600, epochs=1, mini_batch=None)
+    train(config, tmp_path / "run", command=[])
+    changed = replace(
+        config, rollout=replace(config.rollout, **change), budget=Budget(observations=1500), resume=str(tmp_path / "run")
+    )
+    outcome = train(changed, tmp_path, command=[])
+    record = read_run(tmp_path / "run")
+    assert outcome.observations == record.rows[-1]["observations"] >= 1500
+    assert [segment["environments"] for segment in record.manifest["segments"]] == ["new", environments]
+
+
+@pytest.mark.parametrize(
+    ("rollout", "update", "threads"),
+    [
+        ({}, {}, 8),
+        ({"actors": 4}, {}, 8),
+        ({"actors": 4, "lag": 1}, {}, 4),
+        ({"actors": 2, "actor_cpus": 2, "lag": 1}, {"learners": 2}, 2),
+        ({"actors": 4, "ray_address": "far:1"}, {"stream": True}, 8),
+        ({"actors": 16, "lag": 1}, {}, 1),
+        ({"lag": 1}, {}, 8),
+    ],
+)
+def test_the_learner_leaves_cores_to_actors_that_work_meanwhile(rollout, update, threads):
+    from rlscale.agents.session import _learner_threads
+
+    config = default_config(find_task("classic/cartpole"))
+    config = replace(config, rollout=replace(config.rollout, **rollout), update=replace(config.update, **update))
+    assert _learner_threads(config, cores=8) == threads
+
+
+def test_observations_and_steps_add_up(tmp_path):
+    """With one epoch and one step per iteration E = S·B, masked steps apart; with more, S counts every optimizer step."""
+    train(small(), tmp_path / "many", command=[])
+    one = replace(small(), update=replace(small().update, epochs=1, mini_batch=None))
+    train(one, tmp_path / "one", command=[])
+    for name, steps in (("many", 4), ("one", 1)):
+        rows = read_run(tmp_path / name).rows
+        assert [r["optimizer_steps"] for r in rows] == [steps * (i + 1) for i in range(len(rows))]
+        assert [r["observations"] for r in rows] == np.cumsum([r["batch_observations"] for r in rows]).tolist()
+        assert all(100 < r["batch_observations"] <= 128 for r in rows)
+        assert all(r["policy_lag"] == 0 for r in rows)
+        assert all(r["episodes"] > 0 or r["return_mean"] is None for r in rows)
+    for row in rows:  # every observation of the batch is in the joint statistic
+        assert sum(next(n for n in row["noise"] if n["head"] == "joint")["size"]) == row["batch_observations"]
+
+
+def test_the_manifest_says_how_it_was_made(tmp_path):
+    config = small(observations=200)
+    train(config, tmp_path / "run", command=["rlscale", "train", "x"])
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert manifest["command"] == ["rlscale", "train", "x"]
+    assert config_from_dict(manifest["config"]) == config
+    assert config_from_dict(json.loads(json.dumps(config_to_dict(config)))) == config
+    assert manifest["seed"] == 0
+    assert manifest["machine"]["cores"] >= 1
+    assert manifest["versions"]["torch"]
+    assert manifest["state"] == "finished"
+
+
+def test_a_failing_run_says_why(tmp_path):
+    def fail(row, noise):
+        raise RuntimeError("disk on fire")
+
+    with pytest.raises(RuntimeError, match="disk on fire"):
+        train(small(), tmp_path / "run", command=[], on_iteration=fail)
+    record = read_run(tmp_path / "run")
+    assert (record.state, record.manifest["reason"]) == ("failed", "RuntimeError: disk on fire")
+    assert len(record.rows) == 1
+
+
+def test_snapshots_lie_on_a_geometric_grid(tmp_path):
+    config = small(observations=4000, recording=Recording(snapshot_growth=1.5))
+    config = replace(config, update=replace(config.update, epochs=1, mini_batch=None))
+    train(config, tmp_path / "run", command=[])
+    steps = sorted(int(path.stem) for path in (tmp_path / "run" / "snapshots").iterdir())
+    assert steps[:5] == [1, 2, 3, 4, 6]
+    assert all(b <= max(a + 1, int(1.5 * a)) for a, b in itertools.pairwise(steps))
+    assert np.load(tmp_path / "run" / "snapshots" / "0000000002.npy").dtype == np.float32
+
+
+def test_snapshots_of_a_resumed_run_stay_on_their_grid(tmp_path):
+    config = small(observations=4000, recording=Recording(snapshot_growth=1.5))
+    config = replace(config, update=replace(config.update, epochs=1, mini_batch=None))
+    train(config, tmp_path / "whole", command=[])
+    train(replace(config, budget=Budget(observations=1000)), tmp_path / "parts", command=[])
+    train(replace(config, resume=str(tmp_path / "parts")), tmp_path, command=[])
+    one, other = (sorted(path.name for path in (tmp_path / name / "snapshots").iterdir()) for name in ("whole", "parts"))
+    assert one == other
+
+
+def test_one_step_fragments_of_nothing_but_resets_are_passed_over(tmp_path):
+    """Untrained acrobots are all cut short at step 500: the next fragment of one step observes nothing."""
+    config = small("classic/acrobot", observations=8 * 520)
+    config = replace(
+        config, rollout=replace(config.rollout, rollout_length=1), update=replace(config.update, epochs=1, mini_batch=None)
+    )
+    train(config, tmp_path / "run", command=[])
+    rows = read_run(tmp_path / "run").rows
+    assert all(row["batch_observations"] > 0 for row in rows)
+    assert all(np.isfinite(row["joint_loss"]) for row in rows)
+
+
+def test_tensorboard_events(tmp_path):
+    from tensorboardX.proto import event_pb2
+
+    train(replace(small(observations=500), recording=Recording(tensorboard=True)), tmp_path / "run", command=[])
+    (path,) = (tmp_path / "run" / "tensorboard").iterdir()
+    data, names = path.read_bytes(), set()
+    while data:
+        length = int.from_bytes(data[:8], "little")
+        event = event_pb2.Event.FromString(data[12 : 12 + length])
+        names |= {value.tag for value in event.summary.value}
+        data = data[12 + length + 4 :]
+    assert {"charts/episodic_return", "losses/value_loss", "charts/SPS", "noise/policy/trace_cov"} <= names
+
+
+def test_cartpole_is_learned(tmp_path):
+    """A mean return of 400 over 100 episodes well within 300,000 observations; results/ holds three seeds."""
+    config = default_config(find_task("classic/cartpole"))
+    noise = NoiseSettings(joint_noise_period=0, policy_noise_period=0, value_noise_period=0, entropy_noise_period=0)
+    config = replace(config, budget=Budget(observations=300_000), noise=noise)
+    best = 0.0
+
+    def watch(row, noise):
+        nonlocal best
+        recent.extend([row["return_mean"]] * row["episodes"])
+        best = max(best, float(np.mean(recent[-100:]))) if len(recent) >= 100 else best
+        if best >= 400:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    recent: list[float] = []
+    train(config, tmp_path / "run", command=[], on_iteration=watch)
+    assert best >= 400
+
+
+# --- what a run refuses to go on with ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "cartpole"
+    train(small(observations=300), folder, command=[])
+    return folder
+
+
+def test_another_task(finished):
+    with pytest.raises(UsageError, match=r"of task classic/cartpole, not classic/acrobot"):
+        train(replace(small("classic/acrobot"), resume=str(finished)), finished, command=[])
+
+
+def test_a_changed_size(finished):
+    config = small(observations=600)
+    changed = replace(config, rollout=replace(config.rollout, environments=16), resume=str(finished))
+    with pytest.raises(UsageError, match="--environments"):
+        train(changed, finished, command=[])
+
+
+def test_a_truncated_checkpoint_loses_nothing(finished, tmp_path):
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(finished, copy)
+    checkpoint = copy / "checkpoint.pt"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-100])
+    before = {path.name: path.read_bytes() for path in copy.iterdir() if path.is_file()}
+    with pytest.raises(UsageError, match="truncated or damaged"):
+        train(replace(small(observations=600), resume=str(copy)), copy, command=[])
+    assert {path.name: path.read_bytes() for path in copy.iterdir() if path.is_file()} == before

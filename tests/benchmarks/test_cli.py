@@ -1,0 +1,177 @@
+"""The command as a person meets it: real processes, what they print, what they answer to wrong input."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+COMMAND = [sys.executable, "-m", "rlscale"]
+QUICK = ["--environments", "8", "--rollout-length", "16", "--epochs", "1", "--mini-batch", "None", "--observations", "256"]
+
+
+def rlscale(*words, cwd, **options):
+    return subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, cwd=cwd, timeout=120, **options)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli")
+    done = rlscale("train", "classic/cartpole", *QUICK, "--run", "first", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder / "first"
+
+
+def assert_refused(done, field, mend):
+    """Exit code 2 and one clear line that names the field and the mend."""
+    assert done.returncode == 2, done
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith(f"rlscale: {field}: "), lines[0]
+    assert mend in lines[0]
+    assert "Traceback" not in done.stderr
+
+
+TRAIN = ("train", "classic/cartpole")
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "mend"),
+    [
+        (("trian",), "COMMAND", "train, workers, bench, report or tasks"),
+        ((*TRAIN, "--lr-rule", "cubic"), "--lr-rule", "Use one of 'constant', 'sqrt'"),
+        (("train",), "TASK", "rlscale train atari/pong"),
+        (("train", "--epochs", "3"), "TASK", "rlscale train atari/pong"),
+        (("train", "atari/pnog"), "TASK", "atari/pong"),
+        ((*TRAIN, "--environments", "8", "--actors", "3"), "--environments", "6"),
+        ((*TRAIN, "--mini-batch", "100"), "--mini-batch", "Use for example 128"),
+        ((*TRAIN, "--mini-batch", "64", "--rollout-length", "48", "--shuffle", "environments"), "--mini-batch", "multiple of 48"),
+        ((*TRAIN, "--environments", "0"), "--environments", "above zero"),
+        ((*TRAIN, "--observations", "-5"), "--observations", "above zero"),
+        ((*TRAIN, "--learning-rate", "nan"), "--learning-rate", "above zero"),
+        ((*TRAIN, "--actors", "-1"), "--actors", "zero or more"),
+        ((*TRAIN, "--blocks", "1"), "--blocks", "at least 2"),
+        ((*TRAIN, "--discount", "1.5"), "--discount", "0.99"),
+        ((*TRAIN, "--snapshot-growth", "0.5"), "--snapshot-growth", "1.06"),
+        ((*TRAIN, "--observations", "None"), "--observations", "--seconds"),
+        ((*TRAIN, "--epoch", "3"), "--epoch", "--epochs"),
+        ((*TRAIN, "--no-such-thing"), "--no-such-thing", "--help"),
+        ((*TRAIN, "--epochs", "many"), "--epochs", "--help"),
+        ((*TRAIN, "--chunk", "0"), "--chunk", "above zero"),
+        ((*TRAIN, "--optimizer", "sgd"), "--optimizer", "Use one of 'adam'"),
+        ((*TRAIN, "--network", "nature_cnn"), "--network", "mlp"),
+        ((*TRAIN, "--device", "cuda:7"), "--device", "--device cpu"),
+        ((*TRAIN, "--device", "abacus"), "--device", "cpu"),
+        ((*TRAIN, "--ray-address", "127.0.0.1:1"), "--ray-address", "--actors"),
+        ((*TRAIN, "--run", "/proc/rlscale/run"), "--run", "may write"),
+        ((*TRAIN, "--resume", "nowhere"), "--resume", "folder of a run"),
+        (("report",), "RUN", "rlscale report"),
+        (("report", "nowhere"), "RUN", "folder of a run"),
+        (("tasks", "zzz"), "WORD", "lists all"),
+    ],
+)
+def test_bad_input(tmp_path, words, field, mend):
+    done = rlscale(*words, cwd=tmp_path)
+    assert_refused(done, field, mend)
+    assert done.stdout == ""  # nothing is announced that will not be
+    assert list(tmp_path.iterdir()) == []  # nothing half-made is left behind
+
+
+def test_an_existing_run(run):
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    assert_refused(rlscale("train", "classic/cartpole", "--run", "first", cwd=run.parent), "--run", "--resume first")
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+
+
+def test_another_tasks_checkpoint(run):
+    assert_refused(
+        rlscale("train", "classic/acrobot", "--resume", "first", cwd=run.parent), "--resume", "rlscale train classic/cartpole"
+    )
+
+
+def test_a_ray_address_that_does_not_answer(tmp_path):
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{s.getsockname()[1]}"
+    done = rlscale(*TRAIN, "--actors", "1", "--ray-address", address, cwd=tmp_path)
+    assert_refused(done, "--ray-address", "ray start --head")
+    assert list(tmp_path.rglob("*")) in ([], [tmp_path / "runs"])
+
+
+def test_what_a_run_prints_when_piped(run):
+    done = rlscale("train", "classic/cartpole", *QUICK, "--run", "second", cwd=run.parent)
+    assert "record in second" in done.stdout
+    assert re.search(r"finished after [0-9]+ observations and 3 optimizer steps", done.stdout)
+    assert "see it with: rlscale report second" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert done.stderr == ""
+
+
+def test_ctrl_c_closes_the_record_and_prints_how_to_go_on(tmp_path):
+    process = subprocess.Popen(
+        [*COMMAND, "train", "classic/cartpole", "--run", "mine"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    rows = tmp_path / "mine" / "iterations.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (rows.exists() and rows.stat().st_size > 1000):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "go on with:  rlscale train classic/cartpole --resume mine" in out
+    resumed = rlscale("train", "classic/cartpole", "--resume", "mine", "--seconds", "1", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "finished" in resumed.stdout
+
+
+def test_ray_actors_from_a_folder_that_shadows_our_packages(tmp_path):
+    """Users have folders called envs and agents; neither the command nor Ray's processes may pick them up."""
+    for name in ("envs", "agents", "benchmarks"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise RuntimeError('the wrong package')")
+    script = Path(sys.executable).parent / "rlscale"
+    words = [script, "train", "classic/cartpole", *QUICK, "--actors", "2", "--run", "mine"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_shadowed_package_is_named(tmp_path):
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "agents" / "__init__.py").write_text("")
+    done = rlscale("tasks", cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 2
+    assert f"another package named 'agents' ({tmp_path / 'agents'})" in done.stderr
+
+
+def test_a_users_own_environment(tmp_path):
+    """The example of docs/tasks.md, as written there, on Ray actors."""
+    text = (ROOT / "docs" / "tasks.md").read_text()
+    (tmp_path / "corridor.py").write_text(re.search(r"```python\n(# corridor\.py.*?)```", text, re.DOTALL).group(1))
+    done = rlscale("train", "corridor:make", *QUICK, "--actors", "1", "--run", "mine", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "finished" in done.stdout
+
+
+def test_tasks_and_help(tmp_path):
+    assert "atari/pong " in rlscale("tasks", cwd=tmp_path).stdout
+    assert rlscale("tasks", "classic", cwd=tmp_path).stdout.count("\n") == 2
+    assert "GPL-2.0" in rlscale("--help", cwd=tmp_path).stdout
+    shown = rlscale("train", "classic/cartpole", "--help", cwd=tmp_path)
+    assert shown.returncode == 0
+    assert "--policy-noise-period" in shown.stdout
+
+
+def test_report_writes_a_page(run):
+    done = rlscale("report", "first", "--out", "page.html", cwd=run.parent)
+    assert done.returncode == 0, done.stderr
+    assert (run.parent / "page.html").stat().st_size > 500_000

@@ -1,0 +1,12 @@
+"""What the benchmarks' tables print of many readings."""
+
+from rlscale.benchmarks.measurements.measuring import median_and_spread
+
+
+def test_the_median_and_the_middle_half():
+    assert median_and_spread([5.0, 1.0, 2.0, 4.0, 3.0]) == "3 [2, 4]"
+    assert median_and_spread([0.12345]) == "0.123 [0.123, 0.123]"
+
+
+def test_large_numbers_are_written_out():
+    assert median_and_spread([1234.5, 999.4, 20000.0]) == "1,234 [1,117, 10,617]"

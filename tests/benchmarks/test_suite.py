@@ -1,0 +1,104 @@
+"""`rlscale bench`: a planted change is found, none is not, and the real suite is measured, stopped, continued and compared."""
+
+import io
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from rlscale.benchmarks import suite
+from rlscale.benchmarks.bench.compare import compare_files, rate_ratio
+from rlscale.benchmarks.bench.suite import SUITE, VERSION, BenchOptions, actor_counts, run_bench
+from rlscale.errors import UsageError
+
+
+def test_a_ratio_and_its_interval():
+    """Twice as fast is 2; of ratios of equal rates 95% hold 1; a change of 20% is seen through 3%, not through 30%."""
+    assert rate_ratio([100, 100, 100], [200, 200, 200]).value == pytest.approx(2)
+    assert rate_ratio([100], [150]).interval is None
+    rng = np.random.default_rng(0)
+
+    def draw(middle, scatter, n=5):
+        return middle * np.exp(scatter * rng.normal(size=n))
+
+    held = seen = unseen = 0
+    for _ in range(200):
+        low, high = rate_ratio(draw(100, 0.1), draw(100, 0.2)).interval
+        held += low <= 1 <= high
+        seen += rate_ratio(draw(100, 0.03), draw(120, 0.03)).interval[0] > 1
+        low, high = rate_ratio(draw(100, 0.3), draw(120, 0.3)).interval
+        unseen += low <= 1 <= high
+    assert 182 <= held <= 199
+    assert seen >= 195
+    assert unseen >= 140
+
+
+def result(path, rates, **changes):
+    record = {"suite": SUITE, "version": VERSION, "nodes": [{"cpus": 2, "gpus": 0, "count": 1}]}
+    record |= {"cpus": 2, "commit": "abc", "precision": "float32", "rounds": [{"sampling": r, "learning": 50.0} for r in rates]}
+    path.write_text(json.dumps(record | changes))
+    return path
+
+
+def test_what_changed_is_said(tmp_path):
+    one = result(tmp_path / "a.json", [100, 101, 99, 100])
+    other = result(tmp_path / "b.json", [120, 121, 119, 120])
+    text = io.StringIO()
+    assert compare_files(one, other, Console(width=120, file=text)) == 0
+    lines = text.getvalue().splitlines()
+    (sampling,) = [line for line in lines if line.startswith(" ") and "sampling" in line]
+    assert "1.20" in sampling
+    assert "faster" in sampling
+    (learning,) = [line for line in lines if "learning" in line]
+    assert "within the noise" in learning
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("{}", "is no result"), ("[", "is no result"), ('{"rounds": []}', "is no result"), (None, "cannot read")],
+)
+def test_what_cannot_be_compared(tmp_path, content, message):
+    bad = tmp_path / "bad.json"
+    if content is not None:
+        bad.write_text(content)
+    with pytest.raises(UsageError, match=message):
+        compare_files(result(tmp_path / "a.json", [1.0]), bad, Console(quiet=True))
+    with pytest.raises(UsageError, match="Measure both with the same version"):
+        compare_files(result(tmp_path / "a.json", [1.0]), result(tmp_path / "c.json", [1.0], version=99), Console(quiet=True))
+
+
+def test_fleets_follow_the_nodes():
+    assert actor_counts(2, [{"cpus": 2, "count": 1}]) == [1, 2]
+    assert actor_counts(6, [{"cpus": 6, "count": 1}]) == [1, 2, 4, 6]
+    assert actor_counts(24, [{"cpus": 16, "count": 1}, {"cpus": 4, "count": 2}]) == [1, 2, 4, 8, 16, 20, 24]
+
+
+def test_the_suite_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    """The real command for one round on one CPU; then another one in the same file, and both compared with themselves."""
+    out = tmp_path / "here.json"
+    words = ["bench", "--cpus", "1", "--seconds", "0.1", "--out", str(out)]
+    command = [sys.executable, "-m", "rlscale", *words, "--rounds", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    first = json.loads(out.read_text())["rounds"]
+    assert len(first) == 1
+    assert {"sampling, 1 actor", "learning, one step", "end to end, 4 epochs, noise measured"} <= first[0].keys()
+    assert min(first[0].values()) > 0
+
+    second = {name: 1.1 * rate for name, rate in first[0].items()}
+    monkeypatch.setattr(suite, "measure_round", lambda *_: second)
+    said = io.StringIO()
+    options = BenchOptions(cpus=1, rounds=2, out=str(out))
+    assert run_bench(options, command, Console(file=said, width=150)) == 0
+    assert json.loads(out.read_text())["rounds"] == [first[0], second]
+    assert "holds 1 of 2 rounds already" in said.getvalue()
+    said = io.StringIO()
+    assert compare_files(out, out, Console(file=said, width=150)) == 0
+    assert said.getvalue().count("within the noise") == len(second)
+    record = json.loads(out.read_text())
+    out.write_text(json.dumps({**record, "cpus": 9}))
+    with pytest.raises(UsageError, match=r"--out: .*another machine's result"):
+        run_bench(options, command, Console(file=said))

@@ -1,0 +1,270 @@
+"""Sweeps as they run: killed at random moments, failing runs, workers that die, Ray and in process, and bad input."""
+
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from rich.console import Console
+
+from rlscale.benchmarks import sweep as sweep_module
+from rlscale.benchmarks.sweep.options import SweepOptions, make_plan
+from rlscale.benchmarks.sweep.run import Job, run_job, run_sweeps
+from rlscale.records.run import read_run
+from rlscale.records.sweep import Sweep, read_sweep
+
+QUICK = {
+    "tasks": ("classic/cartpole",),
+    "batch_sizes": "64,256",
+    "goals": (40.0, 60.0),
+    "rates": 3,
+    "seeds": 1,
+    "evaluation_episodes": 16,
+    "noise_batch": 64,
+}
+QUICK_WORDS = [
+    *("classic/cartpole", "--batch-sizes", "64,256", "--goals", "40", "60", "--rates", "3", "--seeds", "1"),
+    *("--evaluation-episodes", "16", "--noise-batch", "64"),
+]
+CLOCKS = ("seconds", "evaluation_seconds")  # what differs between two runs of the same trial
+
+
+def silent():
+    return Console(quiet=True)
+
+
+def without_clocks(results):
+    return {name: {key: value for key, value in r.items() if key not in CLOCKS} for name, r in results.items()}
+
+
+def rows_without_clocks(folder):
+    rows = read_run(folder).rows
+    return [{key: value for key, value in row.items() if "second" not in key} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """A quick sweep run in this process, without Ray."""
+    (folder,) = run_sweeps(SweepOptions(**QUICK, jobs=0, out=str(tmp_path_factory.mktemp("undisturbed"))), [], silent())
+    return read_sweep(folder)
+
+
+def test_a_sweep_leaves_a_result_and_a_run_record_for_every_trial(undisturbed):
+    plan = make_plan("classic/cartpole", SweepOptions(**QUICK))
+    trials = plan.trials(undisturbed.results)
+    assert set(undisturbed.results) == {t.id for t in trials}
+    assert plan.next_trials(undisturbed.results) == []
+    assert {r["state"] for r in undisturbed.results.values()} <= {"finished", "hopeless"}
+    for trial in trials:
+        result, run = undisturbed.results[trial.id], read_run(undisturbed.folder / "trials" / trial.id)
+        assert run.rows[-1]["optimizer_steps"] == result["optimizer_steps"]
+        assert run.rows[-1]["observations"] == result["observations"]
+        assert run.manifest["config"]["update"]["learning_rate"] == trial.learning_rate
+        assert run.manifest["config"]["update"]["epochs"] == 1
+        assert all(row["optimizer_steps"] == i + 1 for i, row in enumerate(run.rows)), "one optimizer step an iteration"
+        for goal in result["goals"]:
+            if goal["optimizer_steps"] is not None:
+                assert goal["optimizer_steps"] < result["optimizer_steps"]
+                assert goal["interval"][0] <= goal["optimizer_steps"] <= goal["interval"][1]
+                share = goal["observations"] / (goal["optimizer_steps"] * trial.batch_size)
+                assert 0.8 < share <= 1.0, "observations leave masked steps out"
+    assert any(r["noise_windows"] for r in undisturbed.results.values() if r["measures_noise"])
+    assert not any(r["noise_windows"] for r in undisturbed.results.values() if not r["measures_noise"])
+
+
+@pytest.mark.parametrize(("jobs", "kills"), [(0, 7), (2, 3)])
+def test_killed_at_random_moments_it_ends_as_if_it_had_not_been(undisturbed, tmp_path, jobs, kills):
+    command = [sys.executable, "-m", "rlscale", "sweep", *QUICK_WORDS, "--jobs", str(jobs), "--out", str(tmp_path)]
+    lines = tmp_path / "classic-cartpole" / "results.jsonl"
+    moments = random.Random(jobs)
+    before = b""
+    for _ in range(kills):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        waited = time.monotonic() + 60
+        manifest = tmp_path / "classic-cartpole" / "trials"
+        while process.poll() is None and time.monotonic() < waited and not any(manifest.glob("*/iterations.jsonl")):
+            time.sleep(0.05)
+        time.sleep(moments.uniform(0.0, 2.5))
+        kill_tree(process)
+        after = lines.read_bytes() if lines.exists() else b""
+        assert after.startswith(before.rpartition(b"\n")[0]), "a recorded result was changed"
+        before = after
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stderr
+    record = read_sweep(tmp_path / "classic-cartpole")
+    assert record.left_out == ()
+    whole = [json.loads(line)["id"] for line in lines.read_bytes().splitlines() if not line.endswith(b"\x18")]
+    assert len(whole) == len(set(whole)), "a finished run was repeated"
+    assert without_clocks(record.results) == without_clocks(undisturbed.results)
+    for name in record.results:
+        assert rows_without_clocks(record.folder / "trials" / name) == rows_without_clocks(undisturbed.folder / "trials" / name)
+
+
+def kill_tree(process):
+    """SIGKILL to the process and all its descendants, Ray's included."""
+    try:
+        family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+    except psutil.NoSuchProcess:
+        return
+    for member in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            member.kill()
+    process.wait()
+
+
+def test_on_ray_it_gives_the_same_results_as_in_process(undisturbed, tmp_path):
+    (folder,) = run_sweeps(SweepOptions(**QUICK, jobs=2, out=str(tmp_path)), [], silent())
+    assert without_clocks(read_sweep(folder).results) == without_clocks(undisturbed.results)
+
+
+def test_a_finished_sweep_is_left_as_it_is(undisturbed):
+    before = (undisturbed.folder / "results.jsonl").read_bytes()
+    run_sweeps(SweepOptions(**QUICK, jobs=0, out=str(undisturbed.folder.parent)), [], silent())
+    assert (undisturbed.folder / "results.jsonl").read_bytes() == before
+
+
+def test_one_runs_failure_does_not_end_the_sweep(tmp_path, monkeypatch):
+    plain = sweep_module.TrainingCourse
+
+    def course(config, **options):
+        if config.seed == 1:
+            raise RuntimeError("the seed that fails\nwith details")
+        return plain(config, **options)
+
+    monkeypatch.setattr(sweep_module, "TrainingCourse", course)
+    (folder,) = run_sweeps(SweepOptions(**{**QUICK, "seeds": 2}, jobs=0, out=str(tmp_path)), [], silent())
+    results = read_sweep(folder).results
+    lost = [r for r in results.values() if r["state"] == "failed"]
+    assert {r["seed"] for r in lost} == {1}
+    assert {r["reason"] for r in lost} == {"RuntimeError: the seed that fails"}
+    assert any(r["seed"] == 2 and r["state"] == "finished" for r in results.values())
+
+
+def test_a_run_whose_worker_dies_is_tried_again(tmp_path, monkeypatch):
+    deaths = tmp_path / "deaths"
+    deaths.mkdir()
+
+    class MortalWorker(sweep_module._TrialWorker):
+        """Dies in its first attempt at the run of the larger size's centre, and every time at another."""
+
+        def run(self, job: Job):
+            if job.trial.id == "b256-k+0-s0" and not (deaths / "once").exists():
+                (deaths / "once").touch()
+                os._exit(1)
+            if job.trial.id == "b256-k+2-s0":
+                os._exit(1)
+            return run_job(job)
+
+    monkeypatch.setattr(sweep_module, "_TrialWorker", MortalWorker)
+    (folder,) = run_sweeps(SweepOptions(**QUICK, jobs=2, out=str(tmp_path / "sweeps")), [], silent())
+    results = read_sweep(folder).results
+    assert results["b256-k+0-s0"]["state"] == "finished"
+    assert results["b256-k+2-s0"]["state"] == "failed"
+    assert "3 times" in results["b256-k+2-s0"]["reason"]
+
+
+def test_atari_runs_sample_with_rollout_actors(tmp_path):
+    options = SweepOptions(
+        tasks=("atari/pong@42",),
+        batch_sizes="256",
+        goals=(-20.9,),
+        rates=1,
+        seeds=1,
+        observations=2000,
+        evaluation_episodes=2,
+        network="small_cnn",
+        jobs=1,
+        out=str(tmp_path),
+    )
+    (folder,) = run_sweeps(options, [], silent())
+    record = read_sweep(folder)
+    assert record.plan["config"]["rollout"]["actors"] == 1
+    states = {r["state"]: r["reason"] for r in record.results.values()}
+    assert set(states) <= {"finished", "budget", "hopeless"}, states
+    assert read_run(folder / "trials" / "b256-k+0-s0").rows[0]["transfer_seconds"] > 0
+
+
+def rlscale(*words, folder):
+    return subprocess.run(
+        [sys.executable, "-m", "rlscale", *map(str, words)], capture_output=True, text=True, cwd=folder, timeout=120, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        ([], "TASK"),
+        (["classic/cartpol"], "TASK"),
+        (["classic/cartpole", "--batch-sizes", "100"], "--batch-sizes"),
+        (["classic/cartpole", "--goals", "200", "100"], "--goals"),
+        (["gym/MountainCar-v0"], "--goals"),
+        (["classic/cartpole", "--rates", "0"], "--rates"),
+        (["classic/cartpole", "--evaluation-episodes", "1"], "--evaluation-episodes"),
+        (["classic/cartpole", "--network", "nature_cnn"], "--network"),
+        (["classic/cartpole", "--out", "/proc/nothing"], "--out"),
+    ],
+)
+def test_bad_input_gets_one_line(words, field, tmp_path):
+    ended = rlscale("sweep", *words, folder=tmp_path)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"rlscale: {field}: ")
+    assert ended.stderr.count("\n") == 1
+    assert not (tmp_path / "sweeps").exists()
+
+
+def test_another_plan_does_not_touch_a_sweep_and_says_what_differs(undisturbed):
+    before = (undisturbed.folder / "results.jsonl").read_bytes()
+    ended = rlscale("sweep", *QUICK_WORDS, "--gae-lambda", "0.5", "--out", undisturbed.folder.parent, folder="/")
+    assert ended.returncode == 2
+    assert "another plan (config.update.gae_lambda)" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    assert (undisturbed.folder / "results.jsonl").read_bytes() == before
+
+
+def test_two_writers_are_kept_apart(undisturbed):
+    plan = make_plan("classic/cartpole", SweepOptions(**QUICK))
+    held = Sweep.open(undisturbed.folder, plan.to_dict(), {})
+    try:
+        ended = rlscale("sweep", *QUICK_WORDS, "--out", undisturbed.folder.parent, folder="/")
+    finally:
+        held.close()
+    assert ended.returncode == 2
+    assert "being written by another process" in ended.stderr
+
+
+def copy_of(record, folder):
+    """A sweep's folder without its runs, to be damaged."""
+    target = folder / "classic-cartpole"
+    target.mkdir()
+    for name in ("sweep.json", "results.jsonl"):
+        (target / name).write_bytes((record.folder / name).read_bytes())
+    return target
+
+
+def test_damaged_lines_are_left_out_and_named(undisturbed, tmp_path):
+    folder = copy_of(undisturbed, tmp_path)
+    lines = (folder / "results.jsonl").read_text().splitlines()
+    damaged = [lines[0], "{not json", lines[1], lines[1], json.dumps({"id": "b64-k+0-s9"}), '{"id": 3'[:5] + "\x18"]
+    (folder / "results.jsonl").write_text("\n".join(damaged) + "\n" + lines[2][:40])
+    record = read_sweep(folder)
+    assert list(record.results) == [json.loads(line)["id"] for line in lines[:2]]
+    assert len(record.left_out) == 3
+    assert "line 2" in record.left_out[0]
+    assert "repeats" in record.left_out[1]
+    assert "lacks" in record.left_out[2]
+
+
+def test_a_sweep_goes_on_after_a_torn_line(undisturbed, tmp_path):
+    folder = copy_of(undisturbed, tmp_path)
+    content = (folder / "results.jsonl").read_bytes()
+    (folder / "results.jsonl").write_bytes(content[:-100])
+    run_sweeps(SweepOptions(**QUICK, jobs=0, out=str(tmp_path)), [], silent())
+    record = read_sweep(Path(folder))
+    assert record.left_out == ()
+    assert without_clocks(record.results) == without_clocks(undisturbed.results)

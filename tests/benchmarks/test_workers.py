@@ -1,0 +1,259 @@
+"""`rlscale workers`: readings that a planted law made give it back, the fleet that is recommended, the plan, the words."""
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from rlscale.agents.cluster.head_node import LostHeadError
+from rlscale.agents.config import check_config, default_config
+from rlscale.agents.session import Session
+from rlscale.benchmarks import workers
+from rlscale.benchmarks.cli import main
+from rlscale.benchmarks.options import parse_train
+from rlscale.benchmarks.workers.calibration import FleetReading, Shape, fit_fleet
+from rlscale.benchmarks.workers.plan import Known, choose, make_plan, parse_duration
+from rlscale.benchmarks.workers.recommendation import WorkersOptions, candidates, recommend, to_measure, train_command
+from rlscale.envs import find_task
+from rlscale.errors import UsageError
+from rlscale.frontier import fit
+from rlscale.report.plan_page import plan_figure, write_plan_page
+from rlscale.sizing.cost import LearnerTime, Price
+
+PONG = find_task("atari/pong")
+FIXED, PARALLEL = 2e-3, 5e-4  # of a step, and per environment of it, shared by threads
+
+
+def reading(shape: Shape, slowdown: float, rounds=4, message=0.01, noise=None) -> FleetReading:
+    """What a fleet of that law does; every fragment costs the learner's machine `message` seconds."""
+    seconds = 32 * (FIXED + shape.environments * PARALLEL / shape.threads) * slowdown
+    fragments = tuple((seconds * (1 if noise is None else noise()),) * shape.actors for _ in range(rounds))
+    walls = tuple(row[0] + message * shape.actors for row in fragments)
+    return FleetReading(shape, 32, walls, fragments, shape.actors * shape.environments * 32 * 7100)
+
+
+def readings(cpus=4, contention=0.1, **changes):
+    return [reading(s, 1 + contention * (s.actors - 1), **changes) for s in to_measure(PONG, cpus)]
+
+
+def test_a_planted_law_comes_back():
+    law = fit_fleet(readings(), rollout_length=128)
+    assert law.service.fixed == pytest.approx(FIXED, rel=1e-3)
+    assert law.service.parallel == pytest.approx(PARALLEL, rel=1e-3)
+    assert dict(law.slowdowns) == pytest.approx({1: 1.0, 2: 1.1, 3: 1.2, 4: 1.3})
+    assert law.seconds(4, 32) == pytest.approx(128 * (FIXED + 32 * PARALLEL) * 1.3 + 4 * 0.01, rel=1e-3)
+    assert law.seconds(2, 64, 2) == pytest.approx(128 * (FIXED + 64 * PARALLEL / 2) * 1.3 / 1.1 + 2 * 0.01, rel=1e-3)
+    assert law.rate(4, 32).value == pytest.approx(4 * 32 * 128 / law.seconds(4, 32))
+    assert law.observation_bytes == pytest.approx(7100)
+
+
+def test_more_actors_are_never_taken_to_make_each_faster():
+    """With 2 and 3 actors fragments come out faster than with 1, by chance. All three then count as one, by their fragments."""
+    off = {1: 1.05, 2: 1.0, 3: 0.97, 4: 1.2}
+    law = fit_fleet([reading(s, off.get(s.actors, 1.0)) for s in to_measure(PONG, 4)], 32)
+    assert [factor for _, factor in law.slowdowns[:3]] == [1.0, 1.0, 1.0]
+    usual = (1.05 + 2 * 1.0 + 3 * 0.97) / 6
+    assert law.slowdowns[3][1] == pytest.approx(1.2 / usual)
+
+
+def test_predictions_keep_what_they_promise():
+    """Readings that scatter by 3%: nine of ten fresh ones lie in the 95% interval, and not all in the 50% one."""
+    rng = np.random.default_rng(0)
+    inside = {0.95: 0, 0.5: 0}
+    shape = Shape(2, 1, 32)
+    for _ in range(40):
+        law = fit_fleet(readings(rounds=6, noise=lambda: np.exp(0.03 * rng.normal())), rollout_length=32)
+        fresh = reading(shape, 1.1, rounds=1, noise=lambda: np.exp(0.03 * rng.normal())).rates[0]
+        for confidence in inside:
+            low, high = law.rate(2, 32, confidence=confidence).interval
+            inside[confidence] += low <= fresh <= high
+    assert inside[0.95] >= 36
+    assert 8 <= inside[0.5] <= 32
+
+
+def test_few_fleets_are_measured_and_many_could_be_used():
+    for cpus in (1, 2, 4, 16, 64):
+        few, grid = to_measure(PONG, cpus), candidates(PONG, cpus)
+        assert set(few) <= set(grid)
+        assert all(s.actors * s.threads <= cpus for s in grid)
+        assert len(set(grid)) == len(grid) > len(few)
+        assert len(few) <= 17
+        assert {s.actors for s in few} >= {1, cpus}
+    assert len(to_measure(PONG, 2)) == 7
+
+
+@pytest.fixture(scope="module")
+def session():
+    return Session(default_config(PONG), PONG)
+
+
+def test_the_recommended_fleet(session):
+    """The best predicted rate, or nearly: with free workers all CPUs; with crowded ones fewer."""
+    options = WorkersOptions(task=PONG.id)
+    learner = LearnerTime(0.1, 0.0, 2e-4, 0.0)
+    grid = candidates(PONG, 4)
+    for contention, actors in ((0.0, 4), (2.0, 1)):
+        law = fit_fleet(readings(contention=contention, message=0.0), 128)
+        found = recommend(options, session.config, session, law, learner, 4000.0, grid)
+        rates = {s: law.rate(s.actors, s.environments, s.threads).value for s in grid}
+        assert rates[found.shape] >= 0.98 * max(rates.values())
+        total = found.shape.actors * found.shape.environments
+        assert all(rates[s] < 0.98 * max(rates.values()) for s in grid if s.actors * s.environments < total)
+        assert found.shape.actors * found.shape.threads >= actors
+        assert sum(found.shares.values()) == pytest.approx(1)
+        batch = total * 128
+        assert found.iteration.seconds == pytest.approx(batch / found.rate.value + learner.seconds(batch))
+        takes = {name: share * found.iteration.seconds for name, share in found.shares.items()}
+        assert takes["emulator"] == pytest.approx(found.shape.environments * 128 / (4000.0 * found.shape.threads))
+        assert takes["learner"] == pytest.approx(learner.seconds(batch))
+        alone = 128 * (FIXED + found.shape.environments * PARALLEL / found.shape.threads)
+        crowd = (1 + contention * (found.shape.actors * found.shape.threads - 1)) / (1 + contention * (found.shape.threads - 1))
+        assert takes["emulator"] + takes["inference"] == pytest.approx(alone * crowd, rel=1e-3)
+    config = parse_train(found.command[2:])
+    check_config(config)
+    assert (config.rollout.actors, config.rollout.actor_cpus) == (found.shape.actors, found.shape.threads)
+    assert config.rollout.environments == total
+
+
+@pytest.fixture(scope="module")
+def known():
+    task = find_task("minatar/breakout")
+    config = default_config(task)
+    config = replace(
+        config, update=replace(config.update, epochs=1, mini_batch=None, advantage_scale="running", entropy_coef=0.03)
+    )
+    config = replace(config, rollout=replace(config.rollout, rollout_length=16))
+    sizes = [128, 512, 2048, 8192]
+    return Known(config, 4.0, fit(sizes, [100 * (1 + 1000 / b) for b in sizes]), dict.fromkeys(sizes, 0.0123))
+
+
+def test_a_plan_and_the_choice_that_was_asked_for(known):
+    law = replace(fit_fleet(readings(), 16))
+    made = make_plan(known, law, LearnerTime(0.05, 0, 1e-4, 0), Price(1.0), cpus=4, lag=0)
+    assert {c.workers for c in made.choices} == {1, 2, 4}  # three do not divide the environments
+    assert {c.batch_size for c in made.choices} == set(known.rates)
+    fastest, cheapest = made.fastest(), made.cheapest()
+    assert choose(made, None, None, currency=True) == fastest
+    deadline = (fastest.seconds + cheapest.seconds) / 2
+    chosen = choose(made, deadline, None, currency=True)
+    assert chosen == made.cheapest(deadline)
+    assert choose(made, None, chosen.cost, currency=True) == made.fastest(chosen.cost)
+    words = train_command(WorkersOptions(task=known.config.task), known.config, Shape(chosen.workers, 1, 8), known, chosen)
+    config = parse_train(words[2:])
+    check_config(config)
+    u = config.update
+    assert (u.epochs, u.mini_batch, u.advantage_scale, u.entropy_coef, u.learning_rate) == (1, None, "running", 0.03, 0.0123)
+    assert config.rollout.rollout_length == 16
+    assert config.budget.observations == round(chosen.observations)
+
+
+def test_the_page_shows_every_choice(known, tmp_path):
+    made = make_plan(known, fit_fleet(readings(), 16), LearnerTime(0.05, 0, 1e-4, 0), Price(1.0), cpus=4, lag=0)
+    write_plan_page(tmp_path / "plan.html", "<task>", 4.0, made, currency=True)
+    text = (tmp_path / "plan.html").read_text()
+    assert "&lt;task&gt;: how many workers, to a mean return of 4" in text
+    points = plan_figure(made, currency=True).chart.to_dict()["layer"]
+    drawn = [len(layer["data"]["values"]) for layer in points]
+    assert drawn == [len(made.pareto), len(made.choices), len(made.pareto)]
+    assert f"<td>{made.pareto[0].workers}</td>" in text
+
+
+def test_what_no_plan_meets(known):
+    made = make_plan(known, fit_fleet(readings(), 16), LearnerTime(0.05, 0, 1e-4, 0), Price(1.0), cpus=4, lag=0)
+    with pytest.raises(UsageError, match=r"--deadline: no plan ends within 1 s: the fastest takes .* and costs"):
+        choose(made, 1.0, None, currency=True)
+    with pytest.raises(UsageError, match=r"--budget: no plan costs so little: the cheapest costs .* CPU hours and takes"):
+        choose(made, None, 1e-9, currency=False)
+    with pytest.raises(UsageError, match=r"no plan meets it and the budget"):
+        choose(made, made.fastest().seconds, 1e-9, currency=True)
+
+
+def test_times():
+    assert [parse_duration(text) for text in ("45s", "90min", "1.5h", "2 d", "3m")] == [45, 5400, 5400, 172800, 180]
+    for text in ("", "8", "h", "-1h", "0h", "8 weeks"):
+        with pytest.raises(UsageError, match="--deadline"):
+            parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--deadline", "1h"], "--deadline: how long a run takes follows from a sweep"),
+        (["--sweep", "nowhere"], "--sweep: "),
+        (["--cpus", "0"], "--cpus: 0 is not a positive number"),
+        (["--price-gpu-hour", "-1"], "--price-gpu-hour: -1.0 is not zero or more"),
+        (["--lag", "1"], "--lag: on this machine actors and learner share the same cores"),
+        (["--sweep", "results/minatar-breakout"], "is of minatar/breakout, not classic/cartpole"),
+        (["--sweep", "results/minatar-breakout", "--budget", "3"], "--budget: there is no price"),
+        (["--ray-address", "127.0.0.1:1"], "--ray-address: nothing answers"),
+    ],
+)
+def test_bad_input_is_one_line(words, message, capsys):
+    assert main(["workers", "classic/cartpole", *words]) == 2
+    said, problem = capsys.readouterr()
+    assert message in problem
+    assert problem.count("\n") == 1
+    assert said == ""
+
+
+def test_what_was_measured_before_a_stop_is_kept(tmp_path, monkeypatch, capsys):
+    """Ctrl-C, then a head that dies, then the rest: no fleet is measured twice. Another command begins afresh."""
+    stops = {2: KeyboardInterrupt(), 4: LostHeadError()}
+    begun, measured = [], []
+
+    def measure(config, task, session, shape, seconds):
+        begun.append(shape)
+        if len(begun) - 1 in stops:
+            raise stops[len(begun) - 1]
+        measured.append(shape)
+        return reading(shape, 1.0)
+
+    monkeypatch.setattr(workers, "measure_fleet", measure)
+    learning = {"batch_size": 512, "blocks": None, "seconds": [0.1, 0.1]}
+    planted = {"connect": None, "disconnect": None, "measure_emulator": 9e3, "sample_fragments": [], "measure_learner": learning}
+    for name, value in planted.items():
+        monkeypatch.setattr(workers, name, lambda *_, value=value: value)
+    words = ["workers", "classic/cartpole", "--cpus", "2", "--out", str(tmp_path)]
+    for code, problem in ((130, "interrupted"), (2, "the head of the Ray cluster does not answer any more")):
+        assert main(words) == code
+        go_on = f"Fleets that were measured are kept; go on with: rlscale {' '.join(words)}"
+        assert capsys.readouterr().err == f"rlscale: {problem}. {go_on}\n"
+    assert main(words) == 0
+    assert "3 of the fleets were measured before" in capsys.readouterr().out
+    shapes = to_measure(find_task("classic/cartpole"), 2)
+    assert measured == shapes
+    fleets = json.loads((tmp_path / "workers.json").read_text())["fleets"]
+    assert fleets == json.loads(json.dumps([asdict(reading(shape, 1.0)) for shape in shapes]))
+    assert not (tmp_path / "measured.json").exists()
+    assert main(words) == 0
+    assert measured == 2 * shapes  # what had ended is no part of the next measurement
+    stops[len(begun) + 2] = KeyboardInterrupt()
+    assert main(words) == 130
+    assert main([*words, "--seconds", "1"]) == 0
+    assert measured[-len(shapes) :] == shapes
+
+
+def test_a_newcomer_measures_and_pastes(tmp_path):
+    """The real command with its check; what it prints is typed again."""
+    words = ["workers", "classic/cartpole", "--cpus", "1", "--seconds", "0.2", "--validate", "--out", str(tmp_path / "here")]
+    done = subprocess.run([sys.executable, "-m", "rlscale", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Use " in done.stdout
+    assert "error of the prediction: median" in done.stdout
+    record = json.loads((tmp_path / "here" / "workers.json").read_text())
+    held_out = [row["shape"] for row in record["validation"]["rows"]]
+    assert held_out
+    assert not any(fleet["shape"] in held_out for fleet in record["fleets"])
+    best = record["validation"]["best_measured"]["rate"]
+    assert 0 < record["validation"]["recommended_of_best"] <= 1
+    assert best >= max(row["measured"] for row in record["validation"]["rows"])
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("run it:")]
+    pasted = line.removeprefix("run it:").split()
+    assert pasted[0] == "rlscale"
+    assert pasted == ["rlscale", *record["recommendation"]["command"][1:]]
+    run = [*pasted[1:], "--optimizer-steps", "1", "--run", str(tmp_path / "run")]
+    done = subprocess.run([sys.executable, "-m", "rlscale", *run], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

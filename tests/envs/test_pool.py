@@ -1,0 +1,226 @@
+"""EnvPool's environments through `PoolEnv`, against EnvPool's own arrays. Skipped where the extra `envpool` is not installed."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from rlscale.agents.rollout.worker import RolloutWorker, WorkerSettings
+from rlscale.envs import find_task
+from rlscale.envs.envpool import PoolEnv, list_pool_ids, pool_name, pool_spaces
+from rlscale.errors import UsageError
+
+RUNGS = ("football/1_vs_1_easy", "football/5_vs_5", "football/11_vs_11_easy_stochastic")
+
+
+@pytest.fixture
+def envpool():
+    return pytest.importorskip("envpool")
+
+
+def pool(name, num_envs, threads=1):
+    return PoolEnv(name, num_envs, threads=threads), pool_spaces(name)[2]
+
+
+def play(name, seeds, steps, threads=1, columns=slice(None)):
+    """Observations, rewards and flags under fixed random actions; `columns` picks whose actions."""
+    env, actions = pool(name, len(seeds), threads)
+    drawn = np.random.default_rng(0).integers(0, actions, (steps, 4))[:, columns]
+    history = [env.reset(np.array(seeds))]
+    for action in drawn[:, : len(seeds)]:
+        history.extend(env.step(action))
+    env.close()
+    return history
+
+
+def equal(first, second):
+    return all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "spaces"),
+    [
+        ("CartPole-v1", ((4,), "float32", 2)),
+        ("Catch-v0", ((50,), "float32", 3)),
+        ("Blackjack-v1", ((3,), "float32", 2)),
+        ("FrozenLake-v1", ((16,), "float32", 4)),
+        ("Play2048-v1", ((496,), "uint8", 4)),
+        ("Pong-v5", ((4, 84, 84), "uint8", 6)),
+        ("football/1_vs_1_easy", ((4, 72, 96), "uint8", 19)),
+    ],
+)
+def test_observations_are_what_the_task_says(envpool, name, spaces):
+    frame_shape, dtype, actions = spaces
+    assert pool_spaces(name) == spaces
+    env, _ = pool(name, 2)
+    observation = env.reset(np.array([0, 2**31 - 1]))
+    step = env.step(np.array([0, actions - 1]))
+    for seen in (observation, step.observation):
+        assert (seen.shape, seen.dtype) == ((2, *frame_shape), dtype)
+        assert seen.flags.c_contiguous
+        assert seen.flags.writeable
+    assert [array.dtype for array in step[1:]] == [np.float32, bool, bool, bool]
+    assert all(array.shape == (2,) for array in step[1:])
+    assert env.get_state() is None
+    with pytest.raises(NotImplementedError):
+        env.set_state({})
+    env.close()
+    env.close()
+
+
+@pytest.mark.parametrize(("name", "steps"), [("CartPole-v1", 60), ("Breakout-v5", 60), ("football/1_vs_1_easy", 40)])
+def test_an_environment_depends_on_its_own_seed_only(envpool, name, steps):
+    together = play(name, (9, 3), steps)
+    assert equal(together, play(name, (9, 3), steps, threads=2))
+    assert not equal(together, play(name, (10, 4), steps))
+    assert equal([array[1:2] for array in together], play(name, (3,), steps, columns=slice(1, 2)))
+
+
+def test_a_second_reset_starts_from_the_new_seeds(envpool):
+    env, _ = pool("CartPole-v1", 2)
+    first = env.reset(np.array([1, 2]))
+    env.step(np.array([0, 1]))
+    assert not np.array_equal(env.reset(np.array([3, 4])), first)
+    assert np.array_equal(env.reset(np.array([1, 2])), first)
+    env.close()
+
+
+def test_later_steps_leave_an_observation_alone(envpool):
+    for name in ("CartPole-v1", "Pong-v5"):
+        env, actions = pool(name, 2)
+        seen = [env.reset(np.array([1, 2]))]
+        copies = [seen[0].copy()]
+        for t in range(20):
+            seen.append(env.step(np.full(2, t % actions)).observation)
+            copies.append(seen[-1].copy())
+        assert equal(seen, copies)
+        env.close()
+
+
+@pytest.mark.parametrize(("name", "steps", "truncates"), [("CartPole-v1", 400, False), ("MountainCar-v0", 450, True)])
+def test_every_end_is_followed_by_one_masked_step(envpool, name, steps, truncates):
+    """The mask against ends counted here; CartPole's rewards count its steps, so that none of them is masked."""
+    env, actions = pool(name, 3)
+    env.reset(np.array([1, 2, 3]))
+    rng = np.random.default_rng(0)
+    before, ends, length = np.zeros(3, dtype=bool), 0, np.zeros(3)
+    for _ in range(steps):
+        step = env.step(rng.integers(0, actions, 3))
+        assert np.array_equal(step.reset, before)
+        assert (step.reward[step.reset] == 0).all()
+        assert (step.reward[~step.reset] != 0).all()
+        before = step.terminated | step.truncated
+        assert not (before & step.reset).any()
+        length = np.where(step.reset, 0, length + 1)
+        assert not step.truncated.any() or set(length[step.truncated]) == {200}
+        assert step.truncated.any() <= truncates
+        ends += before.sum()
+    assert ends >= (6 if truncates else 30)
+    env.close()
+
+
+def test_a_restart_leaves_the_others_alone(envpool):
+    alone, _ = pool("CartPole-v1", 3)
+    env, _ = pool("CartPole-v1", 3)
+    which, seeds = np.array([False, True, False]), np.array([1, 2, 3])
+    first = alone.reset(seeds)
+    assert np.array_equal(env.reset(seeds), first)
+    for t in range(5):
+        before = env.step(np.full(3, t % 2)).observation
+        expected = alone.step(np.full(3, t % 2)).observation
+    assert np.array_equal(env.restart(~np.ones(3, dtype=bool), seeds), before)
+    after = env.restart(which, seeds)
+    assert np.array_equal(after[~which], expected[~which])
+    assert (np.abs(after[which]) <= 0.05).all()
+    assert not np.array_equal(after[which], before[which])
+    step, other = env.step(np.zeros(3, dtype=np.int64)), alone.step(np.zeros(3, dtype=np.int64))
+    assert np.array_equal(step.observation[~which], other.observation[~which])
+    assert not step.reset.any()
+    env.close()
+    alone.close()
+
+
+@pytest.mark.parametrize(("name", "pool_id"), [("football/5_vs_5", "gfootball/5_vs_5-v1"), ("Breakout-v5", "Breakout-v5")])
+def test_images_have_their_channels_first(envpool, name, pool_id):
+    raw = envpool.make(pool_id, "gymnasium", num_envs=2, num_threads=1, seed=[7, 8])
+    env, actions = pool(name, 2)
+    theirs, ours = raw.reset()[0], env.reset(np.array([7, 8]))
+    rng = np.random.default_rng(0)
+    for t in range(20):
+        if name == "Breakout-v5":
+            assert np.array_equal(ours, theirs)
+        else:
+            assert theirs.shape[1:] == (72, 96, 4)
+            assert all(np.array_equal(ours[:, channel], theirs[..., channel]) for channel in range(4))
+            if t == 0:  # our team, theirs, the ball, the player we move: one pixel each
+                assert np.array_equal((ours > 0).sum(axis=(2, 3)), [[5, 5, 1, 1]] * 2)
+        action = rng.integers(0, actions, 2)
+        result = raw.step(action)
+        step = env.step(action)
+        theirs, ours = result[0], step.observation
+        assert equal(step[1:4], result[1:4])
+    raw.close()
+    env.close()
+
+
+def test_a_state_becomes_one_hot(envpool):
+    raw = envpool.make("Taxi-v3", "gymnasium", num_envs=3, num_threads=1, seed=[1, 2, 3])
+    env, actions = pool("Taxi-v3", 3)
+    theirs, ours = raw.reset()[0], env.reset(np.array([1, 2, 3]))
+    for t in range(10):
+        assert np.array_equal(ours.argmax(axis=1), theirs.reshape(-1))
+        assert (ours.sum(axis=1) == 1).all()
+        theirs, ours = raw.step(np.full(3, t % actions))[0], env.step(np.full(3, t % actions)).observation
+    env.close()
+
+
+def test_names(envpool):
+    names = list_pool_ids()
+    assert len(names) == len(set(names)) == len(envpool.list_all_envs())
+    assert {*RUNGS, "Pong-v5", "CartPole-v1", "phys2d/CartPole-v1"} <= set(names)
+    for rung in RUNGS:
+        assert pool_spaces(rung) == pool_spaces(f"g{rung}-v1") == ((4, 72, 96), "uint8", 19)
+        assert pool_name(f"g{rung}-v1") == rung
+    assert pool_name("Pong-v5") == "Pong-v5"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("pong", "pool/Pong-v5"),
+        ("CartPole-v9", "pool/CartPole-v1"),
+        ("football/1_vs_1_eazy", "pool/football/1_vs_1_easy"),
+        ("gfootball/5_vs_6-v1", "pool/football/5_vs_5"),
+        ("zzzzzzzz", "EnvPool's documentation"),
+        ("Pendulum-v1", "Box actions"),
+        ("MiniGrid-Empty-5x5-v0", "Dict observations"),
+        ("Chess-v1", "2 players"),
+        ("VizdoomCustom-v1", "cannot make"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_one_line(envpool, name, words):
+    with pytest.raises(UsageError) as caught:
+        pool_spaces(name)
+    assert caught.value.field == "TASK"
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("use", [list_pool_ids, lambda: pool_spaces("CartPole-v1"), lambda: pool_spaces(RUNGS[0])])
+def test_without_envpool_the_mend_is_its_installation(monkeypatch, use):
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    with pytest.raises(UsageError, match=r"Install it: pip install 'rlscale\[envpool\]'$") as caught:
+        use()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["pool/CartPole-v1", "pool/football/1_vs_1_easy"])
+def test_a_task_of_that_name_is_found_and_sampled(name):
+    pytest.importorskip("envpool")
+    task = find_task(name)
+    assert find_task(task.id) == task
+    worker = RolloutWorker(WorkerSettings(task, 2, 4, "mlp", False, 1, True, 3, 0), 0)
+    fragment = worker.sample(0)
+    assert fragment.frames.shape == (4, 2, *task.frame_shape)
+    assert fragment.frames.dtype == task.frame_dtype
+    worker.close()

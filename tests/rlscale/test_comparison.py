@@ -1,0 +1,293 @@
+"""From sweeps to rows: planted frontiers come out, the right runs are used, and what is left out is said."""
+
+import csv
+import importlib
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from planted import Planted, make_plan, read_again, write_sweep
+from run_records import make_run
+
+from rlscale.analysis.comparison import agreement_of, compare, to_csv, to_parquet
+from rlscale.analysis.predictions import geometric_mean, ratio
+from rlscale.analysis.sweep_runs import read_runs, size_runs
+from rlscale.errors import UsageError
+from rlscale.estimate import Estimate
+
+
+def row_of(record, goal=200.0):
+    return next(row for row in compare([record], []).rows if row.goal == goal)
+
+
+def test_a_planted_frontier_comes_out(tmp_path):
+    planted = Planted(b_crit=1440, s_min=50, predicted=0.5)
+    rows = compare([write_sweep(tmp_path / "s", planted)], []).rows
+    assert [row.goal for row in rows] == [50, 100, 200]
+    for j, row in enumerate(rows):
+        s_min, b_crit = planted.frontier(j, 3)
+        assert row.measured.value == pytest.approx(b_crit, rel=1e-3)
+        assert row.s_min.value == pytest.approx(s_min, rel=1e-3)
+        assert row.e_min.value == pytest.approx(s_min * b_crit, rel=1e-3)
+        assert row.predicted("policy", "cumulative").value == pytest.approx(0.5 * b_crit)
+        assert row.predicted("value", "goal").value == pytest.approx(0.1 * b_crit)
+        assert row.ratio("policy", "cumulative").value == pytest.approx(2, rel=1e-3)
+        assert row.prediction("policy", "cumulative").gain == pytest.approx(0.8)
+        assert row.prediction("policy", "start").gain is None
+        assert row.prediction_batch == 2048
+        assert row.batch_sizes == (32, 128, 512, 2048, 8192, 32768)
+        assert row.frontier.residual < 1e-3
+        assert not row.provisional
+        assert not row.same_runs
+    assert row.learning_rates == pytest.approx((make_plan().learning_rate(32, 0), make_plan().learning_rate(32768, 0)))
+
+
+def test_only_final_runs_at_the_chosen_rate_make_the_frontier(tmp_path):
+    def spoil(trial, result):
+        if trial.stage == "neighbour":
+            result["goals"] = [
+                {**goal, "optimizer_steps": 1.0, "observations": float(trial.batch_size)} for goal in result["goals"]
+            ]
+        return result
+
+    fair = row_of(write_sweep(tmp_path / "fair", Planted()))
+    spoilt = row_of(write_sweep(tmp_path / "spoilt", Planted(), change=spoil))
+    assert spoilt.measured == fair.measured
+    assert len(fair.frontier.points) == 6 * 3
+    assert {point.group for point in fair.frontier.points} == {1, 2, 3}
+
+
+def test_a_neighbour_that_was_faster_is_named_and_not_taken(tmp_path):
+    def quicker(trial, result):
+        if trial.stage == "neighbour" and trial.batch_size == 2048 and trial.rate_index > 0:
+            result["goals"] = [{**goal, "optimizer_steps": goal["optimizer_steps"] / 2} for goal in result["goals"]]
+        return result
+
+    comparison = compare([write_sweep(tmp_path / "quicker", Planted(), change=quicker)], [])
+    named = [note for note in comparison.notes if "beside the chosen" in note]
+    assert len(named) == 1
+    assert "batch size 2,048" in named[0]
+    fair = compare([write_sweep(tmp_path / "fair", Planted())], [])
+    assert not [note for note in fair.notes if "beside the chosen" in note]
+
+
+def test_a_run_that_missed_the_goal_enters_as_a_limit(tmp_path):
+    def miss(trial, result):
+        if trial.id == "b8192-k+0-s2":
+            last = {**result["goals"][-1], "optimizer_steps": None, "interval": None, "observations": None, "not_before": 40}
+            result = {**result, "state": "hopeless", "goals": [*result["goals"][:-1], last]}
+        return result
+
+    row = row_of(write_sweep(tmp_path / "s", Planted(), change=miss))
+    (missed,) = [point for point in row.frontier.points if point.censored]
+    assert (missed.batch_size, missed.observations, missed.group) == (8192, 40 * 8192, 2)
+    assert row.measured.value == pytest.approx(1440, rel=0.05)
+    assert any("1 of 18 points missed" in note for note in row.notes)
+
+
+def test_a_size_at_which_no_rate_reached_any_goal_is_one_limit(tmp_path):
+    record = write_sweep(tmp_path / "s", Planted(s_min=60, b_crit=2000), plan=make_plan(most_observations=700_000))
+    sizes, notes = size_runs(record, read_runs(record)[0])
+    assert [size.basis for size in sizes] == ["final"] * 5 + ["missed"]
+    ((run, steps, observations),) = sizes[-1].points(200.0)
+    assert math.isinf(steps)
+    assert observations == min(r.goals[200.0].not_before for r in sizes[-1].runs) * 32768
+    assert run.stage == "coarse"
+    assert not notes
+    row = row_of(record)
+    assert sum(point.censored for point in row.frontier.points) == 1
+    assert row.measured.value == pytest.approx(2000, rel=1e-2)
+
+
+def test_without_final_runs_the_best_rates_stand_in_and_it_is_said(tmp_path):
+    record = write_sweep(tmp_path / "s", Planted(), plan=make_plan(seeds=0))
+    row = row_of(record)
+    assert row.same_runs
+    assert len(row.frontier.points) == 6
+    assert row.measured.value == pytest.approx(1440, rel=1e-3)
+    assert row.predictions == ()
+    assert row.predicted("policy", "cumulative").value is None
+
+
+def test_an_unfinished_sweep_says_what_is_missing(tmp_path):
+    record = write_sweep(tmp_path / "s", Planted())
+    path = tmp_path / "s" / "results.jsonl"
+    gone = ("b32768-k+0-s3", *(f"b8192-k+0-s{seed}" for seed in (1, 2, 3)))
+    path.write_text("".join(line + "\n" for line in path.read_text().splitlines() if json.loads(line)["id"] not in gone))
+    comparison = compare([read_again(record)], [])
+    assert any("batch size 32,768: 2 of 3 final runs are there" in note for note in comparison.notes)
+    assert any("batch size 8,192 was left out: no final run of it is there" in note for note in comparison.notes)
+    assert comparison.rows[-1].batch_sizes == (32, 128, 512, 2048, 32768)
+    assert comparison.rows[-1].measured.value == pytest.approx(1440, rel=1e-3)
+
+
+def test_a_sweep_that_has_just_begun(tmp_path):
+    comparison = compare([write_sweep(tmp_path / "s", Planted(), most=7)], [])
+    assert comparison.rows[-1].same_runs
+    assert any("only 1 of 5 learning rates have been tried" in note for note in comparison.notes)
+    assert any("batch size 32 was left out: its learning rates have not all been tried" in note for note in comparison.notes)
+
+
+def test_a_best_rate_on_an_edge_is_provisional(tmp_path):
+    row = row_of(write_sweep(tmp_path / "s", Planted(best_rate=-14, curvature=0.01)))
+    assert row.provisional == (32, 128, 512, 2048, 8192, 32768)
+
+
+def test_one_branch_is_not_identifiable_and_the_limit_is_kept(tmp_path):
+    row = row_of(write_sweep(tmp_path / "s", Planted(b_crit=100_000, scatter=0.05), plan=make_plan(batch_sizes=(32, 128, 512))))
+    assert row.measured.value is None
+    assert "add a batch size" in row.measured.reason
+    assert row.measured.interval[0] > 100
+    assert row.ratio("policy", "cumulative").value is None
+
+
+def test_failed_runs_are_left_out_and_named(tmp_path):
+    def fail(trial, result):
+        if trial.id in ("b32-k+0-s1", "b2048-k+0-s3"):
+            return {**result, "state": "failed", "reason": "ValueError: boom", "goals": [], "noise": [], "noise_windows": []}
+        return result
+
+    comparison = compare([write_sweep(tmp_path / "s", Planted(), change=fail)], [])
+    assert any("2 runs failed and were left out" in note and "b32-k+0-s1: ValueError: boom" in note for note in comparison.notes)
+    assert comparison.rows[-1].measured.value == pytest.approx(1440, rel=1e-2)
+    assert len(comparison.rows[-1].frontier.points) == 16
+    assert comparison.rows[-1].prediction("policy", "cumulative").runs == 2
+
+
+def test_the_nearest_batch_size_predicts_where_the_planned_one_cannot(tmp_path):
+    def silent(trial, result):
+        return {**result, "noise": []} if trial.batch_size == 2048 else result
+
+    row = row_of(write_sweep(tmp_path / "s", Planted(), change=silent))
+    assert row.prediction_batch == 512
+    assert any("batch size 512" in note and "2,048" in note for note in row.notes)
+
+
+def test_a_goal_that_no_run_reached(tmp_path):
+    comparison = compare([write_sweep(tmp_path / "s", Planted(), plan=make_plan(most_observations=40_000))], [])
+    assert [row.measured.value is None for row in comparison.rows][-1]
+    assert comparison.rows[-1].frontier is None
+    assert any("no run reached goal 200" in note for note in comparison.notes)
+    assert comparison.rows[-1].learning_rates is None
+
+
+def test_an_open_interval_comes_back_from_json(tmp_path):
+    def open_ended(trial, result):
+        result["noise"] = [{**noise, "value": None, "interval": [500.0, None]} for noise in result["noise"]]
+        return result
+
+    row = row_of(write_sweep(tmp_path / "s", Planted(), change=open_ended))
+    prediction = row.prediction("policy", "cumulative")
+    assert prediction.scale.interval == (500, math.inf)
+    assert (prediction.resolved, prediction.runs) == (0, 3)
+
+
+def test_two_sweeps_of_one_task_are_kept_apart_and_are_one_task(tmp_path):
+    records = [write_sweep(tmp_path / name / "pong", Planted(), "atari/pong") for name in "ab"]
+    records.append(write_sweep(tmp_path / "other", Planted(), "atari/pong"))
+    comparison = compare(records, [])
+    names = list(dict.fromkeys(row.name for row in comparison.rows))
+    assert names == [f"atari/pong ({tmp_path / 'a' / 'pong'})", f"atari/pong ({tmp_path / 'b' / 'pong'})", "atari/pong (other)"]
+    found = agreement_of(comparison.rows, "policy", "cumulative")
+    assert (found.tasks, found.goals) == (1, 9)
+
+
+def test_damaged_results_are_left_out_and_the_rest_is_used(tmp_path):
+    record = write_sweep(tmp_path / "s", Planted())
+    path = tmp_path / "s" / "results.jsonl"
+    lines = path.read_text().splitlines()
+    broken = json.loads(lines[-1])
+    broken["goals"] = [{"goal": 50.0}]
+    path.write_text("\n".join([*lines[:10], "nonsense", *lines[10:-1], json.dumps(broken)]) + "\n")
+    comparison = compare([read_again(record)], [])
+    assert any("line 11" in note for note in comparison.notes)
+    assert any(f"the result of {broken['id']} cannot be understood" in note for note in comparison.notes)
+    assert comparison.rows[-1].measured.value == pytest.approx(1440, rel=1e-2)
+
+
+def test_nothing_to_compare(tmp_path):
+    empty = write_sweep(tmp_path / "s", Planted(), most=0)
+    with pytest.raises(UsageError, match=r"no result to compare.*no run of it has ended"):
+        compare([empty], [])
+
+
+def test_a_single_run_predicts_alone(tmp_path):
+    (row,) = compare([], [make_run(tmp_path / "run")]).rows
+    assert row.goal is None
+    assert row.measured.value is None
+    assert row.predicted("policy", "cumulative").value > 0
+    assert row.predicted("value", "cumulative").value is None
+    assert row.prediction_batch == 128
+    with pytest.raises(UsageError, match="no finished iteration"):
+        compare([], [make_run(tmp_path / "empty", iterations=0)])
+
+
+def test_the_mean_over_seeds():
+    def scale(value, low=0.9, high=1.2):
+        return Estimate(value, (low * value, high * value))
+
+    one = geometric_mean([scale(100.0)])
+    assert one.value == pytest.approx(100)
+    assert one.interval == pytest.approx((90, 120))
+    # Equal seeds: nothing but their own errors, which shrink with √n.
+    alike = geometric_mean([scale(100.0)] * 4)
+    assert alike.interval == pytest.approx((100 * math.exp(math.log(0.9) / 2), 100 * math.exp(math.log(1.2) / 2)))
+    # Seeds that differ by far more than their own errors: Student's t on their logarithms.
+    apart = geometric_mean([scale(10.0), scale(1000.0)])
+    assert apart.value == pytest.approx(100)
+    assert math.log(apart.interval[1] / 100) == pytest.approx(12.706 * math.log(10), rel=1e-3)
+    unresolved = Estimate(None, (40.0, math.inf), "noise")
+    partly = geometric_mean([scale(100.0), unresolved])
+    assert partly.value == pytest.approx(100)
+    assert partly.interval[1] == math.inf
+    nothing = geometric_mean([unresolved, replace(unresolved, interval=(70.0, math.inf))])
+    assert nothing.value is None
+    assert nothing.interval == (40, math.inf)
+
+
+def test_the_ratio_combines_both_intervals():
+    found = ratio(Estimate(200.0, (100.0, 400.0)), Estimate(100.0, (50.0, 100.0)))
+    assert found.value == 2
+    assert found.interval == pytest.approx((1.0, 2 * math.exp(math.hypot(math.log(2), math.log(2)))))
+    assert ratio(Estimate(2.0, (1.0, math.inf)), Estimate(1.0, (0.5, math.inf))).interval == (0, math.inf)
+    assert ratio(Estimate(None, None, "x"), Estimate(1.0, None)).value is None
+
+
+def test_csv_and_parquet_hold_the_same_figures(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    records = [write_sweep(tmp_path / "s", Planted(scatter=0.1))]
+    few = make_plan(batch_sizes=(32, 128, 512))
+    records.append(write_sweep(tmp_path / "t", Planted(b_crit=90_000, scatter=0.05), "atari/pong", few))
+    rows = compare(records, [make_run(tmp_path / "run")]).rows
+    to_csv(rows, tmp_path / "deep" / "table.csv")
+    to_parquet(rows, tmp_path / "table.parquet")
+    with (tmp_path / "deep" / "table.csv").open() as file:
+        text = list(csv.DictReader(file))
+    table = parquet.read_table(tmp_path / "table.parquet").to_pylist()
+    assert len(text) == len(table) == 7
+    for row, line, stored in zip(rows, text, table, strict=True):
+        assert list(line) == list(stored)
+        assert stored["b_crit"] == row.measured.value
+        for name, value in stored.items():
+            assert line[name] == ("" if value is None else str(value)), name
+    assert text[2]["b_crit_low"] == str(rows[2].measured.interval[0])
+    assert text[-2]["b_crit"] == ""
+    assert text[-2]["b_crit_high"] == "inf"
+    assert "add a batch size" in text[-2]["b_crit_reason"]
+
+
+def test_exports_that_cannot_be_made(tmp_path, monkeypatch):
+    rows = compare([], [make_run(tmp_path / "run")]).rows
+    blocked = tmp_path / "run" / "manifest.json" / "table"
+    with pytest.raises(UsageError, match="--csv"):
+        to_csv(rows, blocked)
+    with pytest.raises(UsageError, match="--parquet"):
+        to_parquet(rows, blocked)
+
+    def missing(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    with pytest.raises(UsageError, match=r"--parquet.*pip install 'rlscale\[parquet\]'"):
+        to_parquet(rows, tmp_path / "table.parquet")

@@ -1,0 +1,188 @@
+"""The comparison's page, pictures and command: every chart compiles, nothing is hidden, bad input is one line."""
+
+import json
+import math
+import re
+import shutil
+
+import pytest
+from planted import Planted, make_plan, write_sweep
+from rich.console import Console
+from run_records import charts_of, make_run
+
+from rlscale.analysis.comparison import compare
+from rlscale.benchmarks.commands.compare import CompareOptions, read_folders, run_compare
+from rlscale.errors import UsageError
+from rlscale.estimate import Estimate
+from rlscale.report.comparison_page import write_comparison
+from rlscale.report.ladder_charts import PAPER, ladder_figure, plan_figure
+from rlscale.report.sweep_charts import frontier_figure
+from rlscale.report.words import say, say_agreement, warnings
+
+RATES = {"observations_per_second": 20_000.0, "price_per_hour": 0.5}
+
+
+def several(folder):
+    """Sweeps of every kind: clean, provisional with missed runs, not identifiable, without final runs, barely begun."""
+    few = make_plan(batch_sizes=(32, 128, 512))
+    return [
+        write_sweep(folder / "a", Planted(scatter=0.1), "minatar/breakout"),
+        write_sweep(
+            folder / "b",
+            Planted(2000, 60, scatter=0.1, best_rate=-14, curvature=0.01),
+            "minatar/freeway",
+            make_plan(most_observations=900_000),
+        ),
+        write_sweep(folder / "c", Planted(90_000, scatter=0.05), "atari/pong", few),
+        write_sweep(folder / "d", Planted(700, scatter=0.1), "minatar/asterix", make_plan(seeds=0)),
+        write_sweep(folder / "e", Planted(300, 20, scatter=0.1), "classic/cartpole"),
+        write_sweep(folder / "f", Planted(), "minatar/seaquest", most=1),
+        write_sweep(folder / "g", Planted(), "minatar/space_invaders", make_plan(most_observations=64)),
+    ]
+
+
+def shown_text(page):
+    """What a person reads: no scripts, no style, no markup, ordinary spaces."""
+    text = re.sub(r"<(script|style)>.*?</\1>", "", page.read_text(), flags=re.DOTALL)
+    return re.sub(r"<[^>]+>", " ", text).replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_page_and_pictures_show_what_was_planted_and_what_was_left_out(tmp_path):
+    comparison = compare(several(tmp_path), [make_run(tmp_path / "run")], ["z has schema 9, this rlscale reads 1"])
+    page, figures = tmp_path / "out" / "page.html", tmp_path / "figures"
+    write_comparison(comparison, page, figures=figures, **RATES)
+    text = shown_text(page)
+    assert not re.search(r"@[A-Z]+@", text)
+    for row in comparison.rows:
+        assert row.name in text
+        if row.measured.value is not None:
+            assert str(row.measured) in text
+    assert "PROVISIONAL" in text
+    assert "NOT IDENTIFIABLE" in text
+    assert "RATES CHOSEN ON THE SAME RUNS" in text
+    for sentence in (*warnings(comparison.rows), *comparison.notes):
+        assert sentence.replace("&", "&amp;") in text
+    assert "z has schema 9" in text
+    assert "Over 3 tasks" in text  # breakout, freeway and cartpole have both figures
+    assert "evaluation steps" in text
+    assert "rlscale sweep minatar/breakout" in text
+    names = {path.name for path in figures.iterdir()}
+    assert {"frontier-minatar-breakout.png", "ladder-policy.svg", "plan.png", "rates-atari-pong.png"} <= names
+    assert len(names) == 2 * len(charts_of(page))
+    assert all(path.read_bytes()[:4] == (b"\x89PNG" if path.suffix == ".png" else b"<svg") for path in figures.iterdir())
+
+
+def test_the_page_needs_nothing_from_outside_and_trusts_no_text(tmp_path):
+    hostile = "<script>alert(1)</script> @BODY@"
+    record = write_sweep(tmp_path / "s", Planted(), hostile)
+    page = tmp_path / "page.html"
+    write_comparison(compare([record], []), page, **RATES)
+    text = page.read_text()
+    markup = re.sub(r"(<script>).*?(</script>)", r"\1\2", text, flags=re.DOTALL)
+    assert not re.search(r"<(?:script|link|img|iframe)[^>]*(?:src|href)\s*=\s*['\"](?!data:)", markup)
+    assert "<script>alert(1)" not in text
+    assert text.count("<h1>") == 1
+
+
+def test_the_frontier_shows_every_run_and_marks_the_missed(tmp_path):
+    record = write_sweep(tmp_path / "s", Planted(s_min=60, b_crit=2000), plan=make_plan(most_observations=700_000))
+    (sweep,) = compare([record], []).sweeps
+    layers = frontier_figure(sweep).chart.to_dict()["layer"]
+    by_mark = {layer["mark"]["type"] + layer["mark"].get("shape", ""): layer["data"]["values"] for layer in layers}
+    points = sum(len(row.frontier.points) for row in sweep.rows)
+    assert len(by_mark["circle"]) + len(by_mark["pointtriangle-up"]) == points
+    assert all(p["observations"] == pytest.approx(p["steps"] * p["batch"]) for p in by_mark["circle"])
+    last = next(p for p in by_mark["pointdiamond"] if p["goal"] == "goal 200")
+    assert last["steps"] == pytest.approx(2 * sweep.rows[-1].s_min.value)
+    assert last["observations"] == pytest.approx(2 * sweep.rows[-1].e_min.value)
+
+
+def test_the_ladder_clips_what_is_open_and_keeps_the_papers_values(tmp_path):
+    rows = compare(several(tmp_path), []).rows
+    layers = ladder_figure(rows, "policy").chart.to_dict()["layer"]
+    drawn = [p for layer in layers for p in layer["data"]["values"]]
+    assert {p["task"] for p in drawn if "x1" in p and "goal" not in p} == {task for task, *_ in PAPER}
+    assert {p["task"] for p in drawn if p.get("mark") == "above"} == {"atari/pong"}
+    assert all(math.isfinite(p[end]) for p in drawn if "x1" in p for end in ("x1", "x2", "y1", "y2"))
+    assert ladder_figure(compare([], [make_run(tmp_path / "run")]).rows, "policy") is None
+
+
+def test_the_plan_is_the_frontier_in_hours_and_money(tmp_path):
+    (sweep,) = compare([write_sweep(tmp_path / "s", Planted(1440, 50))], []).sweeps
+    figure = plan_figure([sweep], observations_per_second=100.0, price_per_hour=3.0)
+    points = {p["batch"]: p for layer in figure.chart.to_dict()["layer"] for p in layer["data"]["values"] if p["kind"] == "size"}
+    for batch, point in points.items():
+        steps = 50 * (1 + 1440 / batch)
+        assert point["machines"] == batch / 32
+        assert point["seconds"] == pytest.approx(steps * 32 / 100, rel=1e-3)
+        assert point["cost"] == pytest.approx(point["machines"] * point["seconds"] / 3600 * 3, rel=1e-6)
+    coarser = plan_figure([sweep], observations_per_second=100.0, price_per_hour=3.0, reference_batch=512)
+    sizes = [p["batch"] for layer in coarser.chart.to_dict()["layer"] for p in layer["data"]["values"] if p["kind"] == "size"]
+    assert min(sizes) == 512
+
+
+def test_agreement_is_not_claimed_for_few_tasks(tmp_path):
+    rows = compare([write_sweep(tmp_path / "s", Planted(predicted=0.5))], []).rows
+    assert say_agreement(rows).startswith("Over 1 task (3 goals), B_crit is 2.00 times the policy noise scale")
+    assert "cannot be said with fewer than 3 tasks" in say_agreement(rows)
+    assert "Nothing can be said" in say_agreement(compare([], [make_run(tmp_path / "run")]).rows)
+
+
+def test_limits_are_said():
+    assert say(Estimate(None, (0.0, 50.0), "x")) == "not resolved, below 50.0"
+    assert say(Estimate(None, (50.0, math.inf), "x"), "unknown") == "unknown, above 50.0"
+    assert say(Estimate(None, (0.0, math.inf), "x")) == "not resolved"
+    assert say(Estimate(10.0, (5.0, math.inf))) == "10.0 [5.00, ∞]"
+
+
+def test_the_command_uses_the_good_and_says_what_was_left_out(tmp_path, capsys):
+    write_sweep(tmp_path / "good", Planted(scatter=0.1))
+    shutil.copytree(tmp_path / "good", tmp_path / "old")
+    manifest = json.loads((tmp_path / "old" / "sweep.json").read_text())
+    (tmp_path / "old" / "sweep.json").write_text(json.dumps({**manifest, "schema": 99}))
+    with (tmp_path / "good" / "results.jsonl").open("a") as file:
+        file.write("nonsense\n")
+    make_run(tmp_path / "run")
+    options = CompareOptions(
+        folders=tuple(str(tmp_path / name) for name in ("good", "old", "run", "good")),
+        out=str(tmp_path / "page.html"),
+        csv=str(tmp_path / "t.csv"),
+    )
+    assert run_compare(options, Console(width=120)) == 0
+    printed = capsys.readouterr().out
+    (b_crit,) = re.findall(r"^200\.0,|classic/cartpole,classic/cartpole,[^,]*,200\.0,([\d.]+)", (tmp_path / "t.csv").read_text())
+    assert float(b_crit) == pytest.approx(1440, rel=0.5)
+    assert str(Estimate(float(b_crit), None)) in printed
+    assert "schema 99" in printed
+    assert "is damaged and was left out" in printed
+    assert "schema 99" in shown_text(tmp_path / "page.html")
+    with pytest.raises(UsageError, match="schema 99"):
+        read_folders([str(tmp_path / "old")])
+
+
+@pytest.mark.parametrize(
+    ("folders", "complaint"),
+    [((), "no sweep and no run was named"), (("nowhere",), "does not exist"), (("empty",), "holds neither a sweep nor a run")],
+)
+def test_bad_folders(tmp_path, monkeypatch, folders, complaint):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match=complaint) as error:
+        run_compare(CompareOptions(folders=folders))
+    assert "\n" not in str(error.value)
+
+
+def test_other_bad_input(tmp_path):
+    write_sweep(tmp_path / "empty", Planted(), most=0)
+    write_sweep(tmp_path / "s", Planted())
+    with pytest.raises(UsageError, match="no result to compare"):
+        run_compare(CompareOptions(folders=(str(tmp_path / "empty"),)))
+    for change in ({"price_per_hour": 0.0}, {"observations_per_second": math.nan}, {"out": None, "figures": "x"}):
+        with pytest.raises(UsageError):
+            run_compare(CompareOptions(folders=(str(tmp_path / "s"),), **change))
+    comparison = compare([write_sweep(tmp_path / "t", Planted())], [])
+    blocked = tmp_path / "s" / "sweep.json" / "x"
+    with pytest.raises(UsageError, match="--out"):
+        write_comparison(comparison, blocked, **RATES)
+    with pytest.raises(UsageError, match="--figures"):
+        write_comparison(comparison, tmp_path / "page.html", figures=blocked, **RATES)

@@ -1,0 +1,126 @@
+"""The page: self-contained, true to the record, and honest about what is not resolved."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import vl_convert
+from run_records import charts_of, make_run
+
+from rlscale.analysis.summary import noise_over_run, noise_windows, returns, time_shares
+from rlscale.errors import UsageError
+from rlscale.estimate import Estimate, format_quantity
+from rlscale.noise import pool
+from rlscale.report.run_charts import noise_chart, return_chart
+from rlscale.report.run_page import write_report
+
+
+def test_the_page_needs_nothing_from_outside_and_trusts_no_text(tmp_path):
+    page = tmp_path / "page.html"
+    write_report([make_run(tmp_path / "run")], page)
+    text = page.read_text()
+    markup = re.sub(r"(<script>).*?(</script>)", r"\1\2", text, flags=re.DOTALL)
+    outside = [
+        tag
+        for tag in re.findall(r"<(?:script|link|img|iframe)[^>]*>", markup)
+        if re.search(r"(?:src|href)\s*=\s*['\"](?!data:)", tag)
+    ]
+    assert outside == []
+    assert "<script>alert(1)" not in text
+    assert "&lt;b&gt;" in text
+    assert "@" not in re.sub(r"<script>.*?</script>|<style>.*?</style>", "", text, flags=re.DOTALL)
+
+
+def test_windows_pool_the_stored_statistics(tmp_path):
+    record = make_run(tmp_path / "run")
+    windows = noise_windows(record, "policy", "rollout")
+    assert [w.updates for w in windows] == [8] * 5
+    first = [statistics for _, statistics in record.noise("policy")[:8]]
+    assert windows[0].noise == pool(first)
+    assert windows[0].observations == np.mean([128 * (i + 1) for i in range(8)])
+    assert noise_over_run(record, "policy", "rollout").updates == 40
+    assert noise_over_run(record, "value", "rollout") is None
+
+
+def test_resolved_and_not_resolved_are_drawn_differently(tmp_path):
+    for resolved in (True, False):
+        page = tmp_path / f"{resolved}.html"
+        write_report([make_run(tmp_path / f"run-{resolved}", signal=0.8 * resolved)], page)
+        noise = next(c for c in charts_of(page) if "noise scale" in json.dumps(c) and "layer" in c)
+        marks = {layer["mark"]["type"] for layer in noise["layer"]}
+        assert marks == ({"area", "line", "rule"} if resolved else {"rule", "point"})
+        assert '"type": "log"' in json.dumps(noise)
+        assert ("not resolved" in page.read_text().split("<script>")[0].split("class='note'")[0]) != resolved
+
+
+def test_axes_are_labelled_number_by_number(tmp_path):
+    record = make_run(tmp_path / "run", signal=8)
+    labels = re.findall(r">([^<>]+)</text>", vl_convert.vegalite_to_svg(return_chart([record], ["run"]).to_dict()))
+    assert {"0", "1k", "5k"} <= set(labels)
+    assert "0k" not in labels
+    labels = re.findall(r">([^<>]+)</text>", vl_convert.vegalite_to_svg(noise_chart(record).to_dict()))
+    assert {"0.1", "1"} <= set(labels)
+
+
+def test_returns_are_means_over_a_hundred_episodes(tmp_path):
+    points = returns(make_run(tmp_path / "run"))
+    assert points[0]["return"] == 0
+    assert points[-1]["episodes"] == 102
+    assert points[-1]["return"] == pytest.approx(np.mean(np.arange(6, 40)))
+
+
+def test_time_shares_add_up(tmp_path):
+    shares = time_shares(make_run(tmp_path / "run"))
+    assert shares == pytest.approx({"sampling": 20, "transfer": 4, "learning": 36, "noise": 4})
+
+
+def test_several_runs_and_a_run_without_episodes(tmp_path):
+    page = tmp_path / "page.html"
+    write_report([make_run(tmp_path / "a"), make_run(tmp_path / "b", episodes=0)], page)
+    assert "2 runs" in page.read_text()
+    assert len(charts_of(page)) == 2 + 2 * 3
+
+
+def test_an_empty_run_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="no finished iteration"):
+        write_report([make_run(tmp_path / "run", iterations=0)], tmp_path / "page.html")
+
+
+def test_a_page_that_cannot_be_written(tmp_path):
+    record = make_run(tmp_path / "run")
+    with pytest.raises(UsageError, match="--out"):
+        write_report([record], tmp_path / "run" / "manifest.json" / "page.html")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (0.01234, "0.0123"),
+        (4.5678, "4.57"),
+        (1234.5, "1,230"),
+        (9.999, "10.00"),
+        (-45678, "-45,700"),
+        (float("inf"), "∞"),
+    ],
+)
+def test_quantities(value, text):
+    assert format_quantity(value) == text
+
+
+def test_estimates_read_well():
+    assert str(Estimate(1234.0, (900.0, 1800.0))) == "1,230 [900, 1,800]"
+    assert str(Estimate(None, (512.0, float("inf")), "noise")) == "not resolved, above 512"
+    assert str(Estimate(None, None, "no data")) == "not resolved"
+    with pytest.raises(ValueError, match="either a value or the reason"):
+        Estimate(None, None)
+
+
+@pytest.mark.parametrize(("transfer", "rate"), [(0.1, 128 / 1.6), (None, 128 / 2.0)])
+def test_where_sampling_and_learning_overlap_the_whole_is_not_the_sum_of_its_parts(tmp_path, transfer, rate):
+    """A row's parts take 0.5 + 0.1 + 1 seconds, the iteration 2."""
+    page = tmp_path / "page.html"
+    write_report([make_run(tmp_path / "run", transfer=transfer)], page)
+    points = [point for chart in charts_of(page) for point in chart.get("data", {}).get("values", []) if "rate" in point]
+    assert {round(p["rate"], 6) for p in points if p["part"] == "end to end"} == {round(rate, 6)}

@@ -1,0 +1,172 @@
+"""Records: nothing is overwritten, nothing torn is believed, nothing good is lost."""
+
+import gzip
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlscale.errors import UsageError
+from rlscale.noise import BlockStatistics
+from rlscale.records.run import Run, pack_statistics, read_run, unpack_statistics
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = Run.create(tmp_path / "some" / "run", {"task": {"id": "t"}, "segments": []})
+    yield run
+    run.close()
+
+
+def row(iteration, **more):
+    return {"iteration": iteration, "observations": 10 * (iteration + 1), **more}
+
+
+def test_rows_come_back(run):
+    rows = [row(0, figure=0.1, missing=None), row(1, noise=[{"head": "joint"}])]
+    for r in rows:
+        run.append(r)
+    record = read_run(run.folder)
+    assert rows == record.rows
+    assert record.name == "run"
+    assert np.array_equal(record.column("observations"), [10, 20])
+    assert math.isnan(record.column("missing")[0])
+
+
+def test_a_published_record_may_be_compressed(run):
+    run.append(row(0))
+    path = run.folder / "iterations.jsonl"
+    (run.folder / "iterations.jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    assert read_run(run.folder).rows == [row(0)]
+
+
+def test_what_is_not_finite_becomes_null_and_stays_readable(run):
+    run.append(row(0, a=math.nan, b=math.inf, c=[1.0, -math.inf]))
+    text = (run.folder / "iterations.jsonl").read_text()
+    assert json.loads(text, parse_constant=lambda word: pytest.fail(word)) == row(0, a=None, b=None, c=[1.0, None])
+
+
+def test_a_torn_last_line_is_passed_over(run):
+    run.append(row(0))
+    with (run.folder / "iterations.jsonl").open("a") as file:
+        file.write('{"iteration": 1, "observ')
+    record = read_run(run.folder)
+    assert [r["iteration"] for r in record.rows] == [0]
+    assert record.torn == len('{"iteration": 1, "observ')
+
+
+def test_a_resumed_run_goes_on_after_a_torn_line(run):
+    run.append(row(0))
+    with (run.folder / "iterations.jsonl").open("a") as file:
+        file.write('{"iteration": 1, "observ')
+    run.close()
+    resumed = Run.resume(run.folder)
+    resumed.append(row(1))
+    resumed.append(row(2))
+    assert [r["iteration"] for r in read_run(run.folder).rows] == [0, 1, 2]
+    assert read_run(run.folder).torn > 0
+    run._lock, run._rows = resumed._lock, resumed._rows
+
+
+def test_iterations_made_again_replace_the_earlier_ones(run):
+    for iteration in (0, 1, 2, 3, 1, 2):
+        run.append(row(iteration, order=len(read_run(run.folder).rows)))
+    assert [r["iteration"] for r in read_run(run.folder).rows] == [0, 1, 2]
+    assert len((run.folder / "iterations.jsonl").read_text().splitlines()) == 6  # append-only: nothing was removed
+
+
+def test_damage_in_the_middle_is_an_error(run):
+    path = run.folder / "iterations.jsonl"
+    path.write_text('{"iteration": 0}\nnonsense\n{"iteration": 1}\n')
+    with pytest.raises(UsageError, match="line 2"):
+        read_run(run.folder)
+
+
+def test_an_existing_run_is_never_overwritten(run):
+    before = (run.folder / "manifest.json").read_bytes()
+    with pytest.raises(UsageError, match="never overwritten"):
+        Run.create(run.folder, {})
+    assert (run.folder / "manifest.json").read_bytes() == before
+
+
+def test_only_one_process_writes(run):
+    with pytest.raises(UsageError, match="another process"):
+        Run.resume(run.folder)
+
+
+def test_no_run_there(tmp_path):
+    with pytest.raises(UsageError, match="holds no run"):
+        read_run(tmp_path)
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(UsageError, match="damaged"):
+        read_run(tmp_path)
+    (tmp_path / "manifest.json").write_text('{"schema": 99}')
+    with pytest.raises(UsageError, match="schema 99"):
+        read_run(tmp_path)
+
+
+def test_checkpoints_are_whole_or_refused(run):
+    run.save_checkpoint(b"first" * 1000)
+    run.save_checkpoint(b"second" * 1000)
+    assert run.load_checkpoint() == b"second" * 1000
+    path = run.folder / "checkpoint.pt"
+    content = path.read_bytes()
+    for damaged in (content[:-1], content[: len(content) // 2], b"", content[:-1] + b"x", b"PK" + content):
+        path.write_bytes(damaged)
+        with pytest.raises(UsageError, match="truncated or damaged"):
+            run.load_checkpoint()
+    path.unlink()
+    with pytest.raises(UsageError, match="before its first checkpoint"):
+        run.load_checkpoint()
+
+
+def test_a_crash_while_a_checkpoint_is_written_leaves_the_old_one(run):
+    run.save_checkpoint(b"old")
+    (run.folder / "checkpoint.pt.new").write_bytes(b"half of the new o")
+    assert run.load_checkpoint() == b"old"
+
+
+def test_states(run):
+    assert read_run(run.folder).state == "running"
+    run.set_state("failed", "RuntimeError: the reason")
+    record = read_run(run.folder)
+    assert (record.state, record.manifest["reason"]) == ("failed", "RuntimeError: the reason")
+
+
+def test_a_dead_process_is_not_running(tmp_path):
+    code = "import os; from pathlib import Path; from rlscale.records.run import Run; Run.create(Path('run'), {}); os._exit(9)"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False)
+    assert read_run(tmp_path / "run").state == "interrupted"
+
+
+def test_no_permission():
+    with pytest.raises(UsageError, match="cannot write"):  # not even root may make folders there
+        Run.create(Path("/proc/rlscale/run"), {})
+
+
+def test_a_file_in_the_way(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="--run"):
+        Run.create(tmp_path / "file" / "run", {})
+
+
+floats = st.floats(1e-12, 1e12)
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), floats, floats), min_size=2, max_size=20), st.booleans())
+def test_statistics_keep_nine_digits(blocks, named):
+    size, square, dot = zip(*blocks, strict=True)
+    names = [7 * i for i in range(len(blocks))] if named else None
+    before = BlockStatistics(size, square, [-d for d in dot], names)
+    after = unpack_statistics(json.loads(json.dumps(pack_statistics(before))))
+    np.testing.assert_array_equal(after.size, before.size)
+    np.testing.assert_array_equal(after.block, before.block)
+    np.testing.assert_allclose(after.square, before.square, rtol=1e-8)
+    np.testing.assert_allclose(after.dot, before.dot, rtol=1e-8)

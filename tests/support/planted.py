@@ -1,0 +1,159 @@
+"""Sweeps with a planted frontier, written through the sweep's own plan and record: what a finished sweep folder looks like."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+
+from rlscale.agents.config import default_config
+from rlscale.benchmarks.sweep.plan import Plan
+from rlscale.benchmarks.sweep.trial import Trial
+from rlscale.envs import find_task
+from rlscale.records.sweep import Sweep, SweepRecord, read_sweep
+
+HEADS = {"policy": 1.0, "value": 0.1, "joint": 0.3, "policy_last_layer": 0.8}  # noise scale, relative to B_crit
+
+
+def make_plan(**changes) -> Plan:
+    config = default_config(find_task("classic/cartpole"))
+    config = replace(config, rollout=replace(config.rollout, rollout_length=16))
+    settings = {
+        "config": config,
+        "batch_sizes": (32, 128, 512, 2048, 8192, 32768),
+        "goals": (50.0, 100.0, 200.0),
+        "rates": 5,
+        "rate_batch": 512.0,
+        "rate_exponent": 0.5,
+        "seeds": 3,
+        "neighbours": True,
+        "episodes": 128,
+        "most_observations": 50_000_000,
+        "noise_batch": 2048,
+    }
+    return Plan(**{**settings, **changes})
+
+
+class Planted:
+    """A task whose frontier is known.
+
+    Args:
+        b_crit: at the last goal, in observations; at goal j it is smaller by `growth` for every later goal.
+        s_min: at the last goal.
+        scatter: standard deviation of ln S between runs.
+        predicted: noise scale of the policy, relative to B_crit.
+        best_rate: k of the best learning rate at every batch size.
+        curvature: how fast ln S grows with the square of the distance to it.
+    """
+
+    def __init__(
+        self, b_crit=1440.0, s_min=50.0, *, scatter=0.0, predicted=1.0, best_rate=0.0, curvature=0.08, growth=1.5, seed=0
+    ) -> None:
+        self.b_crit, self.s_min, self.scatter, self.predicted = b_crit, s_min, scatter, predicted
+        self.best_rate, self.curvature, self.growth = best_rate, curvature, growth
+        self.rng = np.random.default_rng(seed)
+
+    def frontier(self, goal: int, goals: int) -> tuple[float, float]:
+        """S_min and B_crit of the goal with that index."""
+        later = goals - 1 - goal
+        return self.s_min / 1.6**later, self.b_crit / self.growth**later
+
+    def result(self, trial: Trial, plan: Plan) -> dict:
+        """The result line of one trial."""
+        slower = math.exp(self.curvature * (trial.rate_index - self.best_rate) ** 2 + self.scatter * self.rng.normal())
+        most = plan.most_observations / trial.batch_size
+        limit = math.inf if trial.most_optimizer_steps is None else trial.most_optimizer_steps
+        made = min(most, limit)
+        goals = []
+        for j, goal in enumerate(plan.goals):
+            s_min, b_crit = self.frontier(j, len(plan.goals))
+            s = s_min * (1 + b_crit / trial.batch_size) * slower
+            reached = s <= made
+            goals.append(
+                {
+                    "goal": goal,
+                    "optimizer_steps": s if reached else None,
+                    "interval": [0.95 * s, 1.05 * s] if reached else None,
+                    "observations": s * trial.batch_size if reached else None,
+                    "not_before": None if reached else math.floor(made),
+                }
+            )
+        finished = goals[-1]["optimizer_steps"] is not None
+        steps = math.ceil(goals[-1]["optimizer_steps"]) if finished else math.floor(made)
+        return {
+            **asdict(trial),
+            "state": "finished" if finished else "hopeless" if limit < most else "budget",
+            "reason": None if finished else trial.limit or "observations spent",
+            "optimizer_steps": steps,
+            "observations": steps * trial.batch_size,
+            "goals": goals,
+            "evaluations": [],
+            "evaluation_steps": 40_000,
+            "evaluation_seconds": 3.0,
+            "evaluation_unfinished": 0,
+            "noise": self._noise(goals) if trial.stage == "final" else [],
+            "noise_windows": self._windows(plan, steps, trial.batch_size) if trial.stage == "final" else [],
+            "seconds": 20.0,
+        }
+
+    def _scale(self, value: float) -> dict:
+        value *= math.exp(self.scatter * self.rng.normal())
+        facts = {"trace_cov": 1.0, "grad_sq": 1 / value, "blocks": 32, "measurements": 20, "top_tenth_share": 0.2}
+        return {"value": value, "interval": [0.8 * value, 1.3 * value], **facts}
+
+    def _noise(self, goals: list[dict]) -> list[dict]:
+        found = []
+        for j, goal in enumerate(goals):
+            cumulative = self.frontier(j, len(goals))[1] * self.predicted
+            if goal["optimizer_steps"] is not None:
+                for head, relative in HEADS.items():
+                    for quantity, factor in (("start", 0.3), ("goal", 2.0), ("cumulative", 1.0)):
+                        gain = 0.8 if quantity == "cumulative" else None
+                        scale = self._scale(cumulative * relative * factor)
+                        found.append({"head": head, "goal": goal["goal"], "quantity": quantity, **scale, "gain": gain})
+        return found
+
+    def _windows(self, plan: Plan, steps: int, batch_size: int) -> list[dict]:
+        found = []
+        for head, relative in HEADS.items():
+            for i in range(12):
+                share = (i + 0.5) / 12
+                scale = self._scale(self.b_crit * self.predicted * relative * 3 ** (2 * share - 1))
+                if i == 0 and head != "policy":
+                    scale |= {"value": None, "interval": [scale["interval"][0], None]}
+                at = {"optimizer_steps": steps * share, "observations": steps * share * batch_size}
+                found.append({"head": head, **at, "return": share * plan.goals[-1] * 1.05, **scale})
+        return found
+
+
+def write_sweep(
+    folder: Path, planted: Planted, task: str = "classic/cartpole", plan: Plan | None = None, most=10_000, change=None
+):
+    """Run the plan on the planted task, at most so many runs; the record as read back.
+
+    Args:
+        change: called with every trial and its result; what it returns is recorded.
+    """
+    plan = plan or make_plan()
+    facts = {
+        "task": {"id": task, "preprocessing": "none", "frame_skip": 1, "goals": list(plan.goals)},
+        "commit": "abc1234",
+        "versions": {"torch": "2"},
+        "machine": {"cores": 2, "accelerator": None},
+        "command": ["rlscale", "sweep", task],
+    }
+    sweep = Sweep.open(folder, plan.to_dict(), facts)
+    while most > 0 and (trials := plan.next_trials(sweep.results)):
+        for trial in trials[:most]:
+            result = planted.result(trial, plan)
+            sweep.append(result if change is None else change(trial, result))
+            most -= 1
+    sweep.close()
+    return read_sweep(folder)
+
+
+def read_again(record: SweepRecord) -> SweepRecord:
+    """The same folder, after a test has changed its files."""
+    return read_sweep(record.folder)
