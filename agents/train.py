@@ -26,11 +26,11 @@ from rlscale.records.run import Run
 
 from .cluster.connect import connect, disconnect, head_address, watch_head
 from .cluster.head_node import LostHeadError, answers
-from .cluster.metrics import RayMetrics
 from .cluster.placement import require_room
 from .cluster.processes import LostWorkerError
 from .config import TrainConfig, check_config, config_from_dict
 from .learning.learner import NoiseRecord
+from .metrics import RayMetrics
 from .networks.networks import PARAMETER_ORDER
 from .session import Session
 

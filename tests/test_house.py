@@ -90,7 +90,7 @@ def room_of(name):
 
 
 def test_no_circle_of_imports():
-    """Deferred imports included. Rooms as well as modules: importing a module runs its folder's `__init__`, which offers them all."""
+    """Deferred imports included; of rooms as well as modules: importing a module runs its folder's `__init__`."""
     modules = {name: {t for t in imports_of(name) if t in MODULES and t != name} for name in MODULES}
     rooms = {}
     for name, targets in modules.items():

@@ -11,9 +11,7 @@ from typing import Any
 
 from rlscale.envs import Task
 
-from ..rollout.fragments import Fragment
-
-__all__ = ["LostWorkerError", "describe_loss", "kind_of_loss", "pickle_settings", "read", "stand_in"]
+__all__ = ["LostWorkerError", "describe_loss", "kind_of_loss", "pickle_settings", "stand_in"]
 
 
 class LostWorkerError(RuntimeError):
@@ -25,16 +23,6 @@ def stand_in(folder: str) -> None:
     sys.path.append(folder)
     if os.path.isdir(folder):
         os.chdir(folder)  # Ray starts its processes in our own root, see rlscale.agents.cluster.connect
-
-
-def read(fragment: Any) -> Fragment:
-    """A fragment that was taken, in this process: what lies in this node's object store is only looked at, not copied."""
-    if isinstance(fragment, Fragment):
-        return fragment
-    import ray
-
-    found: Fragment = ray.get(fragment)
-    return found
 
 
 def kind_of_loss(error: Exception) -> str | None:

@@ -21,10 +21,9 @@ from torch import nn
 from rlscale.envs import Task
 from rlscale.noise import BlockStatistics, block_products, statistics_of
 
-from ..cluster.processes import read
 from ..config import FEWEST_BLOCKS, NoiseSettings, TrainConfig, Update
 from ..networks.networks import flatten_parameters, make_network
-from ..rollout.fragments import Fragment
+from ..rollout.fragments import Fragment, read
 from .batch import IterationBatch, Moments, Place, Sum, arrange
 from .gradients import FIGURES, LAST_LAYER, BlockGradients, BlockPart
 from .losses import HEADS

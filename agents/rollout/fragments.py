@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
-__all__ = ["Fragment", "FragmentFacts", "FragmentTensors"]
+__all__ = ["Fragment", "FragmentFacts", "FragmentTensors", "read"]
 
 
 @dataclass(frozen=True)
@@ -191,3 +192,13 @@ class _Writable:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 1, 0
+
+
+def read(fragment: Any) -> Fragment:
+    """A fragment that was taken, in this process: what lies in this node's object store is only looked at, not copied."""
+    if isinstance(fragment, Fragment):
+        return fragment
+    import ray
+
+    found: Fragment = ray.get(fragment)
+    return found

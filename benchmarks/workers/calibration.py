@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from rlscale.agents.cluster.processes import LostWorkerError, pickle_settings, read, stand_in
+from rlscale.agents.cluster.processes import LostWorkerError, pickle_settings, stand_in
 from rlscale.agents.config import TrainConfig
 from rlscale.agents.learning.batch import arrange
 from rlscale.agents.learning.learner import Learner
 from rlscale.agents.networks.networks import flatten_parameters, make_network
 from rlscale.agents.rollout.fleet import RayFleet
-from rlscale.agents.rollout.fragments import Fragment
+from rlscale.agents.rollout.fragments import Fragment, read
 from rlscale.agents.rollout.worker import RolloutWorker, WorkerSettings
 from rlscale.agents.session import Session
 from rlscale.envs import Task, make_env

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "rlscale"]
 QUICK = ["--environments", "8", "--rollout-length", "16", "--epochs", "1", "--mini-batch", "None", "--observations", "256"]
 

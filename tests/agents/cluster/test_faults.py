@@ -20,7 +20,7 @@ from rlscale.records.run import read_run
 
 COMMAND = [sys.executable, "-m", "rlscale"]
 SEEN = os.pathsep.join(
-    [str(Path(__file__).parent.parent / "support"), os.environ.get("PYTHONPATH", "")]
+    [str(Path(__file__).parents[2] / "support"), os.environ.get("PYTHONPATH", "")]
 )  # the tests' own environments
 SMALL = ["--environments", "8", "--rollout-length", "16", "--epochs", "2", "--mini-batch", "64", "--threads", "1"]
 

@@ -23,7 +23,7 @@ from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.records.run import read_run
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 COMMAND = [sys.executable, "-m", "rlscale", "train"]
 SMALL = ["classic/cartpole", "--environments", "8", "--rollout-length", "16", "--mini-batch", "64", "--threads", "1"]
 

@@ -16,7 +16,7 @@ from rlscale.records.run import read_run
 pytest.importorskip("aiohttp_cors", reason="needs ray[default]")
 pytest.importorskip("opentelemetry.exporter.prometheus", reason="needs ray[default]")
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 
 
 NOT_YET = "No available agent to submit job"

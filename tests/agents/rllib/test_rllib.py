@@ -34,7 +34,7 @@ from rlscale.errors import UsageError  # noqa: E402
 from rlscale.noise import block_statistics, estimate  # noqa: E402
 from rlscale.records.run import read_run  # noqa: E402
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 STEPS, ENVIRONMENTS, BLOCKS = 20, 10, 4
 HEADS = ("policy", "value", "entropy", "joint")
 
