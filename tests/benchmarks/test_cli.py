@@ -1,6 +1,5 @@
 """The command as a person meets it: real processes, what they print, what they answer to wrong input."""
 
-import os
 import re
 import signal
 import socket
@@ -143,14 +142,6 @@ def test_ray_actors_from_a_folder_that_shadows_our_packages(tmp_path):
     words = [script, "train", "classic/cartpole", *QUICK, "--actors", "2", "--run", "mine"]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, timeout=120)
     assert done.returncode == 0, done.stderr
-
-
-def test_a_shadowed_package_is_named(tmp_path):
-    (tmp_path / "agents").mkdir()
-    (tmp_path / "agents" / "__init__.py").write_text("")
-    done = rlscale("tasks", cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)})
-    assert done.returncode == 2
-    assert f"another package named 'agents' ({tmp_path / 'agents'})" in done.stderr
 
 
 def test_a_users_own_environment(tmp_path):
