@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from rlscale.benchmarks import suite
+from rlscale.benchmarks.bench import suite
 from rlscale.benchmarks.bench.compare import compare_files, rate_ratio
 from rlscale.benchmarks.bench.suite import SUITE, VERSION, BenchOptions, actor_counts, run_bench
 from rlscale.errors import UsageError

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from rich.console import Console
 
-from rlscale.benchmarks import sweep as sweep_module
+from rlscale.benchmarks.sweep import run as sweep_module
 from rlscale.benchmarks.sweep.options import SweepOptions, make_plan
 from rlscale.benchmarks.sweep.run import Job, run_job, run_sweeps
 from rlscale.records.run import read_run

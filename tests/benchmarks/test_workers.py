@@ -11,9 +11,9 @@ import pytest
 from rlscale.agents.cluster.head_node import LostHeadError
 from rlscale.agents.config import check_config, default_config
 from rlscale.agents.session import Session
-from rlscale.benchmarks import workers
 from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.options import parse_train
+from rlscale.benchmarks.workers import run as workers
 from rlscale.benchmarks.workers.calibration import FleetReading, Shape, fit_fleet
 from rlscale.benchmarks.workers.plan import Known, choose, make_plan, parse_duration
 from rlscale.benchmarks.workers.recommendation import WorkersOptions, candidates, recommend, to_measure, train_command

@@ -14,7 +14,7 @@ from nodes import ENVIRONMENT, bare_python, nodes, wait_until
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import placement_group_table, remove_placement_group
 
-from rlscale.agents import placement
+from rlscale.agents.cluster import placement
 from rlscale.agents.cluster.connect import connect, disconnect, store_bytes
 from rlscale.agents.cluster.placement import keep_together, require_room
 from rlscale.agents.rollout.fleet import RayFleet
