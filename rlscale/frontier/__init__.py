@@ -1,0 +1,19 @@
+"""The frontier between optimizer steps and observations, and its critical batch size, from runs at several batch sizes.
+
+Start with `fit`: it takes the batch size and the optimizer steps of every run, and returns a `Frontier` with intervals, the free
+exponent and the dependence on the range of sizes. `adaptive_gain` says what a batch size that changes along a run could win.
+
+    runs        the runs as they were given, checked: `Point`
+    hyperbola   the curve, its fit and the result: `fit`, `Frontier`
+    likelihood  the likelihood of runs of which some missed their goal, and how far an interval reaches
+    advice      which batch size to add where the runs do not identify the frontier
+    adaptive    the gain of an adaptive batch size
+
+Which runs to make is decided by `rlscale.benchmarks.sweep`; `rlscale.analysis` picks those that a fit uses.
+"""
+
+from .adaptive import adaptive_gain
+from .hyperbola import Frontier, fit
+from .runs import Point
+
+__all__ = ["Frontier", "Point", "adaptive_gain", "fit"]

@@ -1,0 +1,68 @@
+"""Why runs do not identify a frontier, and which batch size or run to add: the `reason` of an `Estimate` without a value."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .likelihood import Likelihood
+
+__all__ = ["say_too_few", "say_unidentified"]
+
+
+def say_too_few(runs: Likelihood) -> str:
+    """Why no frontier can be fitted when fewer than three batch sizes have a run that reached its goal, and what to add."""
+    sizes = [float(size) for size in np.exp(runs.mean_x)]
+    if not sizes:
+        return "no run reached its goal: give them more observations"
+    few = f"three batch sizes must have a run that reached its goal, and only {' and '.join(map(_number, sizes))} did"
+    if runs.missed.any():
+        return f"{few}: give the others more observations"
+    add = [_smaller(sizes[0])] * (sizes[0] > 1) + [_larger(sizes[-1])]
+    return f"{few}: add {' and '.join(map(_number, add))}"
+
+
+def say_unidentified(runs: Likelihood, low: float, high: float) -> str | None:
+    """Why the interval of ln B_crit has no end on one side, and what to add; None where it has both.
+
+    Args:
+        runs: those that were fitted.
+        low: lower end of the interval of ln B_crit; -inf where it has none.
+        high: upper end; inf where it has none.
+    """
+    if low > -math.inf and high < math.inf:
+        return None
+    first, last = math.exp(runs.mean_x[0]), math.exp(runs.mean_x[-1])
+    wants = []
+    if high == math.inf and runs.sizes[-1] > runs.mean_x[-1]:
+        wants.append(f"give the runs above {_number(last)} more observations")
+    elif high == math.inf:
+        wants.append(f"add a batch size of {_number(_larger(max(last, math.exp(low))))} or more")
+    if low == -math.inf and runs.sizes[0] < runs.mean_x[0]:
+        wants.append(f"give the runs below {_number(first)} more observations")
+    elif low == -math.inf and first > 1:
+        smaller = _smaller(min(first, math.exp(high)))
+        wants.append(f"add a batch size of {_number(smaller)}{' or fewer' * (smaller > 1)}")
+    if low > -math.inf:
+        problem = f"optimizer steps still fall nearly as 1/B up to a batch size of {_number(last)}"
+    elif high < math.inf:
+        problem = f"optimizer steps hardly rise down to a batch size of {_number(first)}"
+    else:
+        problem = "these runs scatter too much to show where the frontier bends"
+        wants.append("add more runs")
+    return f"{problem}: {', and '.join(wants) or 'there is no smaller one to add'}"
+
+
+def _larger(size: float) -> float:
+    """Four times a batch size, rounded up to a power of two."""
+    return 2.0 ** math.ceil(math.log2(4 * size) - 1e-6)
+
+
+def _smaller(size: float) -> float:
+    """A quarter of a batch size, rounded down to a power of two, at least one observation."""
+    return max(1.0, 2.0 ** math.floor(math.log2(size / 4) + 1e-6))
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 or value == round(value) else f"{value:.3g}"
