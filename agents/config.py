@@ -74,8 +74,6 @@ class Rollout:
     """A Ray actor that finishes no fragment for so long is replaced; None: 30, or 5 times what the slowest took if longer."""
     actor_device: str = "cpu"
     """Where policies act: cpu, or cuda for a machine with more cores than its GPU needs."""
-    alternate: bool = False
-    """Two halves of each fragment's environments take turns: one is stepped while the policy acts on the other."""
     ray_address: str | None = None
     """An existing Ray cluster, host:port or 'auto'; without it a local one is started when actors are asked for."""
     cut_on_life_loss: bool = True
@@ -432,10 +430,6 @@ def _check_batch(config: TrainConfig) -> None:
             f"{n or each} environments are too few to see noise between them",
             "Give at least 4, and --environments a multiple of it",
         )
-    if r.alternate and not config.task.startswith("atari/"):
-        raise UsageError("--alternate", "only Atari's environments can be stepped in the background", "Leave it out")
-    if r.alternate and (n or each) % 2:
-        raise UsageError("--alternate", f"{n or each} environments have no two equal halves", "Use an even number")
     if u.stream and not (u.epochs == 1 and u.mini_batch is None):
         raise UsageError(
             "--stream", "a batch that is freed as it is learned from is seen once", "Give --epochs 1 --mini-batch None as well"

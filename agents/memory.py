@@ -134,13 +134,13 @@ def fragment_bytes(task: Task, steps: int, environments: int) -> int:
 
 
 def _fragment_environments(config: TrainConfig, task: Task) -> int:
-    """As many as divide a worker's environments and keep the fragment small; halves must be equal if they take turns."""
+    """As many as divide a worker's environments and keep the fragment small."""
     r = config.rollout
     each = r.environments // config.workers
     most = max(FRAGMENT_BYTES // fragment_bytes(task, r.rollout_length, 1), 1)
     if config.adaptive or config.elastic:
         most = min(most, GROUP_ENVIRONMENTS)
-    divisors = [d for d in range(1, each + 1) if each % d == 0 and d <= most and (not r.alternate or d % 2 == 0)]
+    divisors = [d for d in range(1, each + 1) if each % d == 0 and d <= most]
     return max(divisors, default=each)
 
 

@@ -147,7 +147,6 @@ class Session:
             generation=self.generation,
             groups=self.plan.groups // self.config.workers,
             workers=self.config.workers,
-            alternate=rollout.alternate,
             device=rollout.actor_device,
         )
         if not rollout.actors:

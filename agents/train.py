@@ -255,7 +255,8 @@ def _load(run: Run, config: TrainConfig) -> dict[str, Any]:
             f"the checkpoint in {run.folder} is an earlier rlscale's, whose dense layers read images in another order",
             "Go on with the version that wrote it, or start a new run",
         )
-    if _layout(before) != _layout(config) or not isinstance(stored["fleet"], dict):
+    fleet = stored["fleet"]
+    if _layout(before) != _layout(config) or not isinstance(fleet, dict) or "next_group" not in fleet:
         stored["fleet"] = None  # other workers or groups, or of an earlier version: their environments start afresh
     return stored
 
@@ -263,7 +264,7 @@ def _load(run: Run, config: TrainConfig) -> dict[str, Any]:
 def _layout(config: TrainConfig) -> tuple[object, ...]:
     """What decides which worker and group holds which environments."""
     r = config.rollout
-    return r.actors, r.fragment_environments, r.alternate, config.adaptive
+    return r.actors, r.fragment_environments, config.adaptive
 
 
 def _npy(array: np.ndarray) -> bytes:

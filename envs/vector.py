@@ -78,17 +78,8 @@ class AtariEnv:
         self._frames, self._episode_frames = info["frame_number"].astype(np.int64), info["episode_frame_number"].astype(np.int64)
 
     def step(self, actions: np.ndarray) -> Step:
-        self.send(actions)
-        return self.receive()
-
-    def send(self, actions: np.ndarray) -> None:
-        """Begin a step; the environments' own threads take it while the caller does something else."""
-        self._env.send(actions)
-
-    def receive(self) -> Step:
-        """Wait for the step that was begun."""
-        # In the order of the environments, not of completion: ale-py waits for the whole batch and sorts it.
-        observation, reward, terminated, truncated, info = self._env.recv()
+        # In the order of the environments, not of completion: ale-py waits for all of them and sorts them.
+        observation, reward, terminated, truncated, info = self._env.step(actions)
         frames, episode_frames = self._frames, self._episode_frames
         self._remember(info)
         # A lost life looks like an end, so ends do not tell what was reset; the two frame counters do: they advance

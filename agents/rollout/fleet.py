@@ -146,12 +146,12 @@ class LocalFleet:
         states = [worker.get_state() for worker in self._workers]
         if any(state is None for state in states):
             return None
-        return {"workers": states, "wanted": list(self._wanted), "next": self._next}
+        return {"workers": states, "wanted": list(self._wanted), "next_group": self._next}
 
     def set_state(self, state: dict[str, Any]) -> None:
         for worker, worker_state in zip(self._workers, state["workers"], strict=True):
             worker.set_state(worker_state)
-        self._wanted, self._next = deque(state["wanted"]), state["next"]
+        self._wanted, self._next = deque(state["wanted"]), state["next_group"]
         self._acting = [None] * len(self._workers)
 
     def close(self) -> None:

@@ -48,7 +48,6 @@ class WorkerSettings:
         width: units of the network's hidden dense layers; None for its own.
         groups: groups of each worker at first. Group g of worker w is number g x workers + w of the fleet.
         workers: of the fleet at first.
-        alternate: step one half of a group while the policy acts on the other. Atari only.
         device: where the policy acts.
     """
 
@@ -65,7 +64,6 @@ class WorkerSettings:
     width: int | None = None
     groups: int = 1
     workers: int = 1
-    alternate: bool = False
     device: str = "cpu"
 
 
@@ -136,43 +134,6 @@ class RolloutWorker:
             group.close()
 
 
-class _Half:
-    """Some of a group's environments, stepped together: columns `columns` of its fragments.
-
-    Attributes:
-        observation: the present one.
-        awaited: waits for the step under way; None when there is none.
-    """
-
-    def __init__(self, settings: WorkerSettings, columns: slice) -> None:
-        self.columns = columns
-        self.count = columns.stop - columns.start
-        self.env: TaskEnv = make_env(
-            settings.task,
-            self.count,
-            threads=settings.threads or torch.get_num_threads(),
-            cut_on_life_loss=settings.cut_on_life_loss,
-        )
-        self.observation: np.ndarray = np.empty(0)
-        self.awaited: Callable[[], Step] | None = None
-
-    def send(self, action: np.ndarray, *, alternate: bool) -> None:
-        """Begin a step; environments that cannot be stepped in the background take it here and now."""
-        if alternate and isinstance(self.env, AtariEnv):
-            self.env.send(action)
-            self.awaited = self.env.receive
-        else:
-            step = self.env.step(action)
-            self.awaited = lambda: step
-
-    def receive(self) -> Step:
-        """The step that was begun."""
-        assert self.awaited is not None
-        step, self.awaited = self.awaited(), None
-        self.observation = step.observation
-        return step
-
-
 class _Group:
     """N environments and their stream of random numbers.
 
@@ -186,17 +147,16 @@ class _Group:
     def __init__(self, settings: WorkerSettings, actor: int, number: int, generation: int) -> None:
         self.settings, self.actor, self.number, self.generation = settings, actor, number, generation
         n = settings.environments
-        middle = n // 2 if settings.alternate else n
-        self._halves = [_Half(settings, slice(a, b)) for a, b in ((0, middle), (middle, n)) if b > a]
+        self.env: TaskEnv = make_env(
+            settings.task, n, threads=settings.threads or torch.get_num_threads(), cut_on_life_loss=settings.cut_on_life_loss
+        )
         streams = np.random.SeedSequence([settings.seed, generation, number]).spawn(2)
         self._generator = np.random.Generator(np.random.Philox(streams[0]))
         self._seeds = np.random.Generator(np.random.Philox(streams[1]))
         self._return = np.zeros(n, dtype=np.float64)
         self._length = np.zeros(n, dtype=np.int64)
         self._made = 0
-        seeds = self._draw_seeds()
-        for half in self._halves:
-            half.observation = half.env.reset(seeds[half.columns])
+        self.observation = self.env.reset(self._draw_seeds())
         if settings.random_first_steps:
             self._desynchronize(settings.random_first_steps)
 
@@ -215,25 +175,24 @@ class _Group:
             restarted = restart_at == step
             seeds = self._draw_seeds() if restarted.any() else None
             actions = self._generator.integers(0, self.settings.task.actions, size=n) if step < most else None
-            for half in self._halves:
-                mine = restarted[half.columns]
-                if isinstance(half.env, AtariEnv | PoolEnv) and seeds is not None and mine.any():
-                    half.observation = half.env.restart(mine, seeds[half.columns])
-                    self._return[half.columns][mine], self._length[half.columns][mine] = 0.0, 0
-                if actions is not None:
-                    half.send(actions[half.columns], alternate=False)
-                    self._track(half.columns, half.receive())
+            if isinstance(self.env, AtariEnv | PoolEnv) and seeds is not None:
+                self.observation = self.env.restart(restarted, seeds)
+                self._return[restarted], self._length[restarted] = 0.0, 0
+            if actions is not None:
+                self._step(actions)
 
-    def _track(self, columns: slice, step: Step) -> tuple[np.ndarray, np.ndarray]:
-        """Add a step to the running episodes; raw returns and lengths of those that it shows to be finished.
+    def _step(self, actions: np.ndarray) -> tuple[Step, np.ndarray, np.ndarray]:
+        """Step the environments; also returns the raw returns and the lengths of the episodes that have finished.
 
         An episode counts as finished when it is reset: before that a lost life looks the same.
         """
-        returns, lengths = self._return[columns], self._length[columns]
-        finished = returns[step.reset], lengths[step.reset]
-        self._return[columns] = np.where(step.reset, 0.0, returns + step.reward)
-        self._length[columns] = np.where(step.reset, 0, lengths + 1)
-        return finished
+        step = self.env.step(actions)
+        self.observation = step.observation
+        finished = step.reset
+        returns, lengths = self._return[finished], self._length[finished]
+        self._return = np.where(finished, 0.0, self._return + step.reward)
+        self._length = np.where(finished, 0, self._length + 1)
+        return step, returns, lengths
 
     def sample(self, act: Policy, policy_version: int) -> Fragment:
         """The next T steps of all environments."""
@@ -244,39 +203,24 @@ class _Group:
         action = np.empty((steps, n), dtype=np.int64)
         reward, log_prob, value = (np.empty((steps, n), dtype=np.float32) for _ in range(3))
         terminated, truncated, reset = (np.empty((steps, n), dtype=bool) for _ in range(3))
-        bootstrap_value = np.empty(n, dtype=np.float32)
         returns, lengths = [], []
         uniform = self._generator.random((steps, n), dtype=np.float64)
-
-        def receive(half: _Half, t: int) -> None:
-            at = t, half.columns
-            step = half.receive()
-            reward[at], terminated[at], truncated[at], reset[at] = step[1:]
-            finished = self._track(half.columns, step)
-            returns.append(finished[0])
-            lengths.append(finished[1])
-
         for t in range(steps):
-            for half in self._halves:
-                if t:
-                    receive(half, t - 1)
-                at, observation = (t, half.columns), half.observation
-                if stack == 1:
-                    frames[at] = observation
-                elif t == 0:
-                    frames[:stack, half.columns] = observation.swapaxes(0, 1)
-                else:
-                    frames[stack - 1 + t, half.columns] = observation[:, -1]
-                log_probs, value[at] = act(observation)
-                cumulative = np.exp(log_probs).cumsum(axis=1)
-                # Scaled by the last sum, which rounding leaves a little off 1: never an action beyond the last.
-                chosen = (cumulative < uniform[at][:, None] * cumulative[:, -1:]).sum(axis=1)
-                action[at] = chosen
-                log_prob[at] = np.take_along_axis(log_probs, chosen[:, None], axis=1)[:, 0]
-                half.send(chosen, alternate=s.alternate)
-        for half in self._halves:
-            receive(half, steps - 1)
-            bootstrap_value[half.columns] = act(half.observation)[1]
+            if stack == 1:
+                frames[t] = self.observation
+            elif t == 0:
+                frames[:stack] = self.observation.swapaxes(0, 1)
+            else:
+                frames[stack - 1 + t] = self.observation[:, -1]
+            log_probs, value[t] = act(self.observation)
+            cumulative = np.exp(log_probs).cumsum(axis=1)
+            # Scaled by the last sum, which rounding leaves a little off 1: never an action beyond the last.
+            action[t] = (cumulative < uniform[t][:, None] * cumulative[:, -1:]).sum(axis=1)
+            log_prob[t] = np.take_along_axis(log_probs, action[t][:, None], axis=1)[:, 0]
+            step, finished_returns, finished_lengths = self._step(action[t])
+            reward[t], terminated[t], truncated[t], reset[t] = step[1:]
+            returns.append(finished_returns)
+            lengths.append(finished_lengths)
         self._made += 1
         return Fragment(
             frames=frames,
@@ -288,7 +232,7 @@ class _Group:
             reset=reset,
             log_prob=log_prob,
             value=value,
-            bootstrap_value=bootstrap_value,
+            bootstrap_value=act(self.observation)[1],
             episode_return=np.concatenate(returns).astype(np.float32),
             episode_length=np.concatenate(lengths),
             policy_version=policy_version,
@@ -301,12 +245,12 @@ class _Group:
 
     def get_state(self) -> dict[str, Any] | None:
         """All that is needed to go on exactly from here; None when the environments cannot be saved."""
-        envs = [half.env.get_state() for half in self._halves]
-        if any(env is None for env in envs):
+        env = self.env.get_state()
+        if env is None:
             return None
         return {
-            "envs": envs,
-            "observations": [half.observation.copy() for half in self._halves],
+            "env": env,
+            "observation": self.observation.copy(),
             "return": self._return.copy(),
             "length": self._length.copy(),
             "made": self._made,
@@ -315,13 +259,11 @@ class _Group:
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on exactly from where `get_state` was called."""
-        for half, env, observation in zip(self._halves, state["envs"], state["observations"], strict=True):
-            half.env.set_state(env)
-            half.observation = observation.copy()
+        self.env.set_state(state["env"])
+        self.observation = state["observation"].copy()
         self._return, self._length = state["return"].copy(), state["length"].copy()
         self._made = state["made"]
         self._generator.bit_generator.state = state["generator"]
 
     def close(self) -> None:
-        for half in self._halves:
-            half.env.close()
+        self.env.close()

@@ -42,13 +42,8 @@ TASK = "atari/pong"
 ROLLOUT = 128
 BATCH = 8192
 CPU = torch.device("cpu")
-SAMPLING_ENVIRONMENTS = 48  # of a fleet: divides over 1 to 4 actors, and into two halves of each
-# Actors, CPUs of each, whether halves take turns.
-FLEETS = (
-    *((actors, 1, False) for actors in (1, 2, 3, 4)),
-    *((actors, cpus, True) for actors, cpus in ((1, 1), (2, 1), (1, 2), (2, 2))),
-    *((actors, 2, False) for actors in (1, 2)),
-)
+SAMPLING_ENVIRONMENTS = 48  # of a fleet: divides over 1 to 4 actors
+FLEETS = ((1, 1), (2, 1), (3, 1), (4, 1), (1, 2), (2, 2))  # actors, and CPUs of each
 ENVIRONMENTS = 32  # end to end: 16 of each actor, two rounds a batch
 WARM_UP = 2
 SUMS = 5  # timed in a row
@@ -86,13 +81,13 @@ def main() -> None:
 
 def measure_sampling(task: Task, bfloat16: bool, rounds: int, seconds: float) -> list[dict[str, Any]]:
     """Observations per second of each fleet in each round."""
-    rates: dict[tuple[int, int, bool], list[float]] = {case: [] for case in FLEETS}
+    rates: dict[tuple[int, int], list[float]] = {case: [] for case in FLEETS}
     weights = flatten_parameters(make_network(task, task.network, 0)).numpy()
-    connect(None, sum(actors * cpus for actors, cpus, _ in FLEETS))  # all are alive, one at a time works
-    fleets: dict[tuple[int, int, bool], RayFleet] = {}
+    connect(None, sum(actors * cpus for actors, cpus in FLEETS))  # all are alive, one at a time works
+    fleets: dict[tuple[int, int], RayFleet] = {}
     try:
         for case in FLEETS:
-            actors, cpus, alternate = case
+            actors, cpus = case
             settings = WorkerSettings(
                 task=task,
                 environments=SAMPLING_ENVIRONMENTS // actors,
@@ -104,7 +99,6 @@ def measure_sampling(task: Task, bfloat16: bool, rounds: int, seconds: float) ->
                 random_first_steps=0,
                 seed=0,
                 workers=actors,
-                alternate=alternate,
             )
             fleets[case] = RayFleet(settings, 2 * actors)
         for turn in range(rounds + 1):
@@ -123,23 +117,19 @@ def measure_sampling(task: Task, bfloat16: bool, rounds: int, seconds: float) ->
         for fleet in fleets.values():
             fleet.close()
         disconnect()
-    single = rates[1, 1, False]
+    single = rates[1, 1]
     rows = [
         [
             str(actors),
             str(cpus),
-            "yes" if alternate else "no",
             f"{statistics.median(found):,.0f}",
             median_and_spread([rate / one for rate, one in zip(found, single, strict=True)]),
         ]
-        for (actors, cpus, alternate), found in rates.items()
+        for (actors, cpus), found in rates.items()
     ]
-    columns = ["actors", "CPUs of each", "alternate", "observations/s", "× one actor"]
+    columns = ["actors", "CPUs of each", "observations/s", "× one actor"]
     print_table(f"Sampling Pong, {SAMPLING_ENVIRONMENTS} environments in all: median [middle half]", columns, rows)
-    return [
-        {"actors": actors, "actor_cpus": cpus, "alternate": alternate, "observations_per_second": found}
-        for (actors, cpus, alternate), found in rates.items()
-    ]
+    return [{"actors": actors, "actor_cpus": cpus, "observations_per_second": found} for (actors, cpus), found in rates.items()]
 
 
 def measure_learning(task: Task, bfloat16: bool, rounds: int) -> dict[str, Any]:

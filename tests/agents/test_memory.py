@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from rlscale.agents.config import TrainConfig, default_config
@@ -113,9 +112,3 @@ def test_what_is_no_amount_of_memory(text):
 
 def test_bytes_for_people():
     assert [format_bytes(x) for x in (12, 1000, 2048, 7.4e9)] == ["12 B", "1000 B", "2 KiB", "6.89 GiB"]
-
-
-def test_halves_need_an_even_number():
-    plan = plan_memory(config_for(environments=12, alternate=True), PONG, 1 << 30)
-    assert plan.environments == 12
-    assert np.prod((plan.environments, plan.groups)) == 12

@@ -136,7 +136,7 @@ def test_random_first_steps_set_environments_out_of_step():
 
     def phases(most):
         worker = RolloutWorker(WorkerSettings(task, 8, 4, "small_cnn", False, 1, True, most, 0), 0)
-        return worker._groups[0]._halves[0].env._episode_frames
+        return worker._groups[0].env._episode_frames
 
     assert np.ptp(phases(0)) <= 30  # only the no-op starts
     spread = phases(100)

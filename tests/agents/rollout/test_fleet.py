@@ -1,6 +1,6 @@
 """Workers in this process and as real Ray actors: same seed, same fragments."""
 
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -87,19 +87,6 @@ def test_no_two_groups_or_generations_share_a_stream():
     resumed = LocalFleet(settings_for("classic/cartpole", generation=1))
     starts = [f.frames[0] for f in sample(first, weights, 0, 4) + sample(resumed, weights, 0, 1)]
     assert all(not np.array_equal(a, b) for k, a in enumerate(starts) for b in starts[:k])
-
-
-def test_halves_that_take_turns_make_the_same_fragment():
-    """The environments' own threads step one half while the policy acts on the other; order is all that changes."""
-    settings = settings_for("atari/breakout@42", environments=8, length=40, random_first_steps=20)
-    plain, alternating = LocalFleet(settings), LocalFleet(replace(settings, alternate=True))
-    weights = weights_for(settings)
-    for version in range(2):
-        (one,), (other,) = sample(plain, weights, version, 1), sample(alternating, weights, version, 1)
-        for name in ("frames", "action", "reward", "terminated", "reset"):
-            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-        np.testing.assert_allclose(one.log_prob, other.log_prob, atol=1e-5)
-        np.testing.assert_allclose(one.bootstrap_value, other.bootstrap_value, atol=1e-4)
 
 
 def test_state_goes_on_exactly():

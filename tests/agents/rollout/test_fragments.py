@@ -16,16 +16,16 @@ CPU = torch.device("cpu")
 
 def watch(worker):
     """Record what the environments themselves return from now on."""
-    half = worker._groups[0]._halves[0]
-    seen = [half.observation.copy()]
-    step = half.env.step
+    group = worker._groups[0]
+    seen = [group.observation.copy()]
+    step = group.env.step
 
     def recording(actions):
         result = step(actions)
         seen.append(result.observation.copy())
         return result
 
-    half.env.step = recording
+    group.env.step = recording
     return seen
 
 
@@ -105,7 +105,7 @@ def test_what_a_worker_records():
         with torch.no_grad():
             output = worker._network(torch.from_numpy(fragment.frames.reshape(-1, 4)))
             expected = torch.log_softmax(output.logits, -1).gather(1, torch.from_numpy(fragment.action).reshape(-1, 1))
-            after = worker._network(torch.from_numpy(worker._groups[2]._halves[0].observation)).value
+            after = worker._network(torch.from_numpy(worker._groups[2].observation)).value
         np.testing.assert_allclose(fragment.log_prob.reshape(-1), expected[:, 0], atol=1e-5)
         np.testing.assert_allclose(fragment.value.reshape(-1), output.value, atol=1e-5)
         np.testing.assert_allclose(fragment.bootstrap_value, after, atol=1e-5)
