@@ -1,4 +1,10 @@
-"""Shared by the tests: a small Ray instance."""
+"""Shared by all tests: threads that leave the cores to others, and a small Ray instance."""
+
+import os
+
+# Idle threads of OpenMP sleep, here and in every process that a test starts. By default they spin: on cores that several
+# processes share, a test of 12 seconds took 140.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
 import torch
