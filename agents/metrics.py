@@ -11,7 +11,7 @@ from typing import Any
 
 from rlscale.noise import estimate
 
-from .learning.learner import NoiseRecord
+from .learning.results import NoiseRecord
 
 __all__ = ["RayMetrics"]
 

@@ -23,9 +23,10 @@ from rlscale.records.run import pack_statistics
 from .cluster.connect import free_cpus, spilled_bytes, store_bytes
 from .cluster.placement import learner_resources, rollout_resources
 from .config import TrainConfig, config_to_dict
-from .learning.batch import Place, arrange
-from .learning.learner import Learner, UpdateResult
+from .learning.batch import FragmentSlot, arrange_slots
+from .learning.learner import Learner
 from .learning.remote_learners import RemoteLearners
+from .learning.results import UpdateResult
 from .learning.schedule import NoiseWindow, adaptive_batch, scaled_rate
 from .machine import (
     computes_bfloat16,
@@ -259,17 +260,14 @@ class Session:
         """
         assert self.fleet is not None, "start() first"
         assert self.learner is not None, "start() first"
-        update, progress = self.config.update, self.progress
+        progress = self.progress
         begin = time.perf_counter()
         if not self._asked:
             self._ask()
         if self.config.rollout.lag and len(self._asked) < 2:
             self._ask()  # queues up behind the batch that is about to be learned from
         count = self._asked.popleft()
-        if update.stream:
-            facts, result, waited = self._stream(count)
-        else:
-            facts, result, waited = self._hold(count)
+        facts, result, waited = self._learn(count)
         ended = time.perf_counter()
         progress.seconds += ended - begin
         if result is None:
@@ -314,54 +312,39 @@ class Session:
         """What the learner is given: the fragment as it lies in this process, or its reference for other processes."""
         return sampled.fragment if sampled.reference is None or isinstance(self.learner, Learner) else sampled.reference
 
-    def _hold(self, count: int) -> tuple[list[FragmentFacts], UpdateResult | None, float]:
-        """Take a whole batch, learn from it, free it: what was taken, the result, and seconds of waiting for it."""
-        assert self.fleet is not None
-        assert self.learner is not None
-        begin = time.perf_counter()
-        sampled = [self._take() for _ in range(count)]
-        waited = time.perf_counter() - begin
-        facts = [s.facts for s in sampled]
-        result = None
-        if observations := sum(f.observations for f in facts):
-            places = arrange([f.group for f in facts], self.plan.environments)
-            result = self.learner.learn(
-                [self._for_learner(s) for s in sampled],
-                places,
-                self._columns(places),
-                self.progress.iteration,
-                self._rate(observations),
-            )
-        sampled.clear()
-        self.fleet.release(count)
-        return facts, result, waited
+    def _learn(self, count: int) -> tuple[list[FragmentFacts], UpdateResult | None, float]:
+        """Give the learner an iteration batch: what was taken, the result, and the seconds spent waiting for fragments.
 
-    def _stream(self, count: int) -> tuple[list[FragmentFacts], UpdateResult | None, float]:
-        """Take a batch fragment by fragment, learning from each and freeing it."""
+        When streaming, each fragment is freed as soon as it was learned from, else all of them at the end. There is no result
+        when nothing was observed.
+        """
         assert self.fleet is not None
         assert self.learner is not None
-        groups = self.plan.groups
-        first = None
-        waited, facts = 0.0, []
-        places: list[Place] = []
+        stream, plan = self.config.update.stream, self.plan
+        slots: list[FragmentSlot] = []
+        facts: list[FragmentFacts] = []
+        waited = 0.0
         for number in range(count):
             begin = time.perf_counter()
             sampled = self._take()
             waited += time.perf_counter() - begin
             facts.append(sampled.facts)
-            if first is None:
-                first = sampled.facts.group
-                places = arrange([(first + i) % groups for i in range(count)], self.plan.environments)
-                nominal = count * self.plan.environments * self.config.rollout.rollout_length
-                self.learner.begin(places, self._columns(places), self.progress.iteration, self._rate(nominal))
-            self.learner.accept(self._for_learner(sampled), places[number])
+            if not slots:
+                groups = [(sampled.facts.group + i) % plan.groups for i in range(count)]  # they take turns
+                slots = arrange_slots(groups, plan.environments)
+                self.learner.begin(slots, self.progress.iteration)
+            self.learner.accept(self._for_learner(sampled), slots[number])
             del sampled
-            self.fleet.release(1)
-        return facts, self.learner.finish(), waited
-
-    @staticmethod
-    def _columns(places: list[Place]) -> int:
-        return max(place.columns.stop for place in places)
+            if stream:
+                self.fleet.release(1)
+        observations = sum(f.observations for f in facts)
+        if stream:
+            # The rate of a streamed batch follows its nominal size, masked steps included.
+            nominal = count * plan.environments * self.config.rollout.rollout_length
+            return facts, self.learner.finish(self._rate(nominal)), waited
+        result = self.learner.finish(self._rate(observations)) if observations else None
+        self.fleet.release(count)
+        return facts, result, waited
 
     def _rate(self, observations: int) -> float:
         """Learning rate of this iteration, warm-up apart, given the valid observations of its batch."""

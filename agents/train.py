@@ -29,7 +29,7 @@ from .cluster.head_node import LostHeadError, answers
 from .cluster.placement import require_room
 from .cluster.processes import LostWorkerError
 from .config import TrainConfig, check_config, config_from_dict
-from .learning.learner import NoiseRecord
+from .learning.results import NoiseRecord
 from .metrics import RayMetrics
 from .networks.networks import PARAMETER_ORDER
 from .session import Session

@@ -17,15 +17,15 @@ from ..config import Update
 from ..rollout.fragments import Fragment, FragmentTensors
 from .advantages import generalized_advantages
 
-__all__ = ["IterationBatch", "Place", "Sum", "arrange"]
+__all__ = ["FragmentSlot", "IterationBatch", "Moments", "Sum", "arrange_slots"]
 
 Sum = Callable[[torch.Tensor], None]
 """Adds a tensor over all learners, in place; with one learner it does nothing."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a fragment lies in its batch.
+class FragmentSlot:
+    """Where a fragment lies in its iteration batch.
 
     Attributes:
         round: how many fragments of the same environments come before it.
@@ -38,7 +38,7 @@ class Place:
     environment: int
 
 
-def arrange(groups: Sequence[int], environments: int) -> list[Place]:
+def arrange_slots(groups: Sequence[int], environments: int) -> list[FragmentSlot]:
     """Places of an iteration's fragments, given the group that made each, in the order in which they were taken.
 
     Column c of the batch is one environment; its later rounds continue the column downwards.
@@ -53,7 +53,7 @@ def arrange(groups: Sequence[int], environments: int) -> list[Place]:
     for group in groups:
         columns.setdefault(group, len(columns) * environments)
         rounds[group] = rounds.get(group, -1) + 1
-        places.append(Place(rounds[group], range(columns[group], columns[group] + environments), group * environments))
+        places.append(FragmentSlot(rounds[group], range(columns[group], columns[group] + environments), group * environments))
     if len(set(rounds.values())) > 1:
         raise ValueError("every group must give equally many fragments to a batch")
     return places
@@ -78,7 +78,7 @@ class IterationBatch:
 
     def __init__(
         self,
-        placed: Sequence[tuple[Place, Fragment]],
+        placed: Sequence[tuple[FragmentSlot, Fragment]],
         columns: range,
         task: Task,
         update: Update,
@@ -172,6 +172,10 @@ class IterationBatch:
     @staticmethod
     def _on(device: torch.device, *arrays: np.ndarray) -> list[torch.Tensor]:
         return [torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in arrays]
+
+    def count_valid(self, blocks: Sequence[np.ndarray]) -> np.ndarray:
+        """Number of valid observations in each block of flat positions, float64."""
+        return np.array([self.valid_cpu[block].sum() for block in blocks], dtype=np.float64)
 
     def of_environments(self, environments: np.ndarray) -> np.ndarray:
         """Flat positions of all steps of those environments, environment by environment."""

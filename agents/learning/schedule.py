@@ -10,7 +10,7 @@ from rlscale.estimate import Estimate
 from rlscale.noise import BlockStatistics, pool
 
 from ..config import Update
-from .learner import NoiseRecord
+from .results import NoiseRecord
 
 __all__ = ["HEAD", "NoiseWindow", "adaptive_batch", "scaled_rate"]
 

@@ -24,7 +24,7 @@ from rlscale.errors import UsageError
 from rlscale.noise import block_products, estimate, statistics_of
 
 from ..config import FEWEST_BLOCKS
-from ..learning.learner import NoiseRecord
+from ..learning.results import NoiseRecord
 from ..machine import describe_machine
 
 try:

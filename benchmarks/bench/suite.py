@@ -26,8 +26,9 @@ from rich.table import Table
 
 from rlscale.agents.cluster.connect import connect, disconnect, watch_head
 from rlscale.agents.config import NoiseSettings, TrainConfig, default_config, require_positive
-from rlscale.agents.learning.batch import arrange
+from rlscale.agents.learning.batch import arrange_slots
 from rlscale.agents.learning.learner import Learner
+from rlscale.agents.learning.remote_learners import learn_batch
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
 from rlscale.agents.session import Session
 from rlscale.envs import Task, find_task
@@ -177,7 +178,7 @@ def measure_learning(config: TrainConfig, task: Task, session: Session) -> dict[
     """One epoch and one step of a batch, without any noise measurement and with the joint one; the default update as well."""
     fragments = sample_fragments(config, task, session, 64, FRAGMENTS)
     environments = 64 * FRAGMENTS
-    places = arrange(range(FRAGMENTS), 64)
+    slots = arrange_slots(range(FRAGMENTS), 64)
     rollout = replace(config.rollout, environments=environments, rollout_length=fragments[0].steps)
     single = replace(config.update, epochs=1, mini_batch=None)
     variants = {
@@ -193,7 +194,7 @@ def measure_learning(config: TrainConfig, task: Task, session: Session) -> dict[
         seconds = []
         for turn in range(3 if update is single else 2):
             begin = perf_counter()
-            learner.learn(fragments, places, environments, turn, 1e-5)
+            learn_batch(learner, fragments, turn, 1e-5, slots)
             seconds.append(perf_counter() - begin)
         found[name] = environments * fragments[0].steps / statistics.median(seconds[1:])
     return found

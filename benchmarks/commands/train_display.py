@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from rlscale.agents.config import Budget
-from rlscale.agents.learning.learner import NoiseRecord
+from rlscale.agents.learning.results import NoiseRecord
 from rlscale.agents.memory import format_bytes
 from rlscale.analysis.summary import UPDATES
 from rlscale.estimate import format_quantity

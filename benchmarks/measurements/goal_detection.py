@@ -22,7 +22,7 @@ import torch
 import tyro
 from rich.console import Console
 
-from rlscale.agents.learning.learner import NoiseRecord
+from rlscale.agents.learning.results import NoiseRecord
 from rlscale.agents.machine import resolve_precision
 from rlscale.agents.rollout.evaluate import Evaluation, Evaluator
 from rlscale.crossing import find_crossing, is_on_grid

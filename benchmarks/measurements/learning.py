@@ -20,6 +20,7 @@ import tyro
 
 from rlscale.agents.config import NoiseSettings, TrainConfig, default_config
 from rlscale.agents.learning.learner import Learner
+from rlscale.agents.learning.remote_learners import learn_batch
 from rlscale.agents.machine import computes_bfloat16
 from rlscale.agents.rollout.fragments import Fragment
 from rlscale.agents.rollout.worker import RolloutWorker, WorkerSettings
@@ -93,7 +94,7 @@ def measure_speed(task: Task, fragments: list[Fragment], precisions: tuple[bool,
 
     def updating(bfloat16: bool, block: int, chunk: int) -> Callable[[], object]:
         learner = Learner(configure(task, replace(JOINT, blocks=BATCH // block), chunk), task, CPU, bfloat16)
-        return lambda: learner.update(learner.prepare(fragments), 0, 1e-5)
+        return lambda: learn_batch(learner, fragments, 0, 1e-5)
 
     seconds = rounds_of({str(case): updating(*case) for case in cases}, rounds)
     return [
@@ -116,14 +117,14 @@ def compare_precisions(task: Task, worker: RolloutWorker, samples: int, updates:
     for made in (0, updates):
         while trained.optimizer_steps < made:
             worker.set_weights(trained.weights())
-            trained.update(trained.prepare([worker.sample(0)]), 1, config.update.learning_rate)
+            learn_batch(trained, [worker.sample(0)], 1, config.update.learning_rate)
         worker.set_weights(trained.weights())
         state = trained.get_state()
         for sample in range(samples):
             fragment = worker.sample(0)
             for precision, learner in learners.items():
                 learner.set_state(state)
-                for record in learner.update(learner.prepare([fragment]), 0, 0.0).noise:
+                for record in learn_batch(learner, [fragment], 0, 0.0).noise:
                     if record.head in HEADS:
                         found = estimate(record.statistics)
                         readings.append(

@@ -20,6 +20,7 @@ import tyro
 
 from rlscale.agents.config import NoiseSettings, default_config
 from rlscale.agents.learning.learner import Learner
+from rlscale.agents.learning.remote_learners import learn_batch
 from rlscale.agents.machine import computes_bfloat16
 from rlscale.agents.rollout.fragments import Fragment
 from rlscale.agents.rollout.worker import RolloutWorker, WorkerSettings
@@ -126,7 +127,7 @@ def _update(
         noise=noise,
     )
     learner = Learner(config, task, torch.device("cpu"), bfloat16)
-    return lambda: learner.update(learner.prepare(fragments), 0, 1e-5)
+    return lambda: learn_batch(learner, fragments, 0, 1e-5)
 
 
 if __name__ == "__main__":

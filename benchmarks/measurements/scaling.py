@@ -26,9 +26,9 @@ import tyro
 
 from rlscale.agents.cluster.connect import connect, disconnect
 from rlscale.agents.config import NoiseSettings, default_config
-from rlscale.agents.learning.batch import arrange
+from rlscale.agents.learning.batch import arrange_slots
 from rlscale.agents.learning.learner import Learner
-from rlscale.agents.learning.remote_learners import RemoteLearners
+from rlscale.agents.learning.remote_learners import RemoteLearners, learn_batch
 from rlscale.agents.machine import computes_bfloat16
 from rlscale.agents.networks.networks import flatten_parameters, make_network
 from rlscale.agents.rollout.fleet import RayFleet
@@ -141,7 +141,7 @@ def measure_learning(task: Task, bfloat16: bool, rounds: int) -> dict[str, Any]:
     worker = RolloutWorker(settings, 0)
     fragments = [worker.sample(0, group) for group in range(2)]
     worker.close()
-    places = arrange([fragment.group for fragment in fragments], environments // 2)
+    slots = arrange_slots([fragment.group for fragment in fragments], environments // 2)
     config = default_config(task)
     config = replace(
         config,
@@ -163,7 +163,7 @@ def measure_learning(task: Task, bfloat16: bool, rounds: int) -> dict[str, Any]:
         def learn(learner: Learner | RemoteLearners, with_threads: int) -> Callable[[], object]:
             def once() -> None:
                 torch.set_num_threads(with_threads)
-                learner.learn(references, places, environments, 0, 1e-5)
+                learn_batch(learner, fragments if learner is alone else references, 0, 1e-5, slots)
 
             return once
 

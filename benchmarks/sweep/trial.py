@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlscale.agents.config import TrainConfig
-from rlscale.agents.learning.learner import NoiseRecord
+from rlscale.agents.learning.results import NoiseRecord
 from rlscale.agents.rollout.evaluate import Evaluation, Evaluator
 from rlscale.agents.session import Session
 from rlscale.analysis.summary import UPDATES

@@ -21,8 +21,9 @@ from scipy.optimize import isotonic_regression
 
 from rlscale.agents.cluster.processes import LostWorkerError, pickle_settings, stand_in
 from rlscale.agents.config import TrainConfig
-from rlscale.agents.learning.batch import arrange
+from rlscale.agents.learning.batch import arrange_slots
 from rlscale.agents.learning.learner import Learner
+from rlscale.agents.learning.remote_learners import learn_batch
 from rlscale.agents.networks.networks import flatten_parameters, make_network
 from rlscale.agents.rollout.fleet import RayFleet
 from rlscale.agents.rollout.fragments import Fragment, read
@@ -230,11 +231,11 @@ def measure_learner(config: TrainConfig, session: Session, fragments: Sequence[F
     if blocks is not None:
         configured = replace(configured, noise=replace(config.noise, blocks=blocks))
     learner = Learner(configured, session.task, session.device, session.precision == "bfloat16")
-    places = arrange(range(len(fragments)), fragments[0].environments)
+    slots = arrange_slots(range(len(fragments)), fragments[0].environments)
     seconds = []
     for turn in range(LEARNER_ROUNDS + 1):
         begin = time.perf_counter()
-        learner.learn(fragments, places, environments, turn, config.update.learning_rate)
+        learn_batch(learner, fragments, turn, config.update.learning_rate, slots)
         seconds.append(time.perf_counter() - begin)
     return {"batch_size": configured.batch, "blocks": blocks, "seconds": seconds[1:]}
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from regressions import NOISE_SCALE, Regression
 
-from rlscale.agents.learning.learner import NoiseRecord
+from rlscale.agents.learning.results import NoiseRecord
 from rlscale.benchmarks.sweep.options import SweepOptions, make_plan, parse_sizes
 from rlscale.benchmarks.sweep.trial import _gain, _noise_at_goals, run_trial
 from rlscale.crossing import Crossing, GoalSearch

@@ -5,7 +5,7 @@ x ~ N(0, I₅₀), y = w*·x, SGD. The noise scale is 51 at every step, so B_cri
 
 import numpy as np
 
-from rlscale.agents.learning.learner import NoiseRecord
+from rlscale.agents.learning.results import NoiseRecord
 from rlscale.agents.rollout.evaluate import Evaluation
 from rlscale.noise import block_statistics
 

@@ -5,11 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from batches import read_batch
 from making import make_fragment
 
 from rlscale.agents.config import NoiseSettings, TrainConfig, default_config
 from rlscale.agents.learning.learner import Learner
 from rlscale.agents.learning.losses import ppo_losses
+from rlscale.agents.learning.remote_learners import learn_batch
 from rlscale.agents.rollout.worker import RolloutWorker, WorkerSettings
 from rlscale.envs import find_task
 from rlscale.noise import estimate, pool
@@ -32,7 +34,7 @@ def fragments_with_masks(workers=2, steps=12, envs=6):
 
 def whole_gradient(learner, batch, head="joint"):
     """Reference: one plain backward pass over all valid observations at once, from a loss to all that it trains."""
-    u = learner.update_settings
+    u = learner._config.update
     everything = np.arange(batch.steps * batch.environments)
     output = learner.network(batch.observation(everything, CPU))
     losses = ppo_losses(
@@ -58,7 +60,7 @@ def test_observations_come_in_the_order_asked_for():
     fragments = fragments_with_masks()
     task = find_task("classic/cartpole")
     learner = Learner(config_for(task), task, CPU, False)
-    batch = learner.prepare(fragments)
+    batch = read_batch(learner, fragments)
     frames = np.concatenate([f.frames for f in fragments], axis=1).reshape(-1, 4)
     index = np.random.default_rng(1).permutation(len(frames))
     np.testing.assert_array_equal(batch.observation(index, CPU).numpy(), frames[index])
@@ -69,10 +71,10 @@ def test_observations_come_in_the_order_asked_for():
 def test_blocks_add_up_to_the_whole_gradient(blocks, chunk):
     task = find_task("classic/cartpole")
     learner = Learner(config_for(task, NoiseSettings(blocks=blocks), chunk=chunk), task, CPU, False)
-    batch = learner.prepare(fragments_with_masks())
+    batch = read_batch(learner, fragments_with_masks())
     expected = whole_gradient(learner, batch)
-    learner.update(batch, 0, 0.0)
-    torch.testing.assert_close(learner._mean, expected, rtol=1e-4, atol=1e-6)
+    learn_batch(learner, fragments_with_masks(), 0, 0.0)
+    torch.testing.assert_close(learner._optimizer.mean, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_joint_statistics_are_those_of_the_environment_blocks():
@@ -81,7 +83,7 @@ def test_joint_statistics_are_those_of_the_environment_blocks():
     settings = NoiseSettings(blocks=4, policy_noise_period=1, value_noise_period=1, entropy_noise_period=1)
     learner = Learner(config_for(task, settings, shuffle="environments"), task, CPU, False)
     fragments = fragments_with_masks()
-    batch = learner.prepare(fragments)
+    batch = read_batch(learner, fragments)
     everything = batch.valid.clone()
     expected = {}
     for head in ("joint", "policy", "value", "entropy", "policy_last_layer"):
@@ -95,7 +97,7 @@ def test_joint_statistics_are_those_of_the_environment_blocks():
             rows.append((float(batch.valid.sum()), float(g @ g), float(g @ mean)))
         batch.valid = everything
         expected[head] = np.array(rows).T
-    result = learner.update(batch, 0, 0.0)
+    result = learn_batch(learner, fragments, 0, 0.0)
     for record in result.noise:
         assert record.kind == "rollout"
         size, square, dot = expected[record.head]
@@ -109,16 +111,15 @@ def test_masked_steps_change_nothing():
     task = find_task("classic/cartpole")
     learner = Learner(config_for(task), task, CPU, False)
     fragments = fragments_with_masks()
-    first = learner.prepare(fragments)
-    learner.update(first, 0, 0.0)
-    before = learner._mean.clone()
+    learn_batch(learner, fragments, 0, 0.0)
+    before = learner._optimizer.mean.clone()
     changed = []
     for f in fragments:
         frames, action = f.frames.copy(), f.action.copy()
         frames[f.reset], action[f.reset] = 99.0, 1 - action[f.reset]
         changed.append(replace(f, frames=frames, action=action))
-    learner.update(learner.prepare(changed), 0, 0.0)
-    torch.testing.assert_close(learner._mean, before)
+    learn_batch(learner, changed, 0, 0.0)
+    torch.testing.assert_close(learner._optimizer.mean, before)
 
 
 def test_the_chunk_bounds_memory_and_changes_no_result():
@@ -130,7 +131,7 @@ def test_the_chunk_bounds_memory_and_changes_no_result():
         config = config_for(task, chunk=chunk, network="small_cnn", epochs=2, mini_batch=64)
         learner = Learner(replace(config, rollout=replace(config.rollout, environments=8, rollout_length=16)), task, CPU, False)
         for iteration in range(2):
-            result = learner.update(learner.prepare(fragments), iteration, 1e-3)
+            result = learn_batch(learner, fragments, iteration, 1e-3)
         results.append((learner.weights(), [n.statistics.square for n in result.noise]))
     np.testing.assert_allclose(results[0][0], results[1][0], atol=2e-4)
     for a, b in zip(results[0][1], results[1][1], strict=True):
@@ -154,8 +155,7 @@ def test_shuffled_transitions_are_labelled_mini_batch_noise(environments, mini_b
     config = config_for(task, mini_batch=mini_batch, shuffle=shuffle, epochs=2)
     config = replace(config, rollout=replace(config.rollout, environments=environments, rollout_length=16))
     learner = Learner(config, task, CPU, False)
-    batch = learner.prepare([make_fragment(np.random.default_rng(0), 16, environments)])
-    result = learner.update(batch, 0, 1e-3)
+    result = learn_batch(learner, [make_fragment(np.random.default_rng(0), 16, environments)], 0, 1e-3)
     joint = [n for n in result.noise if n.head == "joint"]
     steps = environments * 16 // config.mini_batch
     assert len(joint) == steps  # every step of the first epoch, none of the second
@@ -172,8 +172,8 @@ def test_every_optimizer_step_has_the_same_size():
     config = config_for(task, mini_batch=12 * 16)
     config = replace(config, rollout=replace(config.rollout, environments=24, rollout_length=16))
     learner = Learner(config, task, CPU, False)
-    batch = learner.prepare([make_fragment(np.random.default_rng(0), 16, 24)])
-    for _, blocks in learner._mini_batches(batch, blockwise=True):
+    batch = read_batch(learner, [make_fragment(np.random.default_rng(0), 16, 24)])
+    for _, blocks in learner._blocks.of_mini_batches(batch):
         assert sum(len(block) for block in blocks) == 12 * 16
         assert len(blocks) == 12
 
@@ -183,11 +183,11 @@ def test_blocks_keep_their_environments_over_updates_and_every_observation_is_us
     config = config_for(task, mini_batch=8 * 16, epochs=3)
     config = replace(config, rollout=replace(config.rollout, environments=32, rollout_length=16))
     learner = Learner(config, task, CPU, False)
-    batch = learner.prepare([make_fragment(np.random.default_rng(0), 16, 32)])
+    batch = read_batch(learner, [make_fragment(np.random.default_rng(0), 16, 32)])
     owners = {}
     for _ in range(4):
         used = []
-        for names, blocks in learner._mini_batches(batch, blockwise=True):
+        for names, blocks in learner._blocks.of_mini_batches(batch):
             for name, block in zip(names, blocks, strict=True):
                 used.extend(block.tolist())
                 assert owners.setdefault(int(name), set((block % 32).tolist())) == set((block % 32).tolist())
@@ -198,8 +198,8 @@ def test_periods_of_the_heads():
     task = find_task("classic/cartpole")
     settings = NoiseSettings(joint_noise_period=0, policy_noise_period=2, value_noise_period=3, entropy_noise_period=0)
     learner = Learner(config_for(task, settings), task, CPU, False)
-    batch = learner.prepare(fragments_with_masks())
-    measured = [[n.head for n in learner.update(batch, iteration, 0.0).noise] for iteration in range(7)]
+    fragments = fragments_with_masks()
+    measured = [[n.head for n in learn_batch(learner, fragments, iteration, 0.0).noise] for iteration in range(7)]
     assert measured == [["policy", "value"], [], ["policy"], ["value"], ["policy"], [], ["policy", "value"]]
 
 
@@ -213,7 +213,7 @@ def test_measuring_changes_no_update():
     ):
         learner = Learner(config_for(task, settings, max_grad_norm=0.5), task, CPU, False)
         for iteration in range(3):
-            learner.update(learner.prepare(fragments), iteration, 1e-3)
+            learn_batch(learner, fragments, iteration, 1e-3)
         weights.append(learner.weights())
     np.testing.assert_allclose(weights[0], weights[1], atol=1e-5)
 
@@ -224,11 +224,11 @@ def test_noise_is_measured_before_clipping():
     squares = []
     for limit in (None, 1e-6):
         learner = Learner(config_for(task, max_grad_norm=limit), task, CPU, False)
-        result = learner.update(learner.prepare(fragments), 0, 1e-3)
+        result = learn_batch(learner, fragments, 0, 1e-3)
         squares.append(next(n for n in result.noise if n.head == "joint").statistics.square)
         assert result.figures["gradient_norm"] > 1e-3
     np.testing.assert_allclose(squares[0], squares[1])
-    assert float(torch.linalg.vector_norm(learner._mean)) == pytest.approx(1e-6, rel=1e-3)
+    assert float(torch.linalg.vector_norm(learner._optimizer.mean)) == pytest.approx(1e-6, rel=1e-3)
 
 
 @pytest.mark.parametrize(("optimizer", "scale"), [("adam", "batch"), ("rmsprop", "running")])
@@ -237,10 +237,10 @@ def test_state_goes_on_exactly(optimizer, scale):
     config = config_for(task, optimizer=optimizer, advantage_scale=scale, epochs=2, mini_batch=24, shuffle="transitions")
     fragments = fragments_with_masks()
     one, two = Learner(config, task, CPU, False), Learner(config, task, CPU, False)
-    one.update(one.prepare(fragments), 0, 1e-3)
+    learn_batch(one, fragments, 0, 1e-3)
     two.set_state(one.get_state())
     for learner in (one, two):
-        learner.update(learner.prepare(fragments), 1, 1e-3)
+        learn_batch(learner, fragments, 1, 1e-3)
     np.testing.assert_array_equal(one.weights(), two.weights())
     assert one.scale_square == two.scale_square
 
@@ -249,12 +249,12 @@ def test_the_optimizer_is_torchs():
     """One Adam step on the flat vector equals torch.optim.Adam on the network's own parameters."""
     task = find_task("classic/cartpole")
     learner = Learner(config_for(task), task, CPU, False)
-    batch = learner.prepare(fragments_with_masks())
+    batch = read_batch(learner, fragments_with_masks())
     gradient, before = whole_gradient(learner, batch), torch.from_numpy(learner.weights())
     reference = torch.nn.Parameter(before.clone())
     reference.grad = gradient
     torch.optim.Adam([reference], lr=1e-3, eps=1e-5).step()
-    learner.update(batch, 0, 1e-3)
+    learn_batch(learner, fragments_with_masks(), 0, 1e-3)
     np.testing.assert_allclose(learner.weights(), reference.detach(), atol=1e-6)
     stored = torch.cat([p.detach().reshape(-1) for p in learner.network.parameters()])
     np.testing.assert_array_equal(stored, learner.weights())
@@ -269,8 +269,8 @@ def test_bfloat16_gradients_agree_with_float32():
     config = replace(config, rollout=replace(config.rollout, environments=4, rollout_length=32))
     for bfloat16 in (False, True):
         learner = Learner(config, task, CPU, bfloat16)
-        learner.update(learner.prepare(fragments), 0, 0.0)
-        means.append(learner._mean.clone())
+        learn_batch(learner, fragments, 0, 0.0)
+        means.append(learner._optimizer.mean.clone())
     assert float(torch.cosine_similarity(*means, dim=0)) > 0.999
     assert float(means[1].norm() / means[0].norm()) == pytest.approx(1, abs=0.02)
 
@@ -302,9 +302,9 @@ def bandit_noise(task_id, *, steps, baseline, shuffle="environments", rounds, p=
         # Fresh environments each time: their factors never change, so the same ones would be drawn only once.
         worker = RolloutWorker(WorkerSettings(task, environments, 2 * steps, "mlp", False, 1, True, 0, seed=iteration), 0)
         worker.set_weights(learner.weights())
-        batch = learner.prepare([worker.sample(iteration)])
-        assert batch.moments.count == environments * steps  # every second step only resets
-        for record in learner.update(batch, iteration, 0.0).noise:
+        result = learn_batch(learner, [worker.sample(iteration)], iteration, 0.0)
+        assert result.observations == environments * steps  # every second step only resets
+        for record in result.noise:
             if record.head in measured:
                 measured[record.head].append(record)
     return {head: (pool([r.statistics for r in records]), records[0].kind) for head, records in measured.items()}
@@ -339,7 +339,7 @@ def test_shuffled_transitions_cannot_see_that_environments_differ():
 def test_estimates_of_one_update_are_those_of_the_record():
     task = find_task("classic/cartpole")
     learner = Learner(config_for(task), task, CPU, False)
-    record = next(n for n in learner.update(learner.prepare(fragments_with_masks()), 0, 0.0).noise if n.head == "joint")
+    record = next(n for n in learn_batch(learner, fragments_with_masks(), 0, 0.0).noise if n.head == "joint")
     noise = estimate(record.statistics)
     assert noise.blocks == 8
     assert noise.observations == sum(int((~f.reset).sum()) for f in fragments_with_masks())

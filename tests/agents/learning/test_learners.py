@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import ray
 import torch
+from batches import read_batch
 from making import make_fragment
 
 from rlscale.agents.config import NoiseSettings, Rollout, TrainConfig, check_config, default_config
-from rlscale.agents.learning.batch import arrange
 from rlscale.agents.learning.learner import Learner
-from rlscale.agents.learning.remote_learners import RemoteLearners
+from rlscale.agents.learning.remote_learners import RemoteLearners, learn_batch
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.noise import estimate
@@ -38,19 +38,6 @@ def fragments_of(rng, groups=4, environments=8, rounds=1):
         for _ in range(rounds)
         for group in range(groups)
     ]
-
-
-def hold(learner, fragments, iteration, rate=1e-3):
-    places = arrange([f.group for f in fragments], fragments[0].environments)
-    return learner.learn(fragments, places, max(p.columns.stop for p in places), iteration, rate)
-
-
-def stream(learner, fragments, iteration, rate=1e-3):
-    places = arrange([f.group for f in fragments], fragments[0].environments)
-    learner.begin(places, max(p.columns.stop for p in places), iteration, rate)
-    for fragment, place in zip(fragments, places, strict=True):
-        learner.accept(fragment, place)
-    return learner.finish()
 
 
 def same_result(one, other, rtol=2e-4):
@@ -105,7 +92,7 @@ def test_several_learners_make_the_update_of_one(more_cpus, update, rounds, lear
     try:
         for iteration in range(3):
             fragments = fragments_of(rng, rounds=rounds)
-            same_result(hold(one, fragments, iteration), hold(several, fragments, iteration))
+            same_result(learn_batch(one, fragments, iteration, 1e-3), learn_batch(several, fragments, iteration, 1e-3))
             np.testing.assert_allclose(several.weights(), one.weights(), rtol=1e-3, atol=2e-5)
         states = ray.get([actor.get_state.remote() for actor in several._actors])
         for state in states[1:]:  # every learner has made exactly the same steps
@@ -119,13 +106,12 @@ def test_several_learners_make_the_update_of_one(more_cpus, update, rounds, lear
 def test_several_learners_stream_as_one(more_cpus, scale):
     """A running scale begins with the run's first fragment, which the second learner does not learn from."""
     rng = np.random.default_rng(1)
-    one = Learner(config_for(advantage_scale=scale), TASK, CPU, False)
+    one = Learner(config_for(advantage_scale=scale, stream=scale == "running"), TASK, CPU, False)
     several = RemoteLearners(config_for(2, advantage_scale=scale, stream=True), TASK, CPU, False, threads=1)
-    teach = hold if scale == "none" else stream
     try:
         for iteration in range(3):
             fragments = fragments_of(rng, rounds=2)
-            same_result(teach(one, fragments, iteration), stream(several, fragments, iteration))
+            same_result(learn_batch(one, fragments, iteration, 1e-3), learn_batch(several, fragments, iteration, 1e-3))
             np.testing.assert_allclose(several.weights(), one.weights(), rtol=1e-3, atol=2e-5)
     finally:
         several.close()
@@ -134,12 +120,12 @@ def test_several_learners_stream_as_one(more_cpus, scale):
 def test_learners_go_on_from_a_state(more_cpus):
     rng = np.random.default_rng(2)
     one = Learner(config_for(), TASK, CPU, False)
-    hold(one, fragments_of(rng), 0)
+    learn_batch(one, fragments_of(rng), 0, 1e-3)
     several = RemoteLearners(config_for(2), TASK, CPU, False, threads=1)
     try:
         several.set_state(one.get_state())
         fragments = fragments_of(rng)
-        same_result(hold(one, fragments, 1), hold(several, fragments, 1))
+        same_result(learn_batch(one, fragments, 1, 1e-3), learn_batch(several, fragments, 1, 1e-3))
         torch.testing.assert_close(several.get_state()["parameters"], one.get_state()["parameters"], rtol=1e-3, atol=2e-5)
     finally:
         several.close()
@@ -150,32 +136,31 @@ def test_learners_go_on_from_a_state(more_cpus):
 def test_a_stream_teaches_what_a_held_batch_does(groups, rounds):
     """Same blocks, same statistics of every head, same step, whatever the fragments; nothing of a fragment is kept."""
     rng = np.random.default_rng(3)
-    config = config_for(advantage_scale="none")
-    held, streamed = Learner(config, TASK, CPU, False), Learner(replace(config), TASK, CPU, False)
+    held, streamed = (Learner(config_for(advantage_scale="none", stream=stream), TASK, CPU, False) for stream in (False, True))
     for iteration in range(3):
         fragments = fragments_of(rng, groups, 32 // groups, rounds)
-        same_result(hold(held, fragments, iteration), stream(streamed, fragments, iteration))
+        same_result(learn_batch(held, fragments, iteration, 1e-3), learn_batch(streamed, fragments, iteration, 1e-3))
         np.testing.assert_allclose(streamed.weights(), held.weights(), rtol=1e-3, atol=2e-5)
 
 
 def test_a_streamed_batch_is_scaled_by_the_iterations_before_it():
     """The first by its first fragment, for want of any other; then the running square goes on as that of a held batch."""
     rng = np.random.default_rng(4)
-    learner = Learner(config_for(), TASK, CPU, False)
+    learner = Learner(config_for(stream=True), TASK, CPU, False)
     held = Learner(config_for(), TASK, CPU, False)
     first = fragments_of(rng)
-    held.prepare(first[:1])
+    read_batch(held, first[:1])
     alone = held.scale_square
-    stream(learner, first, 0)
+    learn_batch(learner, first, 0, 1e-3)
     held.scale_square = None
-    held.prepare(first)
+    read_batch(held, first)
     whole = held.scale_square
     assert learner.scale_square == pytest.approx(0.99 * alone + 0.01 * whole)
     before = learner.scale_square
     second = fragments_of(rng)
-    stream(learner, second, 1)
+    learn_batch(learner, second, 1, 1e-3)
     held.scale_square = None
-    held.prepare(second)
+    read_batch(held, second)
     assert learner.scale_square == pytest.approx(0.99 * before + 0.01 * held.scale_square)
 
 
@@ -194,7 +179,7 @@ def test_rounds_continue_a_column():
         following = whole.value[(turn + 1) * STEPS] if turn < 2 else whole.bootstrap_value
         parts.append(replace(whole, **cut, truncated=np.zeros((STEPS, 8), dtype=bool), bootstrap_value=following))
     learner = Learner(config_for(environments=8, advantage_scale="batch"), TASK, CPU, False)
-    one, other = learner.prepare([whole]), learner.prepare(parts)
+    one, other = read_batch(learner, [whole]), read_batch(learner, parts)
     for name in ("advantage", "target", "action", "log_prob", "valid"):
         torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=1e-5, atol=1e-5)
     index = rng.permutation(3 * STEPS * 8)
@@ -208,7 +193,7 @@ def test_the_scale_of_advantages():
     fragment = fragments_of(rng, 1, 8)[0]
     for scale in ("batch", "running", "none"):
         learner = Learner(config_for(environments=8, advantage_scale=scale), TASK, CPU, False)
-        batch = learner.prepare([fragment])
+        batch = read_batch(learner, [fragment])
         used = batch.advantage[batch.valid].double()
         if scale == "none":
             plain = used
@@ -219,7 +204,7 @@ def test_the_scale_of_advantages():
             assert float(used.square().mean()) == pytest.approx(1, rel=1e-5)
     learner = Learner(config_for(environments=8), TASK, CPU, False)
     learner.scale_square = 9.0
-    learner.prepare([fragment])
+    read_batch(learner, [fragment])
     assert learner.scale_square == pytest.approx(0.99 * 9 + 0.01 * float(plain.square().mean()), rel=1e-5)
 
 
@@ -227,7 +212,7 @@ def test_warm_up_rises_step_by_step():
     rng = np.random.default_rng(7)
     config = config_for(warm_up=8, epochs=1, mini_batch=16 * STEPS, shuffle="environments")
     learner = Learner(config, TASK, CPU, False)
-    rates = [hold(learner, fragments_of(rng), i, rate=0.8).learning_rate for i in range(6)]
+    rates = [learn_batch(learner, fragments_of(rng), i, 0.8).learning_rate for i in range(6)]
     assert rates == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])  # two steps an iteration
 
 

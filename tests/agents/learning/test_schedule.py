@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rlscale.agents.config import Update
-from rlscale.agents.learning.learner import NoiseRecord
+from rlscale.agents.learning.results import NoiseRecord
 from rlscale.agents.learning.schedule import NoiseWindow, adaptive_batch, scaled_rate
 from rlscale.estimate import Estimate
 from rlscale.noise import BlockStatistics, block_statistics

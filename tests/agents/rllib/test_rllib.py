@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from batches import read_batch
 from making import make_fragment
 
 pytest.importorskip("tree", reason="RLlib's own dependencies are not installed")  # dm-tree
@@ -130,7 +131,7 @@ def test_blocks_have_the_gradients_of_our_own_learner(tmp_path, mini_batch):
         for a, b in zip(*modules, strict=True):
             b.copy_(a)
     fragment, ends = experience()
-    batch = ours.prepare([fragment])
+    batch = read_batch(ours, [fragment])
     records, _ = measured(theirs, sampled(fragment, ends))
     # RLlib's advantages and targets, row by row; of each episode it adds a last row that is masked.
     mask = theirs.seen[Columns.LOSS_MASK].numpy()
@@ -139,7 +140,7 @@ def test_blocks_have_the_gradients_of_our_own_learner(tmp_path, mini_batch):
     position = step * ENVIRONMENTS + environment
     for name, column in (("advantages", batch.advantage), ("value_targets", batch.target)):
         column[position] = theirs.seen[name][mask]
-    noise = ours.update(batch, 0, 0.0)
+    noise = ours._learn_held(batch, 0.0)
     own = {record.head: record.statistics for record in noise.noise}
     assert noise.figures["clip_fraction"] > 0.1
     assert set(records) == set(HEADS)

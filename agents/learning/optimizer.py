@@ -1,0 +1,184 @@
+"""`BlockOptimizer`: makes an optimizer step from the gradients of blocks, and takes their noise statistics on the way.
+
+The mean gradient of each block is one row of a (K, P) matrix. One pass over that matrix gives both the batch gradient for the
+step and the block statistics for `rlscale.noise`. Of several learners each holds the rows of its own blocks, and only the
+weighted sum of all rows travels between them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from rlscale.noise import block_products, statistics_of
+
+from ..config import TrainConfig, Update
+from .batch import Moments, Sum
+from .gradients import FIGURES, LAST_LAYER
+from .losses import HEADS
+from .results import NoiseRecord, UpdateResult
+
+__all__ = ["BlockOptimizer", "StepGradients"]
+
+
+@dataclass
+class StepGradients:
+    """Block gradients at one set of parameters.
+
+    Attributes:
+        names: (K,) int64, see `BlockStatistics.block`.
+        sizes: (K,) float64, valid observations of each block.
+        matrices: for each head the blocks' mean gradients, (K, P).
+        figures: (6,) sums over the valid observations, in the order of `FIGURES`.
+    """
+
+    names: np.ndarray
+    sizes: np.ndarray
+    matrices: dict[str, torch.Tensor]
+    figures: torch.Tensor
+
+
+class BlockOptimizer:
+    """Adam or RMSProp over the flat parameter vector, stepped by block gradients.
+
+    Args:
+        config: the run's settings.
+        parameters: (P,), the flat vector.
+        last_layer_parameters: number of parameters of the policy's last layer.
+        add: sums a tensor over all learners, in place; see `rlscale.agents.learning.batch.Sum`.
+
+    Attributes:
+        mean: (P,), the batch gradient of the latest step, clipped.
+        steps: number of optimizer steps made so far in the run.
+        noise_seconds: time spent on the measurement since `begin`; whoever prepares one adds to it.
+    """
+
+    def __init__(self, config: TrainConfig, parameters: nn.Parameter, last_layer_parameters: int, add: Sum) -> None:
+        self._update, self._add = config.update, add
+        self._kind = "mini-batch" if config.shuffles_transitions else "rollout"
+        self._parameters, self._last_layer_parameters = parameters, last_layer_parameters
+        self._torch = _make_optimizer(config.update, parameters)
+        self.mean = torch.zeros_like(parameters.data)
+        self.steps = 0
+        self._kept: dict[str, torch.Tensor] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Start an iteration: forget what was measured in the one before."""
+        self.noise_seconds = self._learning_rate = 0.0
+        self._measured: list[tuple[str, str, int, torch.Tensor, np.ndarray, np.ndarray]] = []
+        self._totals = torch.zeros(len(FIGURES) + 1, device=self.mean.device)
+        self._steps_before = self.steps
+
+    def make_room(self, heads: Sequence[str], blocks: int) -> dict[str, torch.Tensor]:
+        """Uninitialized matrices for block gradients, in the order of `heads`; for the joint loss kept between steps."""
+        matrices = {}
+        for head in heads:
+            width = self._last_layer_parameters if head == LAST_LAYER else len(self.mean)
+            if head in HEADS:  # measured rarely, and large
+                matrices[head] = torch.empty(blocks, width, device=self.mean.device)
+            elif head == "joint" and blocks == 1 and LAST_LAYER not in heads:
+                matrices[head] = self.mean[None]  # the gradient of a single block that is not measured is the mean itself
+            else:
+                if head not in self._kept or len(self._kept[head]) < blocks:
+                    self._kept[head] = torch.empty(blocks, width, device=self.mean.device)
+                matrices[head] = self._kept[head][:blocks]
+        return matrices
+
+    def measure(self, gradients: StepGradients, head: str, kind: str = "rollout", mean: torch.Tensor | None = None) -> None:
+        """Take the noise statistics of one head; they stay on the device until `finish`.
+
+        Args:
+            gradients: hold a matrix of that head.
+            head: see `NoiseRecord`.
+            kind: see `NoiseRecord`.
+            mean: (P,), receives the batch gradient.
+        """
+        matrix = gradients.matrices[head]
+        if self._update.learners == 1:
+            products = block_products(matrix, sizes=gradients.sizes, mean_out=mean)
+        else:
+            products = block_products(matrix, mean=self._mean_of_all(matrix, gradients.sizes, mean))
+        self._measured.append((head, kind, self.steps, products, gradients.sizes, gradients.names))
+
+    def step(self, gradients: StepGradients, learning_rate: float) -> None:
+        """Make one optimizer step; measure the joint loss's noise where the gradients include the last layer's.
+
+        Args:
+            gradients: `joint` and perhaps `policy_last_layer`.
+            learning_rate: before warm-up.
+        """
+        started = time.perf_counter()
+        joint, sizes = gradients.matrices["joint"], gradients.sizes
+        if LAST_LAYER in gradients.matrices:
+            self.measure(gradients, "joint", self._kind, self.mean)
+            self.measure(gradients, LAST_LAYER, self._kind)
+            self.noise_seconds += time.perf_counter() - started
+        elif self._update.learners > 1:
+            self._mean_of_all(joint, sizes, self.mean)
+        elif len(joint) > 1:
+            weights = torch.as_tensor(sizes / max(sizes.sum(), 1.0), dtype=torch.float32, device=self.mean.device)
+            torch.mv(joint.T, weights, out=self.mean)
+        count = torch.tensor([sizes.sum()], dtype=torch.float32, device=self.mean.device)
+        sums = torch.cat([gradients.figures, count])
+        self._add(sums)
+        norm = torch.linalg.vector_norm(self.mean)
+        if self._update.max_grad_norm is not None:
+            self.mean *= (self._update.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+        warm_up = self._update.warm_up
+        self._learning_rate = learning_rate * min(1.0, (self.steps + 1) / warm_up) if warm_up else learning_rate
+        for group in self._torch.param_groups:
+            group["lr"] = self._learning_rate
+        self._parameters.grad = self.mean
+        self._torch.step()
+        self.steps += 1
+        self._totals += torch.cat([sums[:-1] / sums[-1].clamp(min=1.0), norm[None]])
+
+    def finish(self, moments: Moments) -> UpdateResult:
+        """End the iteration: fetch its figures and statistics from the device, once.
+
+        Args:
+            moments: of the whole iteration batch, of all learners.
+        """
+        means = (self._totals / max(self.steps - self._steps_before, 1)).tolist()
+        return UpdateResult(
+            figures=dict(zip((*FIGURES, "gradient_norm"), means, strict=True)),
+            noise=[
+                NoiseRecord(head, kind, step, statistics_of(products, sizes, names))
+                for head, kind, step, products, sizes, names in self._measured
+                if self._update.learners > 1 or (sizes > 0).sum() > 1
+            ],
+            noise_seconds=self.noise_seconds,
+            observations=moments.count,
+            explained_variance=moments.explained_variance,
+            learning_rate=self._learning_rate,
+            optimizer_steps=self.steps,
+        )
+
+    def _mean_of_all(self, matrix: torch.Tensor, sizes: np.ndarray, out: torch.Tensor | None) -> torch.Tensor:
+        """The weighted mean over the blocks of all learners, (P,): one sum over learners, of as many numbers as parameters."""
+        weights = torch.as_tensor(sizes, dtype=torch.float32, device=self.mean.device)
+        total = torch.cat([matrix.T @ weights, weights.sum()[None]])
+        self._add(total)
+        return torch.div(total[:-1], total[-1].clamp(min=1.0), out=out)
+
+    def get_state(self) -> dict[str, Any]:
+        """The optimizer's state, for a checkpoint."""
+        return self._torch.state_dict()
+
+    def set_state(self, state: dict[str, Any], steps: int) -> None:
+        """Continue from a state of `get_state`, after that many optimizer steps."""
+        self._torch.load_state_dict(state)
+        self.steps = steps
+
+
+def _make_optimizer(update: Update, parameters: nn.Parameter) -> torch.optim.Optimizer:
+    if update.optimizer == "rmsprop":
+        return torch.optim.RMSprop([parameters], lr=update.learning_rate, alpha=0.99, eps=1e-5)
+    return torch.optim.Adam([parameters], lr=update.learning_rate, eps=1e-5, fused=True)

@@ -1,0 +1,50 @@
+"""What the learning of one iteration reports: noise measurements (`NoiseRecord`) and the whole result (`UpdateResult`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlscale.noise import BlockStatistics
+
+__all__ = ["NoiseRecord", "UpdateResult"]
+
+
+@dataclass(frozen=True)
+class NoiseRecord:
+    """Block statistics of one noise measurement.
+
+    Attributes:
+        head: the loss that was measured: `joint`, `policy`, `value`, `entropy`, or `policy_last_layer` (the policy loss, with
+            respect to its last layer only).
+        kind: `rollout` when blocks are sets of environments, `mini-batch` when they are shuffled transitions.
+        optimizer_step: number of optimizer steps that the run had made before the measurement.
+        statistics: see `rlscale.noise`.
+    """
+
+    head: str
+    kind: str
+    optimizer_step: int
+    statistics: BlockStatistics
+
+
+@dataclass(frozen=True)
+class UpdateResult:
+    """What the learner reports about one iteration.
+
+    Attributes:
+        figures: losses, diagnostics and the gradient's norm, as means over the iteration's optimizer steps.
+        noise: the noise measurements of the iteration.
+        noise_seconds: time spent on the measurement alone; on an accelerator, on launching it.
+        observations: number of valid observations in the iteration batch.
+        explained_variance: share of the value targets' variance that the behaviour policy's values explain.
+        learning_rate: of the last optimizer step.
+        optimizer_steps: number of optimizer steps that the run has made so far.
+    """
+
+    figures: dict[str, float]
+    noise: list[NoiseRecord]
+    noise_seconds: float
+    observations: int
+    explained_variance: float
+    learning_rate: float
+    optimizer_steps: int
