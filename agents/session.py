@@ -38,7 +38,7 @@ from .machine import (
     resolve_precision,
 )
 from .memory import STORE_SHARE, parse_bytes, plan_memory
-from .networks.networks import make_network
+from .networks import make_network
 from .rollout.fleet import Fleet, LocalFleet, Loss, RayFleet, Sampled
 from .rollout.fragments import FragmentFacts
 from .rollout.worker import WorkerSettings

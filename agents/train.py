@@ -31,7 +31,7 @@ from .cluster.processes import LostWorkerError
 from .config import TrainConfig, check_config, config_from_dict
 from .learning.results import NoiseRecord
 from .metrics import RayMetrics
-from .networks.networks import PARAMETER_ORDER
+from .networks import PARAMETER_ORDER
 from .session import Session
 
 __all__ = ["Outcome", "train"]

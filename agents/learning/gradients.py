@@ -19,8 +19,7 @@ import torch
 from rlscale.envs import Task
 
 from ..config import TrainConfig
-from ..networks.layers import Layer, Tape
-from ..networks.networks import PolicyOutput, PolicyValueNet
+from ..networks import ForwardTape, Layer, PolicyOutput, PolicyValueNet
 from .batch import IterationBatch
 from .losses import log_probability, ppo_losses
 
@@ -65,7 +64,7 @@ class BlockGradients:
         self._network, self._device, self._bfloat16 = network, device, bfloat16
         self._parameters = list(network.parameters())
         layers = [layer for layer in network.modules() if isinstance(layer, Layer)]
-        self._places, self._last_layer = _places(layers), _places([network.policy_head])[network.policy_head]
+        self._slices, self._last_layer = _parameter_slices(layers), _parameter_slices([network.policy_head])[network.policy_head]
         assert [id(p) for layer in layers for p in layer.parameters()] == [id(p) for p in self._parameters]
         self._update = config.update
         self.lagged = config.rollout.lag > 0
@@ -95,7 +94,7 @@ class BlockGradients:
     def _pass(self, batch: IterationBatch, parts: Sequence[BlockPart], matrices: Mapping[str, torch.Tensor]) -> torch.Tensor:
         u = self._update
         # Autograd's own sum over the observations is 1 to 6% faster, and all that a block by itself needs.
-        tape: Tape | None = [] if len(parts) > 1 else None
+        tape: ForwardTape | None = [] if len(parts) > 1 else None
         index, output = self._forward(batch, np.concatenate([part.positions for part in parts]), tape)
         action, proximal = batch.action[index], None
         if self.lagged:
@@ -142,7 +141,7 @@ class BlockGradients:
         self,
         matrix: torch.Tensor,
         runs: Sequence[_Run],
-        tape: Tape | None,
+        tape: ForwardTape | None,
         of: Sequence[torch.Tensor],
         by: Sequence[torch.Tensor],
         *,
@@ -158,10 +157,10 @@ class BlockGradients:
             else:
                 row += torch.cat(pieces)
             return
-        gradients = torch.autograd.grad(of, [seen.output for seen in tape], by, retain_graph=keep, allow_unused=True)
+        gradients = torch.autograd.grad(of, [call.output for call in tape], by, retain_graph=keep, allow_unused=True)
         for rows, mine, first in runs:
             for (layer, input, _), gradient in zip(tape, gradients, strict=True):
-                weight, bias = self._places[layer].views(matrix[rows])
+                weight, bias = self._slices[layer].views(matrix[rows])
                 if gradient is not None:
                     layer.add_gradients(input[mine], gradient[mine], weight, bias, first=first)
                 elif first:  # a layer that the loss does not depend on
@@ -177,7 +176,7 @@ class BlockGradients:
             batch.proximal[index] = log_probability(output.logits, batch.action[index])
 
     def _forward(
-        self, batch: IterationBatch, positions: np.ndarray, tape: Tape | None = None
+        self, batch: IterationBatch, positions: np.ndarray, tape: ForwardTape | None = None
     ) -> tuple[torch.Tensor, PolicyOutput]:
         """Positions on the device, and what the network says of them."""
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bfloat16):
@@ -219,7 +218,7 @@ def _runs(parts: Sequence[BlockPart]) -> Iterator[_Run]:
         start = stop
 
 
-class _Place(NamedTuple):
+class ParameterSlice(NamedTuple):
     """Where in a flat row of gradients a layer's weight and bias are."""
 
     weight: slice
@@ -231,11 +230,11 @@ class _Place(NamedTuple):
         return torch.unflatten(rows[:, self.weight], 1, self.shape), rows[:, self.bias]
 
 
-def _places(layers: Sequence[Layer]) -> dict[Layer, _Place]:
+def _parameter_slices(layers: Sequence[Layer]) -> dict[Layer, ParameterSlice]:
     """Of each layer, in a row of all their parameters: its weight, then its bias."""
     places, start = {}, 0
     for layer in layers:
         middle = start + layer.weight.numel()
-        places[layer] = _Place(slice(start, middle), layer.weight.shape, slice(middle, middle + len(layer.weight)))
+        places[layer] = ParameterSlice(slice(start, middle), layer.weight.shape, slice(middle, middle + len(layer.weight)))
         start = middle + len(layer.weight)
     return places

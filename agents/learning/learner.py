@@ -20,7 +20,7 @@ from torch import nn
 from rlscale.envs import Task
 
 from ..config import TrainConfig
-from ..networks.networks import flatten_parameters, make_network
+from ..networks import flatten_parameters, make_network
 from ..rollout.fragments import Fragment
 from .batch import FragmentSlot, IterationBatch, Moments, Sum
 from .blocks import BatchBlocks

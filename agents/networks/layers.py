@@ -1,12 +1,10 @@
-"""The networks' layers: convolutions and dense layers that know their own gradient over any part of a batch, and act fast.
+"""The networks' layers: convolutions and dense layers that compute their parameters' gradient for any part of a batch.
 
-Autograd adds up the gradients of all observations in a pass. Block gradients need them apart, so here it only goes from layer
-to layer: `Tape` holds what every layer saw and where its output lies in the graph, and with the gradient there
-`add_gradients` gives those of the layer's parameters, for any of the observations. Networks are put together in
-`rlscale.agents.networks.networks`, rows of gradients in `rlscale.agents.learning.gradients`.
+Autograd adds up the gradients of all observations in a pass, but block gradients are needed separately. So autograd only goes
+from layer to layer: a `ForwardTape` records the input of every layer and where its output lies in the graph. From the gradient
+at that output, `add_gradients` computes the gradients of the layer's parameters for any of the observations. For acting, where
+gradients are not needed, `prepare_for_inference` converts and packs a layer's weight once.
 """
-
-from __future__ import annotations
 
 import math
 from typing import NamedTuple
@@ -16,47 +14,55 @@ from torch import nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 
-__all__ = ["Convolution", "Dense", "Layer", "Seen", "Tape", "WordConvolution", "see"]
+__all__ = ["Convolution", "Dense", "ForwardTape", "Layer", "LayerCall", "WordConvolution", "record"]
 
 
 class Convolution(nn.Conv2d):
-    """A convolution that sees `fold` neighbouring columns as one column of `fold` times the channels, as its stride allows.
+    """A convolution that treats `fold` neighbouring columns as one column with `fold` times the channels, as its stride allows.
 
-    Channels-last data need only be viewed so. The sums are the same; oneDNN's backward pass is faster with fewer, longer
-    rows: forward and backward of the Nature network's second layer, 4x4 of stride 2, as 4x2 of stride (2, 1)
+    Channels-last data need only be viewed that way, and the sums are the same. oneDNN's backward pass is faster with fewer,
+    longer rows: forward and backward of the Nature network's second layer, 4x4 of stride 2, as 4x2 of stride (2, 1)
     take 15.4 instead of 17.1 ms in bfloat16 for 256 observations, 23.0 instead of 25.0 in float32.
+
+    Args:
+        channels: of the input.
+        out: channels of the output.
+        kernel: height and width of the kernel.
+        stride: in both directions.
+        width: of the input, in columns.
     """
 
     def __init__(self, channels: int, out: int, kernel: int, stride: int, width: int) -> None:
         super().__init__(channels, out, kernel, stride)
         self.fold = math.gcd(kernel, stride, width)
         self._folded_stride = (stride, stride // self.fold)
-        self._laid_out: torch.Tensor | None = None
+        self._prepared: torch.Tensor | None = None
+        self._prepared_format = torch.channels_last
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        weight = self._folded_weight() if self._laid_out is None else self._laid_out
+        weight = self._folded_weight() if self._prepared is None else self._prepared
         return functional.conv2d(self._folded(input), weight, self.bias, self._folded_stride)
 
     @torch.no_grad()
     def add_gradients(
         self, input: torch.Tensor, gradient: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *, first: bool
     ) -> None:
-        """Lay the gradients of the layer's parameters into `weight` and `bias`, or add them to what they hold unless `first`.
+        """Add the gradients of the layer's parameters to `weight` and `bias`, one row for each block.
 
         Args:
-            input: (K · n, …), what the layer saw of K blocks of n observations, one block after the other.
-            gradient: (K · n, …), at its output for them.
-            weight, bias: (K, …), a block's each of the shape of the layer's own, float32.
+            input: (K · n, …), the layer's input for K blocks of n observations, one block after the other.
+            gradient: (K · n, …), the gradient at its output for them.
+            weight, bias: (K, …) float32, receive the gradients; a block's have the shapes of the layer's own parameters.
+            first: overwrite what `weight` and `bias` hold instead of adding to it.
         """
         blocks, out, channels, height, width = weight.shape
-        # Of the layer's own weight only the shape is looked at, for what is wanted is not the input's gradient.
-        folded = gradient.new_empty(1).expand(out, channels * self.fold, height, width // self.fold)
-        by_weight, by_bias = [], []
-        for saw, back in zip(self._folded(input).chunk(blocks), gradient.chunk(blocks), strict=True):
-            _, of_weight, of_bias = torch.ops.aten.convolution_backward(
-                back,
-                saw,
-                folded,
+        # Of the weight only the shape matters here, because the input's gradient is not wanted.
+        shape_only = gradient.new_empty(1).expand(out, channels * self.fold, height, width // self.fold)
+        by_block = [
+            torch.ops.aten.convolution_backward(
+                gradient_of_block,
+                input_of_block,
+                shape_only,
                 [out],
                 self._folded_stride,
                 padding=(0, 0),
@@ -66,14 +72,16 @@ class Convolution(nn.Conv2d):
                 groups=1,
                 output_mask=(False, True, True),
             )
-            by_weight.append(of_weight)
-            by_bias.append(of_bias)
-        _lay(self._unfolded(torch.stack(by_weight)), weight.view(blocks, out, channels, height, -1, self.fold), first=first)
-        _lay(torch.stack(by_bias), bias, first=first)
+            for input_of_block, gradient_of_block in zip(self._folded(input).chunk(blocks), gradient.chunk(blocks), strict=True)
+        ]
+        _, by_weight, by_bias = zip(*by_block, strict=True)
+        folded_weight = weight.view(blocks, out, channels, height, -1, self.fold)
+        _write(self._unfolded(torch.stack(by_weight)), folded_weight, first=first)
+        _write(torch.stack(by_bias), bias, first=first)
 
-    def lay_out_weight(self, dtype: torch.dtype) -> None:
-        """Convert and fold the weight once and for all."""
-        self._laid_out = self._folded_weight().to(dtype, memory_format=torch.channels_last)
+    def prepare_for_inference(self, dtype: torch.dtype) -> None:
+        """Convert and fold the weight once for all calls to come."""
+        self._prepared = self._folded_weight().to(dtype, memory_format=self._prepared_format)
 
     def _folded(self, input: torch.Tensor) -> torch.Tensor:
         n, channels, height, width = input.shape
@@ -84,39 +92,36 @@ class Convolution(nn.Conv2d):
         return self.weight.view(*self.weight.shape[:3], -1, self.fold).permute(0, 4, 1, 2, 3).flatten(1, 2)
 
     def _unfolded(self, folded: torch.Tensor) -> torch.Tensor:
-        """(K, out, channels, height, width / fold, fold), as `_folded_weight` begins."""
+        """Weight gradients as (K, out, channels, height, width / fold, fold), the view that `_folded_weight` starts from."""
         return torch.unflatten(folded, 2, (self.fold, -1)).permute(0, 1, 3, 4, 5, 2)
 
 
 class WordConvolution(Convolution):
-    """A network's first convolution, whose input `lay_out` has folded already, `fold` neighbours as one word of memory.
+    """The first convolution of a network, whose input `fold_input` has folded already, with `fold` neighbours as one word.
 
     Args:
-        brightest: the largest value of a pixel; 1 / `brightest` goes to the weights, so that pixels may enter as the integers
+        channels, out, kernel, stride, width: as of `Convolution`.
+        brightest: the largest value of a pixel. The weights absorb 1 / `brightest`, so that pixels may enter as the integers
             that they are, exact even in bfloat16.
-        words: fold at all; else the input is taken as it is.
+        words: whether to fold at all.
     """
 
     def __init__(self, channels: int, out: int, kernel: int, stride: int, width: int, brightest: float, words: bool) -> None:
         super().__init__(channels, out, kernel, stride, width)
         self._brightest, self._words = brightest, words
+        self._prepared_format = torch.channels_last if words else torch.contiguous_format
 
-    def lay_out(self, observation: torch.Tensor) -> torch.Tensor:
+    def fold_input(self, observation: torch.Tensor) -> torch.Tensor:
         """(n, channels · fold, height, width / fold), channels last: `fold` neighbours in a row become channels of one column.
 
-        Neighbours move as one word and become numbers afterwards: a fifth of the time of `to(bfloat16, channels_last)`, which
-        moves single bytes and was a third of inference.
+        Neighbours move as one word of memory and become numbers afterwards. This takes a fifth of the time of
+        `to(bfloat16, channels_last)`, which moves single bytes and was a third of inference.
         """
         if not self._words:
             return observation
         word = _WORDS[self.fold * observation.element_size()]
         words = observation.contiguous().view(word).permute(0, 2, 3, 1).contiguous()
         return words.view(observation.dtype).permute(0, 3, 1, 2)
-
-    def lay_out_weight(self, dtype: torch.dtype) -> None:
-        """Convert, scale and fold the weight once and for all."""
-        layout = torch.channels_last if self._words else torch.contiguous_format
-        self._laid_out = self._folded_weight().to(dtype, memory_format=layout)
 
     def _folded(self, input: torch.Tensor) -> torch.Tensor:
         return input
@@ -130,10 +135,10 @@ class WordConvolution(Convolution):
 
 
 class Dense(nn.Linear):
-    """A dense layer whose weight can be packed for acting, as oneDNN's kernels read it.
+    """A dense layer whose weight can be packed for acting in the layout that oneDNN's kernels read.
 
-    For a handful of observations a dense layer is bound by reading its weight, and without packing it is read, copied and
-    read again at every step: with 4 observations of Pong beside an emulator 0.73 ms, packed 0.43 (bfloat16: 0.29 and 0.18).
+    For a handful of observations the time of a dense layer is that of reading its weight, and without packing every step reads,
+    copies and reads it again: with 4 observations of Pong beside an emulator 0.73 ms, packed 0.43 (bfloat16: 0.29 and 0.18).
     """
 
     def __init__(self, features: int, out: int) -> None:
@@ -151,15 +156,15 @@ class Dense(nn.Linear):
         self, input: torch.Tensor, gradient: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *, first: bool
     ) -> None:
         """As `Convolution.add_gradients`."""
-        saw, back = (torch.unflatten(x, 0, (len(weight), -1)) for x in (input.to(gradient.dtype), gradient))
-        if back.dtype == weight.dtype:  # the products go where they belong, without a copy
-            weight.baddbmm_(back.mT, saw, beta=0 if first else 1)
+        inputs, gradients = (torch.unflatten(x, 0, (len(weight), -1)) for x in (input.to(gradient.dtype), gradient))
+        if gradients.dtype == weight.dtype:  # the products are written in place, without a copy
+            weight.baddbmm_(gradients.mT, inputs, beta=0 if first else 1)
         else:
-            _lay(torch.bmm(back.mT, saw), weight, first=first)
-        _lay(back.sum(1), bias, first=first)
+            _write(torch.bmm(gradients.mT, inputs), weight, first=first)
+        _write(gradients.sum(1), bias, first=first)
 
-    def lay_out_weight(self, dtype: torch.dtype) -> None:
-        """Pack the weight once and for all, if that works here: the operator is not part of PyTorch's public interface."""
+    def prepare_for_inference(self, dtype: torch.dtype) -> None:
+        """Pack the weight once, where that works: the operator is not part of PyTorch's public interface."""
         weight, bias = self.weight.detach().to(dtype), self.bias.detach().to(dtype)
         try:
             packed = torch.ops.mkldnn._reorder_linear_weight(weight)
@@ -170,29 +175,29 @@ class Dense(nn.Linear):
 
 
 Layer = Convolution | Dense
-_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}  # a type for so many bytes
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}  # a type of that many bytes
 
 
-class Seen(NamedTuple):
-    """One layer's part in a forward pass: what it saw, and where in the graph its output is."""
+class LayerCall(NamedTuple):
+    """One layer's part in a forward pass: its input, and where in the graph its output is."""
 
     layer: Layer
     input: torch.Tensor
     output: GradientEdge
 
 
-Tape = list[Seen]
+ForwardTape = list[LayerCall]
 
 
-def see(layer: nn.Module, input: torch.Tensor, tape: Tape | None) -> torch.Tensor:
-    """The module's output; if it has parameters the tape, where there is one, remembers how it came about."""
+def record(layer: nn.Module, input: torch.Tensor, tape: ForwardTape | None) -> torch.Tensor:
+    """The module's output; where there is a tape and the module has parameters, the call is recorded on it."""
     output: torch.Tensor = layer(input)
     if tape is not None and isinstance(layer, Layer):
-        tape.append(Seen(layer, input.detach(), get_gradient_edge(output)))  # before a ReLU works on it in place
+        tape.append(LayerCall(layer, input.detach(), get_gradient_edge(output)))  # before a ReLU changes it in place
     return output
 
 
-def _lay(gradient: torch.Tensor, out: torch.Tensor, *, first: bool) -> None:
+def _write(gradient: torch.Tensor, out: torch.Tensor, *, first: bool) -> None:
     if first:
         out.copy_(gradient)
     else:

@@ -18,7 +18,7 @@ from rlscale.envs import Task, make_env
 from rlscale.envs.envpool import PoolEnv
 from rlscale.envs.registry import Network
 
-from ..networks.networks import ActingNetwork, flatten_parameters, make_network
+from ..networks import ActingNetwork, flatten_parameters, make_network
 
 __all__ = ["Evaluation", "Evaluator"]
 

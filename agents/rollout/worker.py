@@ -21,7 +21,7 @@ from rlscale.envs.registry import Network
 from rlscale.envs.vector import AtariEnv
 
 from ..machine import keep_freed_memory
-from ..networks.networks import ActingNetwork, flatten_parameters, make_network
+from ..networks import ActingNetwork, flatten_parameters, make_network
 from .fragments import Fragment
 
 __all__ = ["RolloutWorker", "WorkerSettings"]

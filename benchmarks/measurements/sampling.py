@@ -22,7 +22,7 @@ import tyro
 
 from rlscale.agents.cluster.connect import connect, disconnect
 from rlscale.agents.machine import computes_bfloat16, keep_freed_memory
-from rlscale.agents.networks.networks import ActingNetwork, flatten_parameters, make_network
+from rlscale.agents.networks import ActingNetwork, flatten_parameters, make_network
 from rlscale.agents.rollout.fleet import RayFleet
 from rlscale.agents.rollout.worker import WorkerSettings
 from rlscale.envs import find_task

@@ -19,7 +19,7 @@ from rlscale.agents.config import (
     require_not_negative,
     require_positive,
 )
-from rlscale.agents.networks.networks import make_network
+from rlscale.agents.networks import make_network
 from rlscale.envs import Task, find_task
 from rlscale.envs.registry import Network
 from rlscale.errors import UsageError

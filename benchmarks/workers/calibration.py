@@ -24,7 +24,7 @@ from rlscale.agents.config import TrainConfig
 from rlscale.agents.learning.batch import arrange_slots
 from rlscale.agents.learning.learner import Learner
 from rlscale.agents.learning.remote_learners import learn_batch
-from rlscale.agents.networks.networks import flatten_parameters, make_network
+from rlscale.agents.networks import flatten_parameters, make_network
 from rlscale.agents.rollout.fleet import RayFleet
 from rlscale.agents.rollout.fragments import Fragment, read
 from rlscale.agents.rollout.worker import RolloutWorker, WorkerSettings

@@ -1,6 +1,6 @@
 """Settings and weights for small fleets."""
 
-from rlscale.agents.networks.networks import flatten_parameters, make_network
+from rlscale.agents.networks import flatten_parameters, make_network
 from rlscale.agents.rollout.worker import WorkerSettings
 from rlscale.envs import find_task
 

@@ -10,7 +10,7 @@ import torch
 from rlscale.agents.config import default_config
 from rlscale.agents.learning.gradients import FIGURES, LAST_LAYER, BlockGradients, BlockPart
 from rlscale.agents.learning.losses import HEADS, log_probability, ppo_losses
-from rlscale.agents.networks.networks import PolicyValueNet
+from rlscale.agents.networks import PolicyValueNet
 from rlscale.envs import find_task
 
 CPU = torch.device("cpu")

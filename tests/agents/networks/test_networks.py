@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from rlscale.agents.networks.networks import ActingNetwork, PolicyValueNet, flatten_parameters, make_network
+from rlscale.agents.networks import ActingNetwork, PolicyValueNet, flatten_parameters, make_network
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
 

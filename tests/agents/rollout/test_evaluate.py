@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlscale.agents.networks.networks import flatten_parameters, make_network
+from rlscale.agents.networks import flatten_parameters, make_network
 from rlscale.agents.rollout import evaluate
 from rlscale.agents.rollout.evaluate import Evaluator
 from rlscale.envs import find_task
