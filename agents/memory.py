@@ -17,10 +17,11 @@ import numpy as np
 
 from rlscale.envs import Task
 from rlscale.errors import UsageError
+from rlscale.text import format_bytes, parse_bytes
 
 from .config import TrainConfig
 
-__all__ = ["STORE_SHARE", "MemoryPlan", "format_bytes", "parse_bytes", "plan_memory"]
+__all__ = ["STORE_SHARE", "MemoryPlan", "plan_memory"]
 
 FRAGMENT_BYTES = 64 << 20
 GROUP_ENVIRONMENTS = 8  # of a group where groups are dealt out singly
@@ -30,7 +31,6 @@ SMALL_ARRAYS = 27  # bytes of action, rewards, flags, log-probability and value 
 PROCESS_BYTES = {"run": 700 << 20, "ray": 400 << 20, "actor": 350 << 20, "learner": 500 << 20}
 ATARI_ENVIRONMENT_BYTES = 1600 << 10
 STORE_SHARE = 0.75  # of an object store that fragments may fill: from 80% on Ray writes what it holds to disk
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def plan_memory(config: TrainConfig, task: Task, budget: int | None = None) -> M
     size = fragment_bytes(task, r.rollout_length, n)
     batch = groups * config.rounds
     if budget is None:
-        budget = parse_bytes(r.memory) if r.memory is not None else _spare_bytes(config, size)
+        budget = parse_bytes(r.memory, "--memory") if r.memory is not None else _spare_bytes(config, size)
     fitting = budget // size
     if config.update.stream:
         # Each actor makes one while another waits, and each learner reads one. There may come to be as many actors as groups.
@@ -178,24 +178,3 @@ def available_bytes() -> int:
         except (OSError, ValueError):
             continue
     return available
-
-
-def parse_bytes(text: str) -> int:
-    """Bytes from `12GiB`, `500MB`, `2g` or a plain number.
-
-    Raises:
-        UsageError: that is no size.
-    """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", text.lower())
-    if not found or found.group(2) not in _UNITS or not float(found.group(1)) > 0:
-        raise UsageError("--memory", f"{text!r} is no amount of memory", "Give for example 12GiB or 500MB")
-    return int(float(found.group(1)) * _UNITS[found.group(2)])
-
-
-def format_bytes(count: float) -> str:
-    """Three significant digits and a binary unit: 6.94 GiB."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.3g} {unit}" if count < 1000 else f"{count:.0f} {unit}"
-        count /= 1024
-    return f"{count:.3g} TiB"

@@ -19,6 +19,7 @@ import torch
 from rlscale.envs import Task
 from rlscale.noise import BlockStatistics
 from rlscale.records.run import pack_statistics
+from rlscale.text import parse_bytes
 
 from .cluster.connect import free_cpus, spilled_bytes, store_bytes
 from .cluster.placement import learner_resources, rollout_resources
@@ -37,7 +38,7 @@ from .machine import (
     resolve_device,
     resolve_precision,
 )
-from .memory import STORE_SHARE, parse_bytes, plan_memory
+from .memory import STORE_SHARE, plan_memory
 from .networks import make_network
 from .rollout.fleet import Fleet, LocalFleet, Loss, RayFleet, Sampled
 from .rollout.fragments import FragmentFacts
@@ -166,7 +167,7 @@ class Session:
 
     def _store_budget(self) -> int | None:
         """What the object store of an existing Ray can hold, or `--memory` if that is less."""
-        asked = parse_bytes(self.config.rollout.memory) if self.config.rollout.memory is not None else None
+        asked = parse_bytes(self.config.rollout.memory, "--memory") if self.config.rollout.memory is not None else None
         there = int(STORE_SHARE * store_bytes(self.config.update.learners)) - (16 << 20)  # for the parameters
         return there if asked is None else min(asked, there)
 

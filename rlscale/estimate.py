@@ -1,11 +1,13 @@
-"""`Estimate`, the one type for every estimated figure. No formulas live here."""
+"""`Estimate`, the one type for every estimated figure, and how it is said. No formulas live here."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-__all__ = ["Estimate", "format_quantity"]
+from .text import format_quantity
+
+__all__ = ["Estimate"]
 
 
 @dataclass(frozen=True)
@@ -28,24 +30,16 @@ class Estimate:
             raise ValueError("an Estimate has either a value or the reason why it has none")
 
     def __str__(self) -> str:
-        if self.value is not None and self.interval is not None:
-            low, high = (format_quantity(end) for end in self.interval)
-            return f"{format_quantity(self.value)} [{low}, {high}]"
+        return self.say()
+
+    def say(self, missing: str = "not resolved") -> str:
+        """The value with its interval; where there is no value, `missing` and the limits that are known."""
+        low, high = self.interval or (0.0, math.inf)
         if self.value is not None:
-            return format_quantity(self.value)
-        if self.interval is not None and math.isfinite(self.interval[0]) and self.interval[0] > 0:
-            return f"not resolved, above {format_quantity(self.interval[0])}"
-        return "not resolved"
-
-
-def format_quantity(value: float) -> str:
-    """Three significant digits with thousands separators: 0.0123, 4.56, 1,230, 45,600; `inf` as ∞."""
-    if math.isinf(value):
-        return "∞" if value > 0 else "-∞"
-    if math.isnan(value):
-        return "?"
-    if value == 0:
-        return "0"
-    digits = 2 - math.floor(math.log10(abs(value)))
-    rounded = round(value, digits)
-    return f"{rounded:,.{max(digits, 0)}f}" if abs(rounded) < 1e15 else f"{value:.3g}"
+            interval = f" [{format_quantity(low)}, {format_quantity(high)}]" if self.interval else ""
+            return format_quantity(self.value) + interval
+        if low > 0 and math.isfinite(high):
+            return f"{missing}, between {format_quantity(low)} and {format_quantity(high)}"
+        if low > 0 and math.isfinite(low):
+            return f"{missing}, above {format_quantity(low)}"
+        return f"{missing}, below {format_quantity(high)}" if math.isfinite(high) else missing

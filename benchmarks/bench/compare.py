@@ -15,7 +15,8 @@ from rich.table import Table
 from scipy.stats import t as student
 
 from rlscale.errors import UsageError
-from rlscale.estimate import Estimate, format_quantity
+from rlscale.estimate import Estimate
+from rlscale.text import format_quantity
 
 __all__ = ["compare_files", "rate_ratio"]
 

@@ -33,8 +33,8 @@ from rlscale.agents.machine import describe_machine, find_commit, find_versions
 from rlscale.agents.session import Session
 from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
-from rlscale.estimate import format_quantity
 from rlscale.records.files import write_atomically
+from rlscale.text import format_quantity
 
 from ..steps import Steps
 from ..workers.calibration import Shape, measure_fleet, sample_fragments

@@ -5,7 +5,6 @@ What is compared is in `rlscale.analysis.comparison`; how the page looks, in `rl
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from rlscale.analysis.comparison import Comparison, compare, to_csv, to_parquet
 from rlscale.errors import UsageError
 from rlscale.records.run import RunRecord, read_run
 from rlscale.records.sweep import SweepRecord, is_sweep, read_sweep
-from rlscale.report.words import flags, range_of, remarks, say, say_agreement, say_prediction, warnings
+from rlscale.report.words import flags, range_of, remarks, say_agreement, say_prediction, warnings
 
 __all__ = ["CompareOptions", "read_folders", "run_compare", "terminal_tables"]
 
@@ -43,26 +42,16 @@ class CompareOptions:
     """Write the table as Parquet to this file as well."""
     figures: str | None = None
     """Write every chart as PNG and SVG into this folder as well."""
-    observations_per_second: float = 1000.0
-    """Observations per second that one machine samples and learns from, for wall time against cost."""
-    price_per_hour: float = 1.0
-    """Price of one machine per hour, in any currency."""
 
 
 def run_compare(options: CompareOptions, console: Console | None = None) -> int:
     """Do what the options say; the exit code of the command.
 
     Raises:
-        UsageError: nothing named, a folder that is neither sweep nor run, no result at all, a figure that is not positive, or a
+        UsageError: nothing named, a folder that is neither sweep nor run, no result at all, or a
             file that cannot be written.
     """
     console = console or (Console() if sys.stdout.isatty() else Console(width=120))
-    for flag, value in (
-        ("--observations-per-second", options.observations_per_second),
-        ("--price-per-hour", options.price_per_hour),
-    ):
-        if not (value > 0 and math.isfinite(value)):
-            raise UsageError(flag, f"{value} is not a positive number", "Give one above zero")
     if options.figures and not options.out:
         raise UsageError("--figures", "pictures are those of the page, and none is written", "Name a page with --out")
     sweeps, runs, left_out = read_folders(options.folders)
@@ -84,8 +73,6 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> int:
         write_comparison(
             comparison,
             Path(options.out),
-            observations_per_second=options.observations_per_second,
-            price_per_hour=options.price_per_hour,
             figures=Path(options.figures) if options.figures else None,
         )
     for written in (options.csv, options.parquet, options.figures, options.out):
@@ -135,8 +122,8 @@ def terminal_tables(comparison: Comparison) -> list[Table]:
     for row in rows:
         name = f"{escape(row.name)}\n  {row.goal_label if row.goal is None else f'goal {row.goal_label}'}"
         if row.goal is not None:
-            b_crit = say(row.measured, "not identifiable")
-            figures = (b_crit, say(row.s_min, "unknown"), say(row.e_min, "unknown"))
+            b_crit = row.measured.say("not identifiable")
+            figures = (b_crit, row.s_min.say("unknown"), row.e_min.say("unknown"))
             mark, rates = (
                 "! " if flags(row) or row.measured.value is None else "",
                 range_of(row.learning_rates).replace(" … ", " …\n"),
@@ -144,7 +131,7 @@ def terminal_tables(comparison: Comparison) -> list[Table]:
             cells = [_two_lines(figure) for figure in figures]
             measured.add_row(name, mark + cells[0], *cells[1:], rates)
         scales = [say_prediction(row, head, "cumulative") for head in _HEADS]
-        predicted.add_row(name, *map(_two_lines, (*scales, say(row.ratio("policy", "cumulative"), "–"))))
+        predicted.add_row(name, *map(_two_lines, (*scales, row.ratio("policy", "cumulative").say("–"))))
     return [table for table in (measured, predicted) if table.row_count]
 
 

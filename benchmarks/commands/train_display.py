@@ -14,12 +14,11 @@ from rich.table import Table
 
 from rlscale.agents.config import Budget
 from rlscale.agents.learning.results import NoiseRecord
-from rlscale.agents.memory import format_bytes
 from rlscale.analysis.summary import UPDATES
-from rlscale.estimate import format_quantity
 from rlscale.noise import BlockStatistics, pool
+from rlscale.text import format_bytes, format_clock, format_quantity
 
-__all__ = ["TrainingDisplay", "clock", "lost"]
+__all__ = ["TrainingDisplay", "lost"]
 
 PLAIN_SECONDS = 10.0
 
@@ -97,7 +96,7 @@ class TrainingDisplay:
             shares.append(elapsed / b.seconds)
             left.append(max(b.seconds - elapsed, 0.0))
         seconds = min(left)
-        return min(max(shares), 1.0), "" if seconds == float("inf") else f"{clock(seconds)} left"
+        return min(max(shares), 1.0), "" if seconds == float("inf") else f"{format_clock(seconds)} left"
 
     def _mean_return(self) -> tuple[str, int]:
         episodes = sum(n for _, n in self._returns)
@@ -165,10 +164,3 @@ class TrainingDisplay:
 def lost(workers: int) -> str:
     """So many rollout workers were lost, in words."""
     return "1 rollout worker was lost and replaced" if workers == 1 else f"{workers} rollout workers were lost and replaced"
-
-
-def clock(seconds: float) -> str:
-    """Minutes and seconds, with hours where there are any: 1:05, 2:00:10."""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 import tyro
 
-from rlscale.sizing.cost import Price, iteration
-from rlscale.sizing.service import LearnerTime, fit_learner
+from rlscale.sizing import LearnerTime, Price, fit_learner, iteration
 
 from ..workers.calibration import ROLLOUT, FleetReading, Shape, fit_fleet
 from .measuring import print_table, write_result

@@ -12,9 +12,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from rlscale.estimate import format_quantity
+from rlscale.text import format_clock, format_quantity
 
-from ..commands.train_display import clock
 from .plan import Plan
 from .trial import Trial
 
@@ -79,7 +78,7 @@ class SweepDisplay:
         done = sum(len(r) for r in self._results)
         most = max(done, sum(plan.most_trials(r) for plan, r in zip(self._plans, self._results, strict=True)))
         new, elapsed = done - self._before, time.monotonic() - self._started
-        return done, most, f", {clock(elapsed / new * (most - done))} left" if new and most > done else ""
+        return done, most, f", {format_clock(elapsed / new * (most - done))} left" if new and most > done else ""
 
     def _panel(self) -> Group:
         with self._lock:

@@ -1,6 +1,6 @@
 """Short measurements of a cluster, from which `rlscale workers` predicts: fleets of Ray actors, the emulator, the learner.
 
-What follows from the readings is in `rlscale.sizing.cost`, what is recommended in `rlscale.benchmarks.workers.run`.
+What follows from the readings is in `rlscale.sizing`, what is recommended in `rlscale.benchmarks.workers.run`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from rlscale.agents.rollout.fragments import Fragment, read
 from rlscale.agents.rollout.worker import RolloutWorker, WorkerSettings
 from rlscale.agents.session import Session
 from rlscale.envs import Task, make_env
-from rlscale.sizing.service import FleetTime, fit_hand_over, fit_service, hand_over_seconds
-from rlscale.sizing.throughput import fit_throughput
+from rlscale.sizing import FleetTime, fit_hand_over, fit_service, fit_throughput, hand_over_seconds
 
 __all__ = ["FleetReading", "Shape", "fit_fleet", "measure_emulator", "measure_fleet", "measure_learner", "sample_fragments"]
 

@@ -11,9 +11,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from rlscale.estimate import Estimate, format_quantity
-from rlscale.report.page import duration
-from rlscale.sizing.cost import Choice, FleetTime, LearnerTime, Plan
+from rlscale.estimate import Estimate
+from rlscale.sizing import Choice, CostPlan, FleetTime, LearnerTime
+from rlscale.text import format_duration, format_quantity
 
 from .calibration import FleetReading
 from .recommendation import Recommendation
@@ -56,7 +56,7 @@ def show_recommendation(console: Console, found: Recommendation, law: FleetTime,
     batch = s.actors * s.environments * law.rollout_length
     _say(
         console,
-        f"an iteration of {batch:,} observations: {duration_of(found.iteration.seconds)}, "
+        f"an iteration of {batch:,} observations: {format_duration(found.iteration.seconds)}, "
         f"{format_quantity(batch / found.iteration.seconds)} observations per second end to end",
     )
     most = max(found.shares, key=lambda name: found.shares[name])
@@ -87,13 +87,13 @@ def show_validation(console: Console, validation: dict[str, Any]) -> None:
     )
 
 
-def show_plan(console: Console, made: Plan, goal: float, *, currency: bool) -> None:
+def show_plan(console: Console, made: CostPlan, goal: float, *, currency: bool) -> None:
     """The choices that no other beats in both time and cost."""
     table = _table(f"Plans to a mean return of {goal:g}: none is beaten in both wall time and cost")
     for name in ("batch size", "workers", "wall time", "cost" if currency else "CPU hours", "bound by"):
         table.add_column(name, justify="right")
     for choice in made.pareto[:MOST_PLANS]:
-        cells = [f"{choice.batch_size:,.0f}", str(choice.workers), duration_of(choice.seconds), f"{choice.cost:.3g}"]
+        cells = [f"{choice.batch_size:,.0f}", str(choice.workers), format_duration(choice.seconds), f"{choice.cost:.3g}"]
         table.add_row(*cells, choice.iteration.bound)
     console.print()
     console.print(table)
@@ -101,11 +101,11 @@ def show_plan(console: Console, made: Plan, goal: float, *, currency: bool) -> N
 
 def show_answer(console: Console, choice: Choice, command: Sequence[str]) -> None:
     """The plan that was asked for."""
-    interval = "" if choice.interval is None else f" [{', '.join(duration_of(end) for end in choice.interval)}]"
+    interval = "" if choice.interval is None else f" [{', '.join(format_duration(end) for end in choice.interval)}]"
     console.print()
     console.print(
         f"[bold]Batch size {choice.batch_size:,.0f} on {choice.workers} worker{'s' * (choice.workers > 1)}: "
-        f"{duration_of(choice.seconds)}{interval}[/bold]",
+        f"{format_duration(choice.seconds)}{interval}[/bold]",
         highlight=False,
         soft_wrap=True,
     )
@@ -115,11 +115,6 @@ def show_answer(console: Console, choice: Choice, command: Sequence[str]) -> Non
         "sampling rate, how far the frontier is uncertain is in the sweep's comparison",
     )
     _say(console, f"run it:  {shlex.join(command)}")
-
-
-def duration_of(seconds: float) -> str:
-    """For people, with fractions where they matter."""
-    return duration(seconds) if seconds >= 20 else f"{seconds:.3g} s"
 
 
 def _tail(spread: Sequence[float]) -> list[tuple[str, float]]:

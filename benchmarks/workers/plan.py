@@ -1,12 +1,11 @@
 """From a sweep's frontier and measured rates to a plan of wall time and cost, and to the choice that was asked for.
 
-The arithmetic is in `rlscale.sizing.cost`; what is measured, in `rlscale.benchmarks.workers.run`.
+The arithmetic is in `rlscale.sizing`; what is measured, in `rlscale.benchmarks.workers.run`.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +15,10 @@ from rlscale.envs import Task
 from rlscale.errors import UsageError
 from rlscale.frontier import Frontier
 from rlscale.records.sweep import read_sweep
-from rlscale.report.page import duration
-from rlscale.sizing.cost import Choice, FleetTime, LearnerTime, Plan, Price, plan
+from rlscale.sizing import Choice, CostPlan, FleetTime, LearnerTime, Price, plan
+from rlscale.text import format_duration
 
-__all__ = ["Known", "choose", "find_frontier", "make_plan", "parse_duration"]
+__all__ = ["Known", "choose", "find_frontier", "make_plan"]
 
 
 @dataclass(frozen=True)
@@ -66,20 +65,7 @@ def find_frontier(folder: str, goal: float | None, task: Task) -> Known:
     return Known(config_from_dict(sweep.plan["config"]), reached, frontier, rates)
 
 
-def parse_duration(text: str) -> float:
-    """Seconds of `45s`, `90min`, `8h` or `2d`.
-
-    Raises:
-        UsageError: that is no time.
-    """
-    units = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400}
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", text.lower())
-    if not found or found.group(2) not in units or not float(found.group(1)) > 0:
-        raise UsageError("--deadline", f"{text!r} is no time", "Give for example 90min or 8h")
-    return float(found.group(1)) * units[found.group(2)]
-
-
-def make_plan(known: Known, law: FleetTime, learner: LearnerTime, price: Price, cpus: int, lag: int) -> Plan:
+def make_plan(known: Known, law: FleetTime, learner: LearnerTime, price: Price, cpus: int, lag: int) -> CostPlan:
     """Wall time and cost of the sweep's batch sizes on every number of one-CPU workers that their environments divide over.
 
     Raises:
@@ -91,10 +77,10 @@ def make_plan(known: Known, law: FleetTime, learner: LearnerTime, price: Price, 
         every = plan(known.frontier, law, learner, price, batch_sizes=sizes, workers=range(1, cpus + 1), lag=lag)
     except ValueError as error:
         raise UsageError("--sweep", str(error), "Plan with a sweep of larger batch sizes") from None
-    return Plan(tuple(c for c in every.choices if round(c.batch_size) // steps % c.workers == 0))
+    return CostPlan(tuple(c for c in every.choices if round(c.batch_size) // steps % c.workers == 0))
 
 
-def choose(made: Plan, deadline: float | None, budget: float | None, *, currency: bool) -> Choice:
+def choose(made: CostPlan, deadline: float | None, budget: float | None, *, currency: bool) -> Choice:
     """The cheapest plan within the deadline, the fastest within the budget, or else the fastest of all.
 
     Raises:
@@ -109,10 +95,10 @@ def choose(made: Plan, deadline: float | None, budget: float | None, *, currency
     assert fastest is not None
     assert cheapest is not None
     unit = "" if currency else " CPU hours"
-    fast = f"the fastest takes {duration(fastest.seconds)} and costs {fastest.cost:.3g}{unit}"
-    cheap = f"the cheapest costs {cheapest.cost:.3g}{unit} and takes {duration(cheapest.seconds)}"
+    fast = f"the fastest takes {format_duration(fastest.seconds)} and costs {fastest.cost:.3g}{unit}"
+    cheap = f"the cheapest costs {cheapest.cost:.3g}{unit} and takes {format_duration(cheapest.seconds)}"
     if deadline is not None and budget is not None:
         raise UsageError("--deadline", f"no plan meets it and the budget: {fast}, {cheap}", "Give more of one")
     if deadline is not None:
-        raise UsageError("--deadline", f"no plan ends within {duration(deadline)}: {fast}", "Give more time, or more CPUs")
+        raise UsageError("--deadline", f"no plan ends within {format_duration(deadline)}: {fast}", "Give more time, or more CPUs")
     raise UsageError("--budget", f"no plan costs so little: {cheap}", "Give more")

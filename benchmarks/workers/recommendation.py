@@ -17,7 +17,7 @@ from rlscale.agents.session import Session
 from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
-from rlscale.sizing.cost import Choice, FleetTime, Iteration, LearnerTime, iteration
+from rlscale.sizing import Choice, FleetTime, Iteration, LearnerTime, iteration
 
 from .calibration import Shape
 from .plan import Known

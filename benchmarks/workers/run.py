@@ -25,7 +25,8 @@ from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
 from rlscale.records.files import write_atomically
 from rlscale.report.plan_page import write_plan_page
-from rlscale.sizing.cost import FleetTime, LearnerTime, Price, fit_learner
+from rlscale.sizing import FleetTime, LearnerTime, Price, fit_learner
+from rlscale.text import parse_duration
 
 from ..steps import Steps
 from .calibration import (
@@ -39,7 +40,7 @@ from .calibration import (
 )
 from .display import show_answer, show_fleets, show_plan, show_recommendation, show_validation
 from .kept import KeptFleets
-from .plan import Known, choose, find_frontier, make_plan, parse_duration
+from .plan import Known, choose, find_frontier, make_plan
 from .recommendation import (
     WorkersOptions,
     candidates,
@@ -154,7 +155,7 @@ def check_options(options: WorkersOptions) -> float | None:
                 raise UsageError(name, "how long a run takes follows from a sweep of its task", mend)
     if options.budget is not None and options.price_cpu_hour is None:
         raise UsageError("--budget", "there is no price that it could be compared with", "Give --price-cpu-hour")
-    return None if options.deadline is None else parse_duration(options.deadline)
+    return None if options.deadline is None else parse_duration(options.deadline, "--deadline")
 
 
 def base_config(options: WorkersOptions, task: Task, known: Known | None) -> TrainConfig:

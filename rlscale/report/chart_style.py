@@ -14,7 +14,6 @@ from typing import Any
 import altair as alt
 
 from ..estimate import Estimate
-from .words import say
 
 __all__ = [
     "GREY",
@@ -96,7 +95,7 @@ def shown(estimate: Estimate) -> dict[str, Any]:
         mark, value = "above", low
     elif math.isfinite(high):
         mark, value = "below", high
-    return {"mark": mark, "value": value, **ends, "text": say(estimate)}
+    return {"mark": mark, "value": value, **ends, "text": estimate.say()}
 
 
 def log_domain(values: Iterable[float], *, padding: float = 1.5) -> tuple[float, float]:

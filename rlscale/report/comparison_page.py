@@ -18,10 +18,10 @@ from typing import Any
 from ..analysis.comparison import ComparedSweep, Comparison, Row
 from ..analysis.predictions import HEADS, QUANTITIES
 from ..errors import UsageError
-from ..estimate import format_quantity
+from ..text import format_duration, format_quantity
 from .chart_style import Figure
-from .ladder_charts import ladder_figure, plan_figure
-from .page import add_chart, duration, section, table, write_page
+from .ladder_charts import ladder_figure
+from .page import add_chart, section, table, write_page
 from .sweep_charts import frontier_figure, rate_figure, return_figure
 from .words import (
     AGREEMENT_COLUMNS,
@@ -31,7 +31,6 @@ from .words import (
     head_name,
     range_of,
     remarks,
-    say,
     say_agreement,
     say_all_agreements,
     say_prediction,
@@ -48,8 +47,6 @@ def write_comparison(
     comparison: Comparison,
     page: Path,
     *,
-    observations_per_second: float,
-    price_per_hour: float,
     figures: Path | None = None,
 ) -> None:
     """Write the page, and every chart as a picture if asked for.
@@ -57,8 +54,6 @@ def write_comparison(
     Args:
         comparison: what to show.
         page: the file.
-        observations_per_second: of one machine, for wall time against cost.
-        price_per_hour: of one machine, in any currency.
         figures: folder for the pictures, PNG and SVG.
 
     Raises:
@@ -78,9 +73,6 @@ def write_comparison(
         body += [section(figure.title, charts.add([figure], captions=False)) for figure in ladders[1:]]
         if agreements := say_all_agreements(rows):
             body.append(section("Every loss and every average", _table(AGREEMENT_COLUMNS, agreements), _AGREEMENT_NOTE))
-    plan = plan_figure(comparison.sweeps, observations_per_second=observations_per_second, price_per_hour=price_per_hour)
-    if plan is not None:
-        body.append(section(plan.title, charts.add([plan])))
     for number, sweep in enumerate(comparison.sweeps):
         body.append(_sweep_sections(sweep, charts, captions=number == 0))
     if comparison.runs:
@@ -177,11 +169,11 @@ def _main_table(rows: Sequence[Row]) -> str:
             [
                 row.name,
                 row.goal_label,
-                "–" if row.goal is None else say(row.measured, "⚠ not identifiable") + (f" ⚠ {flags(row)}" if flags(row) else ""),
+                "–" if row.goal is None else row.measured.say("⚠ not identifiable") + (f" ⚠ {flags(row)}" if flags(row) else ""),
                 say_prediction(row, head, quantity),
-                say(row.ratio(head, quantity), "–"),
-                "–" if row.goal is None else say(row.s_min, "unknown"),
-                "–" if row.goal is None else say(row.e_min, "unknown"),
+                row.ratio(head, quantity).say("–"),
+                "–" if row.goal is None else row.s_min.say("unknown"),
+                "–" if row.goal is None else row.e_min.say("unknown"),
                 range_of(row.learning_rates),
             ]
             for row in rows
@@ -214,19 +206,19 @@ def _fit_table(rows: Sequence[Row]) -> str:
     for row in rows:
         frontier = row.frontier
         if frontier is None:
-            cells.append([row.goal_label, say(row.measured, "not identifiable"), *["–"] * 7])
+            cells.append([row.goal_label, row.measured.say("not identifiable"), *["–"] * 7])
             continue
         without = [value for value in frontier.leave_one_size_out.values() if value is not None]
         cells.append(
             [
                 row.goal_label,
-                say(row.measured, "not identifiable"),
+                row.measured.say("not identifiable"),
                 *(f"{figure:.2f}" if math.isfinite(figure) else "–" for figure in (frontier.residual, frontier.scatter)),
                 str(len(frontier.points)),
                 str(sum(point.censored for point in frontier.points)),
-                say(frontier.exponent),
+                frontier.exponent.say(),
                 f"{format_quantity(min(without))} … {format_quantity(max(without))}" if without else "–",
-                say(frontier.overhead_batch(0.2)),
+                frontier.overhead_batch(0.2).say(),
             ]
         )
     return _table(columns, cells)
@@ -249,7 +241,7 @@ def _cost_table(sweeps: Sequence[ComparedSweep]) -> str:
                 f"{training:,}",
                 f"{evaluation:,}",
                 f"{evaluation / training:.1%}" if training else "–",
-                duration(evaluating),
+                format_duration(evaluating),
                 f"{evaluating / seconds:.0%}" if seconds else "–",
                 sum(run.evaluation_unfinished for run in runs),
             ]

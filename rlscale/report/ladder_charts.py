@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
-import numpy as np
 
-from ..analysis.comparison import ComparedSweep, Row
+from ..analysis.comparison import Row
 from .chart_style import (
     GREY,
     LIMITS,
@@ -30,7 +29,7 @@ from .chart_style import (
 )
 from .words import head_name
 
-__all__ = ["PAPER", "ladder_figure", "plan_figure"]
+__all__ = ["PAPER", "ladder_figure"]
 
 # What the paper found, to stand beside our own figures (arXiv:1812.06162, its table of tasks): the simple noise scale averaged
 # over training, then the critical batch size at the end of it. Lowest and highest, where it gives a range.
@@ -46,7 +45,6 @@ PAPER: tuple[tuple[str, tuple[float, float], tuple[float, float]], ...] = (
     ("Dota 1v1", (300_000, 300_000), (3_000_000, 3_000_000)),
     ("Dota 5v5 (B_crit: more than this, its estimate)", (24_000_000, 24_000_000), (8_000_000, 8_000_000)),
 )
-_UNITS = (("seconds", 1.0), ("minutes", 60.0), ("hours", 3600.0), ("days", 86_400.0))
 
 
 def ladder_figure(rows: Sequence[Row], head: str) -> Figure | None:
@@ -122,86 +120,6 @@ def _ladder_point(row: Row, head: str) -> dict[str, Any] | None:
         "measured": measured["text"],
         "flags": ", ".join(text for text, holds in flags if holds) or "none",
     }
-
-
-def plan_figure(
-    sweeps: Sequence[ComparedSweep],
-    *,
-    observations_per_second: float,
-    price_per_hour: float,
-    reference_batch: int | None = None,
-) -> Figure | None:
-    """Wall time against cost of training each task to its last goal with more and more machines.
-
-    One machine samples and learns from R observations per second at a price of P an hour, and takes a batch of B_ref an
-    optimizer step. A batch of B is shared by m = B / B_ref machines, so a step takes as long at every batch size:
-
-        wall time = S(B) · B_ref / R        cost = m · P · wall time = E(B) / R · P
-
-    along the fitted frontier. Communication costs nothing in this.
-
-    Args:
-        sweeps: tasks; those without an identified frontier at any goal are left out.
-        observations_per_second: R, of one machine.
-        price_per_hour: P, of one machine.
-        reference_batch: B_ref; the smallest batch size of each sweep where not given.
-
-    Returns:
-        The figure; None where no task has an identified frontier.
-    """
-    lines: list[dict[str, Any]] = []
-    drawn: dict[str, str] = {}
-    for number, sweep in enumerate(sweeps):
-        row = next((r for r in reversed(sweep.rows) if r.frontier is not None and r.measured.value is not None), None)
-        if row is None or row.frontier is None or row.measured.value is None:
-            continue
-        label = f"{sweep.name}, goal {row.goal_label}"
-        drawn[label] = _colour_of(number)  # as in the ladder, whichever tasks either of them leaves out
-        one = reference_batch or row.batch_sizes[0]
-        last = max(row.batch_sizes[-1], 4 * row.measured.value)
-        kinds = [("line", batch) for batch in np.geomspace(one, last, 80)]
-        kinds += [("size", float(batch)) for batch in row.batch_sizes if batch >= one]
-        kinds += [("critical", row.measured.value)] if row.measured.value >= one else []
-        for kind, batch in kinds:
-            steps, observations = row.frontier.optimizer_steps(batch), row.frontier.observations(batch)
-            lines.append(
-                {
-                    "task": label,
-                    "kind": kind,
-                    "batch": float(batch),
-                    "machines": float(batch) / one,
-                    "seconds": float(steps) * one / observations_per_second,
-                    "cost": float(observations) / observations_per_second / 3600 * price_per_hour,
-                }
-            )
-    if not lines:
-        return None
-    middle = math.exp(float(np.mean([math.log(p["seconds"]) for p in lines])))
-    unit, length = next((u for u in reversed(_UNITS) if middle >= u[1]), _UNITS[0])
-    for p in lines:
-        p["time"] = p["seconds"] / length
-    x = log_axis(alt.X, "time", f"wall time ({unit})", log_domain((p["time"] for p in lines), padding=1.6))
-    y = log_axis(
-        alt.Y, "cost", f"cost, at {price_per_hour:,.6g} per hour and machine", log_domain((p["cost"] for p in lines), padding=1.6)
-    )
-    by = colour("task", list(drawn), colours=list(drawn.values()))
-    about = [alt.Tooltip("task:N"), *numbers(batch="batch size", machines="machines", time=f"wall time, {unit}", cost="cost")]
-    parts = {kind: draw([p for p in lines if p["kind"] == kind]) for kind in ("line", "size", "critical")}
-    layers = [
-        parts["line"].mark_line(strokeWidth=2).encode(x=x, y=y, color=by, order="batch:Q"),
-        parts["size"].mark_circle(size=45, opacity=1).encode(x=x, y=y, color=by, tooltip=about),
-        parts["critical"]
-        .mark_point(shape="diamond", size=170, filled=True, stroke="white", strokeWidth=1.5, opacity=1)
-        .encode(x=x, y=y, color=by, tooltip=about),
-    ]
-    note = (
-        "Along each task's fitted frontier at its last identified goal, "
-        f"at {observations_per_second:,.6g} observations per second and a price of {price_per_hour:,.6g} per hour and machine. "
-        "One machine takes the smallest batch of the sweep; larger batches are shared by as many more machines, and "
-        "communication is free. To the left: more machines. Dots: the batch sizes that were run. Diamond: the critical batch "
-        "size, at twice the least time and twice the least cost. Another speed or price only moves all lines together."
-    )
-    return Figure("plan", "Wall time against cost", note, finish(alt.layer(*layers), 360))
 
 
 def _colour_of(number: int) -> str:

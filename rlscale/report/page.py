@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import UsageError
 
-__all__ = ["add_chart", "duration", "facts", "section", "table", "write_page"]
+__all__ = ["add_chart", "facts", "section", "table", "write_page"]
 
 
 def write_page(page: Path, title: str, body: Sequence[str], charts: dict[str, Any]) -> None:
@@ -73,15 +73,6 @@ def facts(columns: Sequence[str], values: Sequence[Any]) -> str:
     pairs = zip(columns, values, strict=True)
     cells = "".join(f"<div><dt>{html.escape(c)}</dt><dd>{html.escape(str(v))}</dd></div>" for c, v in pairs)
     return f"<dl class='facts'>{cells}</dl>"
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people: 3 h 20 min, 2 min 5 s, 40 s."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 @cache

@@ -11,16 +11,17 @@ from typing import Any
 
 import altair as alt
 
-from ..sizing.cost import Plan
+from ..sizing import CostPlan
+from ..text import format_duration
 from .chart_style import GREY, Figure, colour, draw, finish, log_axis, log_domain, numbers
-from .page import add_chart, duration, section, table, write_page
+from .page import add_chart, section, table, write_page
 
 __all__ = ["plan_figure", "write_plan_page"]
 
 _UNITS = (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
 
 
-def write_plan_page(page: Path, task: str, goal: float, made: Plan, *, currency: bool) -> None:
+def write_plan_page(page: Path, task: str, goal: float, made: CostPlan, *, currency: bool) -> None:
     """Write the page.
 
     Args:
@@ -48,7 +49,7 @@ def write_plan_page(page: Path, task: str, goal: float, made: Plan, *, currency:
         [
             f"{c.batch_size:,.0f}",
             c.workers,
-            duration(c.seconds) if c.seconds >= 20 else f"{c.seconds:.3g} s",
+            format_duration(c.seconds),
             f"{c.cost:.3g}",
             f"{c.optimizer_steps:,.0f}",
             f"{c.observations:,.0f}",
@@ -65,7 +66,7 @@ def write_plan_page(page: Path, task: str, goal: float, made: Plan, *, currency:
     write_page(page, title, body, charts)
 
 
-def plan_figure(made: Plan, *, currency: bool) -> Figure:
+def plan_figure(made: CostPlan, *, currency: bool) -> Figure:
     """Wall time and cost of every choice; the line joins those that no other beats in both."""
     name, unit = next((found for found in _UNITS if min(c.seconds for c in made.choices) >= found[1]), _UNITS[-1])
     best = set(made.pareto)

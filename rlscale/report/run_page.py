@@ -20,9 +20,9 @@ from ..analysis.summary import (
     recent_return,
 )
 from ..errors import UsageError
-from ..estimate import format_quantity
 from ..records.run import RunRecord
-from .page import add_chart, duration, facts, section, table, write_page
+from ..text import format_duration, format_quantity
+from .page import add_chart, facts, section, table, write_page
 from .run_charts import head_label, noise_chart, policy_chart, return_chart, speed_chart, time_chart
 
 __all__ = ["write_report"]
@@ -96,7 +96,7 @@ def _header(runs: Sequence[RunRecord], names: list[str]) -> str:
                 run.state + (f": {reason}" if run.state == "failed" else ""),
                 f"{last['observations']:,}",
                 f"{last['optimizer_steps']:,}",
-                duration(last["seconds"]),
+                format_duration(last["seconds"]),
                 recent.reason if recent.value is None else f"{recent.value:.1f}",
                 str(noise.noise_scale) if noise else "not measured",
             ]

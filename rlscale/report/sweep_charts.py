@@ -30,7 +30,7 @@ from .chart_style import (
     shown,
     slug,
 )
-from .words import head_name, say
+from .words import head_name
 
 __all__ = ["frontier_figure", "rate_figure", "return_figure"]
 
@@ -58,7 +58,7 @@ def frontier_figure(sweep: ComparedSweep) -> Figure:
                 curves.append({"goal": label, "batch": float(batch), "steps": float(s), "observations": float(e)})
             b = row.measured.value
             at = {"steps": frontier.optimizer_steps(b), "observations": frontier.observations(b)}
-            critical.append({"goal": label, "estimate": say(row.measured), **at})
+            critical.append({"goal": label, "estimate": row.measured.say(), **at})
     title = f"{sweep.name}: optimizer steps against observations"
     note = (
         "Each point is one run at the chosen learning rate; along a grey line the batch size is that at its end. "

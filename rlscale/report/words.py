@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from ..agreement import FEWEST_TASKS
 from ..analysis.comparison import Row, agreement_of
 from ..analysis.predictions import HEADS, QUANTITIES
-from ..estimate import Estimate, format_quantity
+from ..text import format_quantity
 
 __all__ = [
     "AGREEMENT_COLUMNS",
@@ -18,7 +17,6 @@ __all__ = [
     "head_name",
     "range_of",
     "remarks",
-    "say",
     "say_agreement",
     "say_all_agreements",
     "say_prediction",
@@ -46,24 +44,12 @@ def head_name(head: str) -> str:
     return head.replace("policy_last_layer", "policy, last layer")
 
 
-def say(estimate: Estimate, missing: str = "not resolved") -> str:
-    """A figure with its interval; where it has no value, what is missing and the limit that is known."""
-    if estimate.value is not None:
-        return str(estimate)
-    low, high = estimate.interval or (0.0, math.inf)
-    if low > 0 and math.isfinite(high):
-        return f"{missing}, between {format_quantity(low)} and {format_quantity(high)}"
-    if low > 0:
-        return f"{missing}, above {format_quantity(low)}"
-    return f"{missing}, below {format_quantity(high)}" if math.isfinite(high) else missing
-
-
 def say_prediction(row: Row, head: str, quantity: str) -> str:
     """A predicted figure, or that it is not resolved or was not measured; how many seeds resolve it, where not all do."""
     found = row.prediction(head, quantity)
     if found is None:
         return "not measured"
-    return say(found.scale) + (f" ({found.resolved} of {found.runs} seeds)" if found.resolved < found.runs else "")
+    return found.scale.say() + (f" ({found.resolved} of {found.runs} seeds)" if found.resolved < found.runs else "")
 
 
 def range_of(ends: tuple[float, float] | None) -> str:
@@ -129,16 +115,16 @@ def say_agreement(rows: Sequence[Row]) -> str:
     rest += f" Of those counted, {doubtful} must be taken with care, see above." if doubtful else ""
     factor = format_quantity(10**result.offset.value) if result.offset.value is not None else "?"
     average = (
-        f"B_crit is {factor} times {what} on average (an offset of {say(result.offset)} decades), with a root mean square error "
-        f"of {say(result.rms)} decades."
+        f"B_crit is {factor} times {what} on average (an offset of {result.offset.say()} decades), with a root mean square error "
+        f"of {result.rms.say()} decades."
     )
     if result.tasks < FEWEST_TASKS:
         limit = f"How well it would predict another task cannot be said with fewer than {FEWEST_TASKS} tasks."
         return f"Over {count}, {average} {limit}{rest}"
     return (
-        f"Over {count}, {average} R² of log B_crit is {say(result.r_squared)} about the line y = x and "
-        f"{say(result.r_squared_offset)} with that offset taken out. A task left out is predicted to within "
-        f"{say(result.left_out)} decades (root mean square), by the constant alone to within {say(result.constant)}. "
+        f"Over {count}, {average} R² of log B_crit is {result.r_squared.say()} about the line y = x and "
+        f"{result.r_squared_offset.say()} with that offset taken out. A task left out is predicted to within "
+        f"{result.left_out.say()} decades (root mean square), by the constant alone to within {result.constant.say()}. "
         f"Intervals are 95%, clustered by task.{rest}"
     )
 
@@ -152,8 +138,8 @@ def say_all_agreements(rows: Sequence[Row]) -> list[list[str]]:
             if a is not None:
                 figures = (a.r_squared, a.r_squared_offset, a.offset, a.rms, a.rms_offset, a.left_out)
                 name = f"{head_name(head)}, {QUANTITY_LABELS[quantity]}"
-                found.append([name, str(a.goals), *(say(figure, "–") for figure in figures)])
+                found.append([name, str(a.goals), *(figure.say("–") for figure in figures)])
     headline = agreement_of(rows, *HEADLINE)
     if headline is not None:
-        found.append(["none: a constant", str(headline.goals), *["–"] * 5, say(headline.constant, "–")])
+        found.append(["none: a constant", str(headline.goals), *["–"] * 5, headline.constant.say("–")])
     return found

@@ -1,11 +1,9 @@
-"""How long the parts of an iteration take: a worker's step, a fleet's batch, a learner's update. Laws and their fits.
+"""How long the parts of an iteration take: a worker's step, a fleet's batch, the hand-over, a learner's update; and their fits.
 
-What is measured to fit them is in `calibration`; what follows for an iteration and a purchase, in `cost`.
-
-    a worker's step of N environments takes   t = fixed + N (serial + parallel / threads)
-    n workers' fragments of T steps take      T t · slowdown(n) each on average, slowdown(n) = n X(1) / X(n), and scatter
-    handing them over takes                   H = fixed + n · worker + bytes · byte in all, one after another
-    an update of B observations in K blocks   L = fixed + K · block + B · observation
+a worker's step of N environments takes   t = fixed + N (serial + parallel / threads)
+n workers' fragments of T steps take      T t · slowdown(n) each on average, slowdown(n) = n X(1) / X(n), and scatter
+handing them over takes                   H = fixed + n · worker + bytes · byte in all, one after another
+an update of B observations in K blocks   L = fixed + K · block + B · observation
 """
 
 from __future__ import annotations
@@ -40,9 +38,10 @@ class ServiceTime:
     """Seconds that one worker takes for a step of all its environments: t = fixed + N (serial + parallel / threads).
 
     Attributes:
-        fixed: per step, whatever the number of environments.
-        serial: per environment and step, whatever the number of threads.
-        parallel: per environment and step on one thread, shared by threads; 0 where only one number of threads was measured.
+        fixed: seconds per step, whatever the number of environments.
+        serial: seconds per environment and step, whatever the number of threads.
+        parallel: seconds per environment and step on one thread, which the threads share; 0 where only one number of threads was
+            measured.
         threads: numbers of threads that were measured.
         residual: largest relative error of the fit at a measured point.
     """
@@ -54,52 +53,40 @@ class ServiceTime:
     residual: float
 
     def seconds(self, environments: float, threads: int = 1) -> float:
-        """Of one step.
+        """Seconds of one step.
 
         Raises:
-            ValueError: a number of threads that cannot be told from those measured.
+            ValueError: only one number of threads was measured, and not this one.
         """
         if len(self.threads) == 1 and threads != self.threads[0]:
             raise ValueError(f"threads: only {self.threads[0]} was measured")
         return self.fixed + environments * (self.serial + self.parallel / threads)
-
-    def rate(self, environments: float, threads: int = 1) -> float:
-        """Observations per second of one worker."""
-        return environments / self.seconds(environments, threads)
 
 
 def fit_service(environments: Any, threads: Any, seconds: Any) -> ServiceTime:
     """Fit a worker's step times, by least squares of relative errors with no part negative.
 
     Args:
-        environments, threads: of each reading.
-        seconds: of one step of all environments.
+        environments, threads: (N,) of each reading.
+        seconds: (N,) seconds of one step of all environments.
 
     Raises:
-        ValueError: lengths that differ, no reading, or a number that is not positive.
+        ValueError: the lengths differ, there is no reading, or a number is not positive.
     """
     n, k, t = _readings(environments=environments, threads=threads, seconds=seconds)
     counts = tuple(sorted({int(value) for value in k}))
-    columns = [np.ones_like(n), n] + ([n / k] if len(counts) > 1 else [])
-    parts = _least_squares(columns, t)
-    fitted = np.stack(columns, axis=1) @ parts
-    return ServiceTime(
-        fixed=float(parts[0]),
-        serial=float(parts[1]),
-        parallel=float(parts[2]) if len(counts) > 1 else 0.0,
-        threads=counts,
-        residual=float(np.abs(fitted / t - 1).max()),
-    )
+    fixed, serial, parallel, residual = _fit_three(n, n / k if len(counts) > 1 else None, t)
+    return ServiceTime(fixed, serial, parallel, counts, residual)
 
 
 @dataclass(frozen=True)
 class HandOver:
-    """Seconds that it takes to bring parameters out to the workers and their fragments in, one after another.
+    """Seconds that it takes to send parameters to the workers and to bring their fragments in, one after another.
 
     Attributes:
-        fixed: whatever the fleet.
-        worker: per worker.
-        byte: per byte of fragments; 1 / byte is what the learner's machine takes in a second.
+        fixed: seconds whatever the fleet.
+        worker: seconds per worker.
+        byte: seconds per byte of fragments; the learner's machine takes in 1 / byte bytes in a second.
     """
 
     fixed: float = 0.0
@@ -107,32 +94,30 @@ class HandOver:
     byte: float = 0.0
 
     def seconds(self, workers: int, fragment_bytes: float) -> float:
-        """With so many workers and bytes in all."""
+        """Seconds for so many workers and so many bytes in all."""
         return self.fixed + workers * self.worker + fragment_bytes * self.byte
 
 
 def fit_hand_over(workers: Any, fragment_bytes: Any, seconds: Any, of: Any) -> HandOver:
-    """Fit what lies between workers and learner, by least squares relative to the whole iterations, with no part negative.
+    """Fit the hand-over between workers and learner, by least squares relative to whole iterations, with no part negative.
 
     Args:
-        workers, fragment_bytes: of each reading.
-        seconds: that the hand-over took, see `hand_over_seconds`; below zero where clocks disagree.
-        of: seconds of the whole iteration, against which an error counts.
+        workers, fragment_bytes: (N,) of each reading.
+        seconds: (N,) seconds that the hand-over took, see `hand_over_seconds`; below zero where clocks disagree.
+        of: (N,) seconds of the whole iteration, which errors are relative to.
 
     Raises:
-        ValueError: lengths that differ, no reading, or a number but `seconds` that is not positive.
+        ValueError: the lengths differ, there is no reading, or a number other than `seconds` is not positive.
     """
     n, size, whole = _readings(workers=workers, fragment_bytes=fragment_bytes, of=of)
     took = np.asarray(seconds, dtype=np.float64)
     if took.shape != n.shape or not np.isfinite(took).all():
         raise ValueError("seconds must be finite, one for every reading")
-    columns = np.stack([np.ones_like(n), n, size], axis=1) / whole[:, None]
-    scale = np.linalg.norm(columns, axis=0)
-    return HandOver(*(float(part) for part in nnls(columns / scale, took / whole)[0] / scale))
+    return HandOver(*_least_squares([np.ones_like(n), n, size], took, whole).tolist())
 
 
 def hand_over_seconds(seconds: float, fragments: Any) -> float:
-    """What the hand-over took in all, given the whole iteration's seconds and those of every fragment; see `FleetTime`."""
+    """Seconds that the hand-over took in all, from those of the whole iteration and of every fragment; see `FleetTime`."""
     ends = np.sort(np.asarray(fragments, dtype=np.float64))
     n = len(ends)
     return n * float(((seconds - ends) / np.arange(n, 0, -1)).min())
@@ -140,24 +125,24 @@ def hand_over_seconds(seconds: float, fragments: Any) -> float:
 
 @dataclass(frozen=True)
 class FleetTime:
-    """Seconds in which n workers make an iteration batch of one fragment each, and all fragments are here.
+    """Seconds until n workers have made an iteration batch of one fragment each and all fragments are with the learner.
 
-    Workers take their own times, which are drawn from those that were measured, and finished fragments queue: the batch is
-    complete at the largest of (end of the k-th fragment) + (fragments from it on) · H/n. So a straggler is waited for, and
-    meanwhile the others are handed over.
+    Each worker takes a time of its own, drawn from those that were measured, and finished fragments queue. The batch is complete
+    at the largest of (end of the k-th fragment) + (fragments from it on) · H/n. So the batch waits for a straggler, and meanwhile
+    the other fragments are handed over.
 
     Attributes:
-        service: of one worker that works alone, in the median.
+        service: step times of one worker that works alone, in the median.
         slowdowns: numbers of busy threads, from 1 on, ascending, and how much longer a step takes beside so many: measured, in
-            the median, on workers of one thread each. Between them the logarithm is interpolated in ln n, for what threads of
-            one machine take from each other no law for a whole cluster tells.
-        curve: fitted to the same readings; beyond the largest count slowdowns grow as it says.
-        hand_over: what lies between them and the learner.
+            the median, on workers of one thread each. Between them the logarithm is interpolated in ln n, because no law for a
+            whole cluster says what the threads of one machine take from each other.
+        curve: law fitted to the same readings; beyond the largest count slowdowns grow as it says.
+        hand_over: time between the workers and the learner.
         spread: measured times of single fragments, each relative to the median of its fleet.
-        observation_bytes: of one observation in a fragment.
-        rollout_length: steps of a fragment, T.
+        observation_bytes: bytes of one observation in a fragment.
+        rollout_length: T, steps of a fragment.
         scatter: standard deviation of ln(rate) of a reading about this law.
-        freedom: degrees of freedom of that.
+        freedom: degrees of freedom of `scatter`.
     """
 
     service: ServiceTime
@@ -171,10 +156,10 @@ class FleetTime:
     freedom: int = 0
 
     def seconds(self, workers: int, environments: float, threads: int = 1) -> float:
-        """Of one iteration batch: workers x environments x rollout_length observations.
+        """Seconds of one iteration batch: workers x environments x rollout_length observations.
 
         Raises:
-            ValueError: a number of threads, or of busy threads, that cannot be told from those measured.
+            ValueError: a number of threads, or of busy threads, lies outside those that the readings identify.
         """
         drawn = np.random.default_rng(0).choice(self.spread, size=(max(_DRAWS // workers, 256), workers))
         ends = np.sort(drawn, axis=1) * self.working_seconds(workers, environments, threads)
@@ -213,9 +198,9 @@ class LearnerTime:
     """Seconds of learning from one iteration batch, all epochs: L = fixed + K · block + B · observation.
 
     Attributes:
-        fixed: per iteration.
-        block: per block of environments, whose gradient is accumulated and reduced by itself.
-        observation: per observation of the batch.
+        fixed: seconds per iteration.
+        block: seconds per block of environments, whose gradient is accumulated and reduced by itself.
+        observation: seconds per observation of the batch.
         residual: largest relative error of the fit at a measured point.
     """
 
@@ -225,7 +210,7 @@ class LearnerTime:
     residual: float
 
     def seconds(self, batch_size: float, blocks: float = 16) -> float:
-        """Of one update."""
+        """Seconds of one update."""
         return self.fixed + blocks * self.block + batch_size * self.observation
 
     def rate(self, batch_size: float, blocks: float = 16) -> float:
@@ -236,25 +221,22 @@ class LearnerTime:
 def fit_learner(batch_sizes: Any, blocks: Any, seconds: Any) -> LearnerTime:
     """Fit a learner's update times, as `fit_service` does a worker's.
 
-    With one number of blocks in all readings its part cannot be told from the fixed one, which then holds both.
+    Where all readings have the same number of blocks, `fixed` holds the time of the blocks as well.
 
     Args:
-        batch_sizes, blocks: of each reading.
-        seconds: of the update.
+        batch_sizes, blocks: (N,) of each reading.
+        seconds: (N,) seconds of the update.
 
     Raises:
         ValueError: as `fit_service`.
     """
     b, k, t = _readings(batch_sizes=batch_sizes, blocks=blocks, seconds=seconds)
-    several = len(set(k.tolist())) > 1
-    columns = [np.ones_like(b), b] + ([k] if several else [])
-    parts = _least_squares(columns, t)
-    fitted = np.stack(columns, axis=1) @ parts
-    return LearnerTime(float(parts[0]), float(parts[2]) if several else 0.0, float(parts[1]), float(np.abs(fitted / t - 1).max()))
+    fixed, observation, block, residual = _fit_three(b, k if np.ptp(k) else None, t)
+    return LearnerTime(fixed, block, observation, residual)
 
 
 def _readings(**columns: Any) -> list[np.ndarray]:
-    """As vectors of one length, all positive."""
+    """The columns as vectors of one length, all positive."""
     arrays = [np.atleast_1d(np.asarray(values, dtype=np.float64)) for values in columns.values()]
     if arrays[0].ndim != 1 or not arrays[0].size or any(a.shape != arrays[0].shape for a in arrays):
         raise ValueError(f"{', '.join(columns)} must have one entry for every reading")
@@ -264,9 +246,18 @@ def _readings(**columns: Any) -> list[np.ndarray]:
     return arrays
 
 
-def _least_squares(columns: list[np.ndarray], values: np.ndarray) -> np.ndarray:
-    """Parts of the sum, none negative, that minimize the squares of relative errors."""
-    design = np.stack(columns, axis=1) / values[:, None]
+def _fit_three(first: np.ndarray, second: np.ndarray | None, seconds: np.ndarray) -> tuple[float, float, float, float]:
+    """The parts of seconds = fixed + a · first + b · second, and the largest relative error; b is 0 without `second`."""
+    columns = [np.ones_like(first), first] + ([] if second is None else [second])
+    parts = _least_squares(columns, seconds, seconds)
+    residual = float(np.abs(np.stack(columns, axis=1) @ parts / seconds - 1).max())
+    fixed, a, b = [*parts.tolist(), 0.0][:3]
+    return fixed, a, b, residual
+
+
+def _least_squares(columns: list[np.ndarray], values: np.ndarray, relative_to: np.ndarray) -> np.ndarray:
+    """The parts of a sum, none negative, that minimize the squares of the errors relative to `relative_to`."""
+    design = np.stack(columns, axis=1) / relative_to[:, None]
     scale = np.linalg.norm(design, axis=0)
-    parts: np.ndarray = nnls(design / scale, np.ones_like(values))[0] / scale
+    parts: np.ndarray = nnls(design / scale, values / relative_to)[0] / scale
     return parts

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rlscale.agents.config import TrainConfig, default_config
-from rlscale.agents.memory import format_bytes, fragment_bytes, parse_bytes, plan_memory
+from rlscale.agents.memory import fragment_bytes, plan_memory
 from rlscale.agents.rollout.fleet import LocalFleet
 from rlscale.agents.rollout.worker import WorkerSettings
 from rlscale.envs import find_task
@@ -95,20 +95,3 @@ def test_the_machine_sets_the_budget(monkeypatch):
     with pytest.raises(UsageError, match="--batch-size"):
         plan_memory(config_for(environments=16, batch_size=2**20), PONG)
     plan_memory(config_for(environments=16, batch_size=2**20, memory="8GiB"), PONG)  # the user may know better
-
-
-@pytest.mark.parametrize(
-    ("text", "count"), [("12GiB", 12 * 2**30), ("500MB", 500 * 10**6), ("2g", 2 * 10**9), ("1.5 KiB", 1536), ("77", 77)]
-)
-def test_amounts_of_memory(text, count):
-    assert parse_bytes(text) == count
-
-
-@pytest.mark.parametrize("text", ["", "lots", "-1GB", "0", "12 apples", "GiB"])
-def test_what_is_no_amount_of_memory(text):
-    with pytest.raises(UsageError, match="--memory"):
-        parse_bytes(text)
-
-
-def test_bytes_for_people():
-    assert [format_bytes(x) for x in (12, 1000, 2048, 7.4e9)] == ["12 B", "1000 B", "2 KiB", "6.89 GiB"]

@@ -16,7 +16,7 @@ from rlscale.benchmarks.measurements.cluster_simulation import (
     run_draw,
     simulate,
 )
-from rlscale.sizing.cost import Price
+from rlscale.sizing import Price
 
 RECORD = Path(__file__).parents[2] / "results" / "workers-pong.json"
 TIMES = StepTimes(np.array([8.0, 64.0]), np.array([0.01, 0.066]), np.array([1.0]))  # 2 ms + 1 ms an environment

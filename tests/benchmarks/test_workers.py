@@ -15,13 +15,13 @@ from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.options import parse_train
 from rlscale.benchmarks.workers import run as workers
 from rlscale.benchmarks.workers.calibration import FleetReading, Shape, fit_fleet
-from rlscale.benchmarks.workers.plan import Known, choose, make_plan, parse_duration
+from rlscale.benchmarks.workers.plan import Known, choose, make_plan
 from rlscale.benchmarks.workers.recommendation import WorkersOptions, candidates, recommend, to_measure, train_command
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.frontier import fit
 from rlscale.report.plan_page import plan_figure, write_plan_page
-from rlscale.sizing.cost import LearnerTime, Price
+from rlscale.sizing import LearnerTime, Price
 
 PONG = find_task("atari/pong")
 FIXED, PARALLEL = 2e-3, 5e-4  # of a step, and per environment of it, shared by threads
@@ -169,13 +169,6 @@ def test_what_no_plan_meets(known):
         choose(made, None, 1e-9, currency=False)
     with pytest.raises(UsageError, match=r"no plan meets it and the budget"):
         choose(made, made.fastest().seconds, 1e-9, currency=True)
-
-
-def test_times():
-    assert [parse_duration(text) for text in ("45s", "90min", "1.5h", "2 d", "3m")] == [45, 5400, 5400, 172800, 180]
-    for text in ("", "8", "h", "-1h", "0h", "8 weeks"):
-        with pytest.raises(UsageError, match="--deadline"):
-            parse_duration(text)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from run_records import charts_of, make_run
 
 from rlscale.analysis.summary import noise_over_run, noise_windows, returns, time_shares
 from rlscale.errors import UsageError
-from rlscale.estimate import Estimate, format_quantity
 from rlscale.noise import pool
 from rlscale.report.run_charts import noise_chart, return_chart
 from rlscale.report.run_page import write_report
@@ -91,30 +90,6 @@ def test_a_page_that_cannot_be_written(tmp_path):
     record = make_run(tmp_path / "run")
     with pytest.raises(UsageError, match="--out"):
         write_report([record], tmp_path / "run" / "manifest.json" / "page.html")
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0"),
-        (0.01234, "0.0123"),
-        (4.5678, "4.57"),
-        (1234.5, "1,230"),
-        (9.999, "10.00"),
-        (-45678, "-45,700"),
-        (float("inf"), "∞"),
-    ],
-)
-def test_quantities(value, text):
-    assert format_quantity(value) == text
-
-
-def test_estimates_read_well():
-    assert str(Estimate(1234.0, (900.0, 1800.0))) == "1,230 [900, 1,800]"
-    assert str(Estimate(None, (512.0, float("inf")), "noise")) == "not resolved, above 512"
-    assert str(Estimate(None, None, "no data")) == "not resolved"
-    with pytest.raises(ValueError, match="either a value or the reason"):
-        Estimate(None, None)
 
 
 @pytest.mark.parametrize(("transfer", "rate"), [(0.1, 128 / 1.6), (None, 128 / 2.0)])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import t as student
 
-from rlscale.sizing.throughput import fit_throughput
+from rlscale.sizing import fit_throughput
 
 RATE, CONTENTION, COHERENCY = 1800.0, 0.04, 7e-4
 

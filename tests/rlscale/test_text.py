@@ -1,0 +1,73 @@
+"""Quantities as people write and read them, and how an estimate is said."""
+
+import math
+
+import pytest
+
+from rlscale.errors import UsageError
+from rlscale.estimate import Estimate
+from rlscale.text import format_bytes, format_clock, format_duration, format_quantity, parse_bytes, parse_duration
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (0.01234, "0.0123"),
+        (4.5678, "4.57"),
+        (1234.5, "1,230"),
+        (9.999, "10.00"),
+        (-45678, "-45,700"),
+        (float("inf"), "∞"),
+    ],
+)
+def test_quantities(value, text):
+    assert format_quantity(value) == text
+
+
+def test_estimates_read_well():
+    assert str(Estimate(1234.0, (900.0, 1800.0))) == "1,230 [900, 1,800]"
+    assert str(Estimate(None, (512.0, float("inf")), "noise")) == "not resolved, above 512"
+    assert str(Estimate(None, None, "no data")) == "not resolved"
+    with pytest.raises(ValueError, match="either a value or the reason"):
+        Estimate(None, None)
+
+
+def test_limits_are_said():
+    assert Estimate(None, (0.0, 50.0), "x").say() == "not resolved, below 50.0"
+    assert Estimate(None, (50.0, math.inf), "x").say("unknown") == "unknown, above 50.0"
+    assert Estimate(None, (5.0, 50.0), "x").say("unknown") == "unknown, between 5.00 and 50.0"
+    assert Estimate(None, (0.0, math.inf), "x").say() == "not resolved"
+    assert Estimate(10.0, (5.0, math.inf)).say() == "10.0 [5.00, ∞]"
+    assert Estimate(10.0, None).say() == "10.0"
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("12GiB", 12 * 2**30), ("500MB", 500 * 10**6), ("2g", 2 * 10**9), ("1.5 KiB", 1536), ("77", 77)]
+)
+def test_amounts_of_memory(text, count):
+    assert parse_bytes(text, "--memory") == count
+
+
+@pytest.mark.parametrize("text", ["", "lots", "-1GB", "0", "12 apples", "GiB"])
+def test_what_is_no_amount_of_memory(text):
+    with pytest.raises(UsageError, match=r"--memory: .* is no amount of memory"):
+        parse_bytes(text, "--memory")
+
+
+def test_bytes_for_people():
+    assert [format_bytes(x) for x in (12, 1000, 2048, 7.4e9)] == ["12 B", "1000 B", "2 KiB", "6.89 GiB"]
+
+
+def test_times():
+    texts = ("45s", "90min", "1.5h", "2 d", "3m")
+    assert [parse_duration(text, "--deadline") for text in texts] == [45, 5400, 5400, 172800, 180]
+    for text in ("", "8", "h", "-1h", "0h", "8 weeks"):
+        with pytest.raises(UsageError, match="--deadline"):
+            parse_duration(text, "--deadline")
+
+
+def test_times_for_people():
+    expected = ["0.123 s", "12.3 s", "40 s", "2 min 5 s", "3 h 20 min"]
+    assert [format_duration(seconds) for seconds in (0.1234, 12.34, 40.2, 125, 12_000)] == expected
+    assert [format_clock(seconds) for seconds in (5.9, 65, 7210)] == ["0:05", "1:05", "2:00:10"]
