@@ -118,7 +118,7 @@ def kill_tree(process):
     process.wait()
 
 
-def test_on_ray_it_gives_the_same_results_as_in_process(undisturbed, tmp_path):
+def test_on_ray_it_gives_the_same_results_as_in_process(own_ray, undisturbed, tmp_path):
     (folder,) = run_sweeps(SweepOptions(**QUICK, jobs=2, out=str(tmp_path)), [], silent())
     assert without_clocks(read_sweep(folder).results) == without_clocks(undisturbed.results)
 
@@ -146,7 +146,7 @@ def test_one_runs_failure_does_not_end_the_sweep(tmp_path, monkeypatch):
     assert any(r["seed"] == 2 and r["state"] == "finished" for r in results.values())
 
 
-def test_a_run_whose_worker_dies_is_tried_again(tmp_path, monkeypatch):
+def test_a_run_whose_worker_dies_is_tried_again(own_ray, tmp_path, monkeypatch):
     deaths = tmp_path / "deaths"
     deaths.mkdir()
 
@@ -169,7 +169,7 @@ def test_a_run_whose_worker_dies_is_tried_again(tmp_path, monkeypatch):
     assert "3 times" in results["b256-k+2-s0"]["reason"]
 
 
-def test_atari_runs_sample_with_rollout_actors(tmp_path):
+def test_atari_runs_sample_with_rollout_actors(own_ray, tmp_path):
     options = SweepOptions(
         tasks=("atari/pong@42",),
         batch_sizes="256",

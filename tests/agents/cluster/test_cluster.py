@@ -105,7 +105,7 @@ def test_not_an_address(address):
     assert "host:port" in refused(address)[1]
 
 
-def test_too_few_cpus():
+def test_too_few_cpus(own_ray):
     ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     try:
         with pytest.raises(UsageError, match="3 CPUs") as caught:

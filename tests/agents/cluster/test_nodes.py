@@ -73,8 +73,9 @@ def test_rollouts_run_on_a_node_that_knows_nothing_of_us(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def three_nodes():
+def three_nodes(shared_ray):
     """Three nodes of two CPUs, one of them with two make-believe GPUs; this process is on the head."""
+    shared_ray.end()
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
     cluster.add_node(num_cpus=2, num_gpus=2, object_store_memory=90 << 20)
     cluster.add_node(num_cpus=2)

@@ -63,17 +63,6 @@ def same_result(one, other, rtol=2e-4):
             assert estimate(a).grad_sq == pytest.approx(estimate(b).grad_sq, rel=1e-3, abs=1e-3 * a.square.max())
 
 
-@pytest.fixture(scope="module")
-def more_cpus():
-    """Room for four learners."""
-    from rlscale.agents.cluster.connect import connect, disconnect
-
-    disconnect()
-    connect(None, 4, 128 << 20)
-    yield
-    disconnect()
-
-
 CASES = [
     pytest.param({}, 1, id="one step of the whole batch"),
     pytest.param({"epochs": 2, "mini_batch": 16 * STEPS, "shuffle": "environments"}, 1, id="mini-batches of environments"),
@@ -84,7 +73,7 @@ CASES = [
 
 @pytest.mark.parametrize("learners", [2, 4])
 @pytest.mark.parametrize(("update", "rounds"), CASES)
-def test_several_learners_make_the_update_of_one(more_cpus, update, rounds, learners):
+def test_several_learners_make_the_update_of_one(ray_of_four, update, rounds, learners):
     """Parameters, optimizer state, figures and noise of three iterations; four fragments straddle two or four learners."""
     rng = np.random.default_rng(0)
     one = Learner(config_for(**update), TASK, CPU, False)
@@ -103,7 +92,7 @@ def test_several_learners_make_the_update_of_one(more_cpus, update, rounds, lear
 
 
 @pytest.mark.parametrize("scale", ["none", "running"])
-def test_several_learners_stream_as_one(more_cpus, scale):
+def test_several_learners_stream_as_one(ray_of_four, scale):
     """A running scale begins with the run's first fragment, which the second learner does not learn from."""
     rng = np.random.default_rng(1)
     one = Learner(config_for(advantage_scale=scale, stream=scale == "running"), TASK, CPU, False)
@@ -117,7 +106,7 @@ def test_several_learners_stream_as_one(more_cpus, scale):
         several.close()
 
 
-def test_learners_go_on_from_a_state(more_cpus):
+def test_learners_go_on_from_a_state(ray_of_four):
     rng = np.random.default_rng(2)
     one = Learner(config_for(), TASK, CPU, False)
     learn_batch(one, fragments_of(rng), 0, 1e-3)

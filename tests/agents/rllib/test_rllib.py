@@ -12,7 +12,7 @@ from batches import read_batch
 from making import make_fragment
 
 pytest.importorskip("tree", reason="RLlib's own dependencies are not installed")  # dm-tree
-ray = pytest.importorskip("ray")
+pytest.importorskip("ray")
 rllib = pytest.importorskip("rlscale.agents.rllib.measure")
 
 from ray.rllib.algorithms.algorithm import Algorithm  # noqa: E402
@@ -326,15 +326,7 @@ def test_the_callbacks_of_a_user_stay(tmp_path):
     assert config.learner_config_dict["rlscale"]["run"] == str(tmp_path / "other")
 
 
-@pytest.fixture(scope="module")
-def small_ray():
-    """A Ray instance for RLlib's own actors."""
-    ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    yield
-    ray.shutdown()
-
-
-def test_the_page_s_example_runs_and_its_record_is_read(tmp_path, monkeypatch, capsys, small_ray):
+def test_the_page_s_example_runs_and_its_record_is_read(tmp_path, monkeypatch, capsys, ray_of_four):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["/somewhere/of/mine/script.py", "--seed", "3"])
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "rllib.md").read_text(), re.DOTALL)
@@ -381,7 +373,7 @@ def test_the_page_s_example_runs_and_its_record_is_read(tmp_path, monkeypatch, c
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")  # what Ray Train, which starts RLlib's learners, says of Ray Data
-def test_two_learners_measure_the_whole_batch(tmp_path, small_ray):
+def test_two_learners_measure_the_whole_batch(tmp_path, ray_of_four):
     config = ppo().learners(num_learners=2).env_runners(num_env_runners=1, num_envs_per_env_runner=8)
     algorithm = measure_noise(config, tmp_path / "run", every=1, blocks=8).build_algo()
     algorithm.train()
@@ -394,7 +386,7 @@ def test_two_learners_measure_the_whole_batch(tmp_path, small_ray):
         assert max(entry["size"]) - min(entry["size"]) <= 2  # every environment gave as many steps, whoever learned from them
 
 
-def test_a_restored_algorithm_goes_on_with_its_record(tmp_path, small_ray):
+def test_a_restored_algorithm_goes_on_with_its_record(tmp_path, ray_of_four):
     algorithm = measure_noise(ppo(), tmp_path / "run", every=2).build_algo()
     for _ in range(2):
         algorithm.train()
@@ -415,7 +407,7 @@ def test_a_restored_algorithm_goes_on_with_its_record(tmp_path, small_ray):
     assert (np.diff(record.column("observations")) > 0).all()
 
 
-def test_a_learner_class_set_afterwards_is_told(tmp_path, small_ray):
+def test_a_learner_class_set_afterwards_is_told(tmp_path, ray_of_four):
     config = measure_noise(ppo(), tmp_path / "run").learners(learner_class=PPOTorchLearner)
     algorithm = config.build_algo()
     with pytest.raises(UsageError, match="Call measure_noise last"):

@@ -263,9 +263,8 @@ def test_a_mistake_in_an_environment_is_not_repeated(ray_instance, make_fleet):
 
 
 @pytest.fixture
-def cluster():
+def cluster(own_ray):
     """A Ray cluster of one node with one CPU, joined by this process."""
-    ray.shutdown()
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 128 << 20})
     ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
     yield cluster
