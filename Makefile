@@ -5,12 +5,17 @@ PYTHON ?= python3
 STAMP := .venv/installed
 PEERS_STAMP := .venv-peers/installed
 
+# Two processes side by side; a group (a file, unless a test is marked otherwise) stays in one. docs/testing.md says why.
+PYTEST := .venv/bin/pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types unit bench peers clean
+.PHONY: help install demo test test-long lint types unit bench peers clean
 
 help:
 	@echo "make demo     measure the critical batch size of MinAtar Breakout, train Pong for a minute, write a page"
-	@echo "make test     lint, types and tests"
+	@echo "make test     lint, types and all tests but the long ones: some ten minutes on two cores"
+	@echo "make test-long  the long tests: whole sweeps killed again and again, nodes that join and are lost, the bench suite"
+	@echo "make lint, make types, make unit  the three parts of make test"
 	@echo "make install  the environment in .venv that both use"
 	@echo "make bench    cost of the noise measurement, sampling, memory, learning, scaling: an hour on a quiet machine"
 	@echo "make peers    end-to-end speed beside Stable-Baselines3, RLlib and TorchRL (installs them into .venv-peers)"
@@ -49,7 +54,11 @@ types: $(STAMP)
 
 unit: $(STAMP)
 	@echo "== pytest"
-	.venv/bin/pytest
+	$(PYTEST) -m "not long"
+
+test-long: $(STAMP)
+	@echo "== pytest, the long tests"
+	$(PYTEST) -m long
 
 bench: $(STAMP)
 	.venv/bin/python -m benchmarks.noise_cost

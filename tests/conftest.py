@@ -11,6 +11,13 @@ import pytest
 import torch
 
 
+def pytest_collection_modifyitems(items):
+    """Side by side (`--dist loadgroup`), the tests of a file stay in one process unless a mark puts them in another group."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
 @pytest.fixture(autouse=True)
 def one_thread():
     """Every test begins with one thread, whatever the test before has set."""

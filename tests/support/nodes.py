@@ -12,6 +12,8 @@ import time
 import venv
 from pathlib import Path
 
+from making import free_port
+
 OURS = {"rlscale"}
 ENVIRONMENT = {**{name: value for name, value in os.environ.items() if name != "PYTHONPATH"}, "RAY_AUTH_MODE": "disabled"}
 
@@ -63,6 +65,8 @@ class Nodes:
         if not self._nodes:
             place = ["--head", f"--port={self._port}", f"--temp-dir={self._sockets}"]
             place += [] if any("dashboard" in option for option in options) else ["--include-dashboard=false"]
+            # No autoscaler, which none of these clusters has; and a port of its own, so that two heads can stand on one machine.
+            place += ["--no-monitor", f"--ray-client-server-port={free_port()}"]
         words = [*place, f"--num-cpus={cpus}", f"--object-store-memory={100 << 20}", "--disable-usage-stats", *options]
         node = subprocess.Popen(
             [str(python), "-m", "ray.scripts.scripts", "start", *words],
