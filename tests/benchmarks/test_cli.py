@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from rlscale.benchmarks.cli import main
+
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "rlscale"]
 QUICK = ["--environments", "8", "--rollout-length", "16", "--epochs", "1", "--mini-batch", "None", "--observations", "256"]
@@ -67,7 +69,6 @@ TRAIN = ("train", "classic/cartpole")
         ((*TRAIN, "--network", "nature_cnn"), "--network", "mlp"),
         ((*TRAIN, "--device", "cuda:7"), "--device", "--device cpu"),
         ((*TRAIN, "--device", "abacus"), "--device", "cpu"),
-        ((*TRAIN, "--ray-address", "127.0.0.1:1"), "--ray-address", "--actors"),
         ((*TRAIN, "--run", "/proc/rlscale/run"), "--run", "may write"),
         ((*TRAIN, "--resume", "nowhere"), "--resume", "folder of a run"),
         (("report",), "RUN", "rlscale report"),
@@ -75,11 +76,22 @@ TRAIN = ("train", "classic/cartpole")
         (("tasks", "zzz"), "WORD", "lists all"),
     ],
 )
-def test_bad_input(tmp_path, words, field, mend):
-    done = rlscale(*words, cwd=tmp_path)
+def test_bad_input(tmp_path, monkeypatch, capfd, words, field, mend):
+    """In this process, which has loaded everything already; the tests below start the command itself."""
+    monkeypatch.chdir(tmp_path)
+    code = main(list(words))
+    done = subprocess.CompletedProcess(words, code, *capfd.readouterr())
     assert_refused(done, field, mend)
     assert done.stdout == ""  # nothing is announced that will not be
     assert list(tmp_path.iterdir()) == []  # nothing half-made is left behind
+
+
+def test_an_address_without_actors(tmp_path):
+    """The command itself: with an address it runs in a process of its own."""
+    done = rlscale(*TRAIN, "--ray-address", "127.0.0.1:1", cwd=tmp_path)
+    assert_refused(done, "--ray-address", "--actors")
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_existing_run(run):
