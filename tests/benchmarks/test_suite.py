@@ -76,6 +76,7 @@ def test_fleets_follow_the_nodes():
     assert actor_counts(24, [{"cpus": 16, "count": 1}, {"cpus": 4, "count": 2}]) == [1, 2, 4, 8, 16, 20, 24]
 
 
+@pytest.mark.long
 def test_the_suite_goes_on_where_it_stopped(tmp_path, monkeypatch):
     """The real command for one round on one CPU; then another one in the same file, and both compared with themselves."""
     out = tmp_path / "here.json"

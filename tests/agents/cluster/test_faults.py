@@ -36,7 +36,7 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [mode if "held" in mode else pytest.param(mode, marks=pytest.mark.long) for mode in MODES])
 def test_killed_and_stopped_actors_are_replaced_and_the_batch_keeps_its_size(tmp_path, mode):
     """kill -9 of one actor, later SIGSTOP of another: the run goes on by itself, and its record tells both."""
     words = ["--environments", "8", "--rollout-length", "32", "--threads", "1", "--straggler-seconds", "3", "--run", "mine"]

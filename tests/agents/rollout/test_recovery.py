@@ -272,6 +272,7 @@ def cluster(own_ray):
     cluster.shutdown()
 
 
+@pytest.mark.long
 def test_nodes_come_and_go(cluster, make_fleet, monkeypatch):
     """A node joins: an actor starts there and takes its share of the groups. The node dies with fragments not taken yet."""
     monkeypatch.setattr(rlscale.agents.rollout.actors, "REPLACE_SECONDS", 3)
