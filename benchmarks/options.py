@@ -1,15 +1,17 @@
-"""From words typed to settings: tyro over the dataclasses, with the task's or the resumed run's settings as defaults.
+"""From the words that were typed to a dataclass of settings, by tyro.
 
-tyro explains a mistake in a box of many lines; here it becomes one line that names the flag. What the settings mean is in
-`rlscale.agents.config`.
+tyro explains a mistake in a box of many lines. This module turns it into one line that names the flag. (tyro 1.0 reports
+mistakes as objects as well, but only through a private module that may change in any release.)
 """
 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import io
 import re
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,18 +31,32 @@ def parse(kind: type[Kind], command: str, arguments: list[str], default: Kind | 
     """Settings of type `kind` from the arguments of `rlscale <command>`.
 
     Raises:
-        UsageError: an unknown flag (names the nearest), or a value that does not fit.
+        UsageError: an unknown flag (names the nearest ones), or a value that does not fit.
         SystemExit: help was asked for and printed.
     """
     complaint = io.StringIO()
     extra: dict[str, Any] = {} if default is None else {"default": default}
+    see_help = f"'rlscale {command} --help' lists the options"
     try:
         with contextlib.redirect_stderr(complaint):
-            return tyro.cli(kind, args=arguments, prog=f"rlscale {command}", config=(tyro.conf.OmitArgPrefixes,), **extra)
+            options, unknown = tyro.cli(
+                kind,
+                args=arguments,
+                prog=f"rlscale {command}",
+                config=(tyro.conf.OmitArgPrefixes,),
+                return_unknown_args=True,
+                **extra,
+            )
     except SystemExit as end:
         if end.code == 0:
             raise
-    raise _one_line(command, complaint.getvalue())
+        raise _in_one_line(complaint.getvalue(), see_help) from None
+    if unknown:
+        typed, flags = unknown[0].partition("=")[0], list(_flags(options))
+        near = [flag for flag in flags if flag.startswith(typed)][:3] or difflib.get_close_matches(typed, flags, cutoff=0.7)
+        mend = f"Did you mean {' or '.join(near)}? {see_help}" if near else see_help
+        raise UsageError(unknown[0], "there is no such option", mend)
+    return options
 
 
 def parse_train(arguments: list[str]) -> TrainConfig:
@@ -63,7 +79,7 @@ def parse_train(arguments: list[str]) -> TrainConfig:
 
 
 def _value_of(flag: str, arguments: list[str]) -> str | None:
-    """What follows a flag, before tyro has the defaults it needs to parse the rest."""
+    """The word after a flag. tyro cannot say it: what it parses the words with depends on the value of this flag."""
     for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
         if word == flag:
             return following
@@ -72,30 +88,21 @@ def _value_of(flag: str, arguments: list[str]) -> str | None:
     return None
 
 
-def _one_line(command: str, complaint: str) -> UsageError:
-    """tyro's box of text as one line: the flag, what is wrong, the mend."""
-    text = " ".join(re.sub(r"[^\x20-\x7e]+|-{5,}", " ", complaint).split())
-    mend = f"'rlscale {command} --help' lists the options"
-    unknown = re.search(r"Unrecognized options: (.+?)(?: Perhaps you meant:?(.*)| For full helptext|$)", text)
-    if unknown:
-        near = re.findall(r"(--[a-z][a-z0-9-]*)", unknown.group(2) or "")
-        near = [flag for flag in dict.fromkeys(near) if not flag.startswith("--no-")][:3]
-        flag = unknown.group(1).split(",")[0].strip()
-        return UsageError(
-            flag, "there is no such option", f"Did you mean {' or '.join(near)}? {mend}" if near else mend[0].upper() + mend[1:]
-        )
-    choice = re.search(r"invalid choice '(.*?)' for argument '(--[a-z0-9-]+)'\. Expected one of \((.*?)\)", text)
-    if choice:
-        return UsageError(choice.group(2), f"there is no choice {choice.group(1)!r}", f"Use one of {choice.group(3)}")
-    wrong = re.search(
-        r"(?:Error parsing|Invalid choice for|Invalid value for) (--[a-z][a-z0-9-]*):? ?(.*?)"
-        r"(?: Argument helptext| For full helptext|$)",
-        text,
-    )
-    if wrong:
-        detail = re.sub(r"^invalid choice '(.*?)' for argument '.*?'", r"there is no choice '\1'", wrong.group(2).strip(" .:"))
-        detail = re.sub(r"^no type matching (.+?) could be instantiated from \['(.*?)'\].*", r"'\2' is none of \1", detail)
-        return UsageError(wrong.group(1), detail or "the value does not fit", mend[0].upper() + mend[1:])
-    detail = re.sub(r"^(Parsing|Value|Argument) error ?", "", text.partition(" For full helptext")[0])
-    flag = re.search(r"--[a-z][a-z0-9-]*", detail)
-    return UsageError(flag.group(0) if flag else "options", detail.strip(" .") or "cannot be read", mend[0].upper() + mend[1:])
+def _flags(options: Any) -> Iterator[str]:
+    """The flags that set the fields of a dataclass and of those within it."""
+    for field in fields(options):
+        value = getattr(options, field.name)
+        yield from _flags(value) if is_dataclass(value) else ["--" + field.name.replace("_", "-")]
+
+
+def _in_one_line(box: str, see_help: str) -> UsageError:
+    """The flag, what is wrong with its value, and the mend, from the box that tyro prints."""
+    text = " ".join(re.sub(r"[^\x20-\x7e]+|-{5,}", " ", box).split())
+    text = re.split(r"\.? (?:Got errors|Argument helptext|For full helptext)", text)[0]
+    found = re.search(r"--[a-z][a-z0-9-]*", text)
+    flag = found.group() if found else "options"
+    if choice := re.search(r"invalid choice ('.*?') .* Expected one of \((.*)\)", text):
+        return UsageError(flag, f"there is no choice {choice[1]}", f"Use one of {choice[2]}")
+    problem = text.rpartition(f"Error parsing {flag}: ")[2].removeprefix("Missing argument ")
+    problem = re.sub(r"no type matching (.+) could be instantiated from \['(.*)'\]", r"'\2' is none of \1", problem)
+    return UsageError(flag, problem, see_help)

@@ -1,4 +1,4 @@
-"""Progress of a series of measurements: a bar in a terminal, a line each when piped."""
+"""The progress of a series of measurements."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["Steps"]
 
 
 class Steps:
-    """Shows which measurement is under way; use as a context manager.
+    """Shows which measurement is under way: a bar in a terminal, a line each when piped. Use as a context manager.
 
     Args:
-        console: where.
+        console: where to print.
         total: number of measurements.
     """
 
@@ -22,7 +22,7 @@ class Steps:
         self._console, self._bar, self._begun = console, self._progress.add_task("", total=total), 0
 
     def begin(self, what: str) -> None:
-        """The next one."""
+        """Say that the next measurement begins."""
         self._progress.update(self._bar, description=what, completed=self._begun)
         self._begun += 1
         if not self._console.is_terminal:

@@ -23,7 +23,9 @@ from rlscale.records.run import RunRecord, read_run
 from rlscale.records.sweep import SweepRecord, is_sweep, read_sweep
 from rlscale.report.words import flags, range_of, remarks, say_agreement, say_prediction, warnings
 
-__all__ = ["CompareOptions", "read_folders", "run_compare", "terminal_tables"]
+from ..options import parse
+
+__all__ = ["CompareOptions", "read_folders", "run", "run_compare", "terminal_tables"]
 
 _HEADS = ("policy", "value", "joint")
 
@@ -42,6 +44,15 @@ class CompareOptions:
     """Write the table as Parquet to this file as well."""
     figures: str | None = None
     """Write every chart as PNG and SVG into this folder as well."""
+
+
+def run(arguments: list[str]) -> int:
+    """Compare the sweeps and runs that the arguments name.
+
+    Raises:
+        UsageError: as `run_compare`.
+    """
+    return run_compare(parse(CompareOptions, "compare", arguments))
 
 
 def run_compare(options: CompareOptions, console: Console | None = None) -> int:

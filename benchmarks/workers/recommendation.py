@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Literal
-
-import tyro
 
 from rlscale.agents.config import TrainConfig, check_config, default_config
 from rlscale.agents.memory import plan_memory
@@ -20,11 +17,11 @@ from rlscale.estimate import Estimate
 from rlscale.sizing import Choice, FleetTime, Iteration, LearnerTime, iteration
 
 from .calibration import Shape
+from .options import WorkersOptions
 from .plan import Known
 
 __all__ = [
     "Recommendation",
-    "WorkersOptions",
     "candidates",
     "environments_emulated",
     "environments_measured",
@@ -37,42 +34,6 @@ CLOSE = 0.98  # of the best predicted rate: nearer to it, fewer environments are
 # Environments of an actor: few, many, and the most that are considered.
 WIDE = {"atari": (8, 64, 128), "pool": (8, 64, 128)}
 NARROW = (16, 256, 512)  # for environments that cost little
-
-
-@dataclass(frozen=True)
-class WorkersOptions:
-    """Say how many rollout workers a task needs here: measure a few fleets, predict the others, recommend one."""
-
-    task: Annotated[str, tyro.conf.Positional]
-    """The task, for example atari/pong."""
-    cpus: int | None = None
-    """CPUs that actors may use; None: all of this machine, or of the cluster."""
-    ray_address: str | None = None
-    """An existing Ray cluster, host:port or 'auto'; without it a local one is started."""
-    seconds: float = 3.0
-    """Seconds that each fleet is measured for, at least."""
-    lag: Literal[0, 1] = 0
-    """1: sample the next batch while learning, on processors of their own."""
-    sweep: str | None = None
-    """Folder of a sweep of the task: for its frontier, plan wall time and cost of every batch size."""
-    goal: float | None = None
-    """The sweep's goal to plan for; None: the highest that is identified."""
-    deadline: str | None = None
-    """The run must end within, for example 90min or 8h: the cheapest plan that does."""
-    budget: float | None = None
-    """The run may cost, in the currency of the prices: the fastest plan that does."""
-    price_cpu_hour: float | None = None
-    """Price of one CPU for an hour; None: costs are in CPU hours."""
-    price_gpu_hour: float = 0.0
-    """Price of the learner's GPU for an hour."""
-    validate: bool = False
-    """Measure fleets that were not used for the fit, and say how far the predictions were off."""
-    actor_device: str = "cpu"
-    """Where policies act."""
-    device: str = "auto"
-    """Where the learner works."""
-    out: str | None = None
-    """Folder for the record and the page; None: workers/<task>."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import numpy as np
 from rich.console import Console
 
 from rlscale.agents.cluster.connect import connect, disconnect, free_cpus, watch_head
-from rlscale.agents.config import TrainConfig, default_config, require_not_negative, require_positive
+from rlscale.agents.config import TrainConfig, default_config
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
 from rlscale.agents.session import Session
 from rlscale.envs import Task, find_task
@@ -26,7 +26,6 @@ from rlscale.errors import UsageError
 from rlscale.records.files import write_atomically
 from rlscale.report.plan_page import write_plan_page
 from rlscale.sizing import FleetTime, LearnerTime, Price, fit_learner
-from rlscale.text import parse_duration
 
 from ..steps import Steps
 from .calibration import (
@@ -40,9 +39,9 @@ from .calibration import (
 )
 from .display import show_answer, show_fleets, show_plan, show_recommendation, show_validation
 from .kept import KeptFleets
+from .options import WorkersOptions, check_options
 from .plan import Known, choose, find_frontier, make_plan
 from .recommendation import (
-    WorkersOptions,
     candidates,
     environments_emulated,
     environments_measured,
@@ -136,26 +135,6 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
         environments = round(choice.batch_size / config.rollout.rollout_length / choice.workers)
         show_answer(console, choice, train_command(options, config, Shape(choice.workers, 1, environments), known, choice))
     return 0
-
-
-def check_options(options: WorkersOptions) -> float | None:
-    """The deadline in seconds.
-
-    Raises:
-        UsageError: names the option that does not fit.
-    """
-    positive = {"cpus": options.cpus, "seconds": options.seconds, "budget": options.budget}
-    require_positive(positive)
-    require_not_negative({"price-cpu-hour": options.price_cpu_hour, "price-gpu-hour": options.price_gpu_hour})
-    if options.sweep is None:
-        for flag in ("goal", "deadline", "budget", "price_cpu_hour"):
-            if getattr(options, flag) is not None:
-                name = "--" + flag.replace("_", "-")
-                mend = "Name the folder of one with --sweep, or leave it out"
-                raise UsageError(name, "how long a run takes follows from a sweep of its task", mend)
-    if options.budget is not None and options.price_cpu_hour is None:
-        raise UsageError("--budget", "there is no price that it could be compared with", "Give --price-cpu-hour")
-    return None if options.deadline is None else parse_duration(options.deadline, "--deadline")
 
 
 def base_config(options: WorkersOptions, task: Task, known: Known | None) -> TrainConfig:

@@ -18,7 +18,7 @@ from rlscale.benchmarks.measurements.cluster_simulation import (
 )
 from rlscale.sizing import Price
 
-RECORD = Path(__file__).parents[2] / "results" / "workers-pong.json"
+RECORD = Path(__file__).parents[3] / "results" / "workers-pong.json"
 TIMES = StepTimes(np.array([8.0, 64.0]), np.array([0.01, 0.066]), np.array([1.0]))  # 2 ms + 1 ms an environment
 PLAIN = Cluster(
     speeds=np.ones(64),

@@ -15,8 +15,9 @@ from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.options import parse_train
 from rlscale.benchmarks.workers import run as workers
 from rlscale.benchmarks.workers.calibration import FleetReading, Shape, fit_fleet
+from rlscale.benchmarks.workers.options import WorkersOptions
 from rlscale.benchmarks.workers.plan import Known, choose, make_plan
-from rlscale.benchmarks.workers.recommendation import WorkersOptions, candidates, recommend, to_measure, train_command
+from rlscale.benchmarks.workers.recommendation import candidates, recommend, to_measure, train_command
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.frontier import fit

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from rlscale.benchmarks.bench import suite
 from rlscale.benchmarks.bench.compare import compare_files, rate_ratio
-from rlscale.benchmarks.bench.suite import SUITE, VERSION, BenchOptions, actor_counts, run_bench
+from rlscale.benchmarks.bench.suite import SUITE, VERSION, actor_counts
+from rlscale.benchmarks.commands import bench
+from rlscale.benchmarks.commands.bench import BenchOptions, run_bench
 from rlscale.errors import UsageError
 
 
@@ -90,7 +91,7 @@ def test_the_suite_goes_on_where_it_stopped(tmp_path, monkeypatch):
     assert min(first[0].values()) > 0
 
     second = {name: 1.1 * rate for name, rate in first[0].items()}
-    monkeypatch.setattr(suite, "measure_round", lambda *_: second)
+    monkeypatch.setattr(bench, "measure_round", lambda *_: second)
     said = io.StringIO()
     options = BenchOptions(cpus=1, rounds=2, out=str(out))
     assert run_bench(options, command, Console(file=said, width=150)) == 0

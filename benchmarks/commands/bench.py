@@ -1,0 +1,134 @@
+"""`rlscale bench`: measures a machine or a Ray cluster with a fixed suite, or compares two results.
+
+rlscale bench [--ray-address A] [--rounds N] [--out FILE]        measure; the same command goes on where it stopped
+rlscale bench --compare A B                                      ratios with their intervals
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from rlscale.agents.cluster.connect import connect, disconnect, watch_head
+from rlscale.agents.cluster.processes import LostWorkerError
+from rlscale.agents.config import default_config, require_positive
+from rlscale.agents.machine import describe_machine, find_commit, find_versions
+from rlscale.agents.session import Session
+from rlscale.envs import find_task
+from rlscale.errors import UsageError
+from rlscale.records.files import write_atomically
+
+from ..bench.compare import compare_files
+from ..bench.suite import SUITE, TASK, VERSION, actor_counts, describe_nodes, measure_round, show
+from ..options import parse
+from ..steps import Steps
+
+__all__ = ["BenchOptions", "run", "run_bench"]
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """Measure a machine or a Ray cluster with a fixed suite, or compare two results."""
+
+    ray_address: str | None = None
+    """An existing Ray cluster, host:port or 'auto'; without it a local one is started."""
+    cpus: int | None = None
+    """CPUs that actors may use; None: all of this machine, or of the cluster."""
+    rounds: int = 5
+    """Rounds; each measures everything once."""
+    seconds: float = 3.0
+    """Seconds for which each fleet is measured in a round, at least."""
+    out: str | None = None
+    """The result file; None: bench/<nodes>x<CPUs>.json. A file that is there already is continued."""
+    compare: tuple[str, str] | None = None
+    """Two result files: print what changed from the first to the second, and measure nothing."""
+
+
+def run(arguments: list[str]) -> int:
+    """Measure or compare, as the arguments say.
+
+    Raises:
+        UsageError: a cluster that cannot be used, or files that cannot be compared or continued.
+        LostWorkerError: a Ray process or the head node was lost; complete rounds are kept, as after Ctrl-C.
+    """
+    options, command = parse(BenchOptions, "bench", arguments), ["rlscale", "bench", *arguments]
+    try:
+        return run_bench(options, command, Console())
+    except (KeyboardInterrupt, LostWorkerError) as error:
+        error.add_note(f"Rounds that were complete are kept; go on with: {shlex.join(command)}")
+        raise
+
+
+def run_bench(options: BenchOptions, command: list[str], console: Console) -> int:
+    """Do what the options say; returns the exit code of the command.
+
+    Raises:
+        UsageError: a cluster that cannot be used, or files that cannot be compared or continued.
+    """
+    if options.compare is not None:
+        return compare_files(Path(options.compare[0]), Path(options.compare[1]), console)
+    require_positive({"rounds": options.rounds, "seconds": options.seconds, "cpus": options.cpus})
+    task = find_task(TASK)
+    config = default_config(task)
+    config = replace(config, rollout=replace(config.rollout, actors=1, ray_address=options.ray_address))
+    session = Session(config, task)
+    local = len(os.sched_getaffinity(0))
+    connect(options.ray_address, options.cpus or (1 if options.ray_address else local))
+    try:
+        nodes = describe_nodes()
+        cpus = options.cpus or sum(node["cpus"] * node["count"] for node in nodes)
+        facts = {
+            "suite": SUITE,
+            "version": VERSION,
+            "command": command,
+            "commit": find_commit(),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "nodes": nodes,
+            "cpus": cpus,
+            "driver": describe_machine(session.device),
+            "versions": find_versions(),
+            "precision": session.precision,
+        }
+        path = Path(options.out or f"bench/{sum(node['count'] for node in nodes)}x{nodes[0]['cpus']}.json")
+        rounds = _read_rounds(path, facts)
+        if rounds:
+            console.print(f"{path} holds {len(rounds)} of {options.rounds} rounds already", highlight=False, soft_wrap=True)
+        counts = actor_counts(cpus, nodes)
+        steps = Steps(console, max(options.rounds - len(rounds), 0) * (len(counts) + 2))
+        with watch_head(options.ray_address), steps:
+            while len(rounds) < options.rounds:
+                rounds.append(measure_round(config, task, session, counts, options.seconds, steps, len(rounds) + 1))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, (json.dumps({**facts, "rounds": rounds}, indent=1) + "\n").encode())
+    finally:
+        disconnect()
+    show(console, rounds)
+    console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _read_rounds(path: Path, facts: Mapping[str, Any]) -> list[dict[str, float]]:
+    """Rounds in the file, which must come from the same suite on the same machines; none without a file.
+
+    Raises:
+        UsageError: the file is something else.
+    """
+    if not path.exists():
+        return []
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        same = all(record[name] == facts[name] for name in ("suite", "version", "nodes", "cpus", "precision"))
+        rounds: list[dict[str, float]] = record["rounds"]
+    except (OSError, ValueError, KeyError, TypeError):
+        same, rounds = False, []
+    if not same:
+        raise UsageError("--out", f"{path} holds something else, or another machine's result", "Name another file")
+    return rounds

@@ -1,0 +1,33 @@
+"""`rlscale sweep`: measures the critical batch size of tasks, then compares what was measured as `rlscale compare` does."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from rich.console import Console
+
+from ..options import parse
+from ..sweep.options import SweepOptions
+from ..sweep.run import run_sweeps
+from .compare import CompareOptions, run_compare
+
+__all__ = ["run"]
+
+
+def run(arguments: list[str]) -> int:
+    """Run the sweeps that the arguments describe.
+
+    Raises:
+        UsageError: options, a task or a folder that cannot be used.
+    """
+    options = parse(SweepOptions, "sweep", arguments)
+    console, command = Console(), ["rlscale", "sweep", *arguments]
+    try:
+        folders = run_sweeps(options, command, console)
+    except KeyboardInterrupt:
+        console.print(f"stopped; what had ended is recorded in {options.out}", highlight=False, soft_wrap=True)
+        console.print(f"go on with:  {shlex.join(command)}", highlight=False, soft_wrap=True)
+        return 130
+    page = str(Path(options.out) / "comparison.html") if options.report else None
+    return run_compare(CompareOptions(folders=tuple(map(str, folders)), out=page))
