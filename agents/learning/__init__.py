@@ -1,1 +1,31 @@
-"""TODO."""
+"""PPO updates whose gradient is accumulated over blocks of observations, so that every update yields its noise statistics.
+
+What lives here, in the order in which a fragment passes it: `batch` lays fragments side by side and `advantages` estimates
+advantages; `blocks` chooses which observations form a block; `losses` is PPO's loss and `gradients` its gradient for each block;
+`optimizer` turns those into an optimizer step and noise statistics. `Learner` holds these together in one process,
+`RemoteLearners` shares every update between several. `schedule` adapts the learning rate and the batch size.
+What does not: the noise scale itself (`rlscale.noise`), the networks, and how fragments are made (`rlscale.agents.rollout`).
+
+Start with `Learner.begin`, `accept` and `finish`.
+"""
+
+from .batch import FragmentSlot, arrange_slots
+from .blocks import equal_share
+from .learner import Learner
+from .remote_learners import RemoteLearners, learn_batch
+from .results import NoiseRecord, UpdateResult
+from .schedule import NoiseWindow, adaptive_batch, scaled_rate
+
+__all__ = [
+    "FragmentSlot",
+    "Learner",
+    "NoiseRecord",
+    "NoiseWindow",
+    "RemoteLearners",
+    "UpdateResult",
+    "adaptive_batch",
+    "arrange_slots",
+    "equal_share",
+    "learn_batch",
+    "scaled_rate",
+]

@@ -1,7 +1,4 @@
-"""The record of an RLlib job: a callback that names episodes, counts returns and writes a row after every `train()`.
-
-What is measured in the learner is the business of `measure`, the record's format that of `run`.
-"""
+"""The record of an RLlib job: a callback that names episodes, counts returns and writes a row after every `train()`."""
 
 from __future__ import annotations
 
@@ -20,11 +17,12 @@ from ..machine import find_commit, find_versions
 
 __all__ = ["SETTINGS", "KeepsRecord", "command_line", "environments_of", "refuse_existing"]
 
-SETTINGS = "rlscale"  # key in `learner_config_dict`, and of what env runners report
+SETTINGS = "rlscale"
+"""The key of our settings in `learner_config_dict`, and of our figures in what environment runners report."""
 
 
 def refuse_existing(folder: Path) -> None:
-    """A record is never written over another.
+    """Make sure that no record is written over another.
 
     Raises:
         UsageError: the folder exists.
@@ -34,9 +32,9 @@ def refuse_existing(folder: Path) -> None:
 
 
 def command_line() -> list[str]:
-    """What the user typed, asked where the job is configured: the algorithm may run in a process of Ray's."""
+    """The command that the user typed. To be called where the job is configured: the algorithm may run in a process of Ray's."""
     name = Path(sys.argv[0]).name
-    return [] if name == "default_worker.py" else [name, *sys.argv[1:]]  # that one names the machine
+    return [] if name == "default_worker.py" else [name, *sys.argv[1:]]  # the arguments of Ray's worker name the machine
 
 
 def environments_of(config: Any) -> int:
@@ -53,12 +51,12 @@ class KeepsRecord(RLlibCallback):  # type: ignore[misc]  # RLlib is untyped
         self._steps_before = 0
 
     def on_episode_created(self, *, episode: Any, env_runner: Any, env_index: int, **_: Any) -> None:
-        """On an env runner: let the episode's id tell which of the job's environments it is of."""
+        """On an environment runner: put the number of the episode's environment, over the whole job, into its id."""
         number = max(env_runner.worker_index - 1, 0) * env_runner.num_envs + env_index
         episode.id_ = f"{episode.id_}@{number}"
 
     def on_episode_end(self, *, episode: Any, prev_episode_chunks: Any, metrics_logger: Any, **_: Any) -> None:
-        """On an env runner: the return and length of an episode, all of its pieces."""
+        """On an environment runner: report the return and length of an episode, all its pieces together."""
         pieces = [*prev_episode_chunks, episode]
         total, length = sum(piece.get_return() for piece in pieces), sum(len(piece) for piece in pieces)
         metrics_logger.log_dict({"episodes": 1, "return_sum": total, "length_sum": length}, key=SETTINGS, reduce="sum")
@@ -66,7 +64,7 @@ class KeepsRecord(RLlibCallback):  # type: ignore[misc]  # RLlib is untyped
         metrics_logger.log_value((SETTINGS, "return_max"), total, reduce="max")
 
     def on_algorithm_init(self, *, algorithm: Any, **_: Any) -> None:
-        """RLlib tells no callback of its end, so the record's end is put behind what it does there."""
+        """Close the record when the algorithm ends: RLlib has no callback for that, so its clean-up is extended."""
         clean_up = algorithm.cleanup
 
         def close() -> None:
@@ -79,7 +77,7 @@ class KeepsRecord(RLlibCallback):  # type: ignore[misc]  # RLlib is untyped
         algorithm.cleanup = close
 
     def on_train_result(self, *, algorithm: Any, result: dict[str, Any], **_: Any) -> None:
-        """In the algorithm's process: one row."""
+        """In the algorithm's process: write one row."""
         report = _first_report(algorithm)
         iteration = int(result["training_iteration"]) - 1
         if self._run is None:
@@ -115,7 +113,7 @@ class KeepsRecord(RLlibCallback):  # type: ignore[misc]  # RLlib is untyped
         )
 
     def _open(self, config: Any, report: dict[str, Any], iteration: int) -> None:
-        """Begin the record, or go on with it where the algorithm was restored from a checkpoint."""
+        """Begin the record, or continue it where the algorithm was restored from a checkpoint."""
         settings = config.learner_config_dict[SETTINGS]
         folder = Path(settings["run"])
         facts = _facts(config, report, settings)
@@ -126,18 +124,14 @@ class KeepsRecord(RLlibCallback):  # type: ignore[misc]  # RLlib is untyped
         else:
             refuse_existing(folder)
             self._run = Run.create(folder, {**facts, "segments": []})
-        # A checkpoint of RLlib does not hold its environments.
-        segment = {
-            **facts,
-            "first_iteration": iteration,
-            "environments": "new" if iteration == 0 else "seeded afresh",
-        }
+        environments = "new" if iteration == 0 else "seeded afresh"  # a checkpoint of RLlib does not hold them
+        segment = {**facts, "first_iteration": iteration, "environments": environments}
         del segment["task"]
         self._run.set_state("running", **facts, segments=[*self._run.manifest["segments"], segment])
 
 
 def _first_report(algorithm: Any) -> dict[str, Any]:
-    """The report of the first learner; all measure the same.
+    """The report of the first learner; all learners know the same statistics.
 
     Raises:
         UsageError: the learners do not measure.
@@ -152,7 +146,7 @@ def _first_report(algorithm: Any) -> dict[str, Any]:
 
 
 def _episodes(figures: dict[str, Any]) -> dict[str, Any]:
-    """Returns and lengths of the episodes that finished, as env runners counted them; null where none did."""
+    """Returns and lengths of the episodes that finished, as environment runners counted them; None where none finished."""
     count = figures.get("episodes", 0)
     count = 0 if math.isnan(count) else int(count)
     return {
@@ -165,7 +159,7 @@ def _episodes(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def _facts(config: Any, report: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """What the job is and what it runs on, for the manifest."""
+    """Task, settings, versions and machine of the job, for the manifest."""
     simple = (str, int, float, bool, type(None))
     environments = environments_of(config)
     return {

@@ -92,7 +92,7 @@ def main() -> None:
     options = tyro.cli(Options)
     import ray
 
-    from rlscale.agents.rllib.measure import measure_noise
+    from rlscale.rllib import measure_noise
 
     ray.init("local", num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     algorithm = measure_noise(configure(options), options.run, every=options.every).build_algo()

@@ -43,9 +43,9 @@ HEADS = ("policy", "value", "entropy", "joint")
 class Watched(NoiseLearner):
     """Keeps the batch that was measured."""
 
-    def see(self, batch, episodes):
+    def measure_if_due(self, batch, episodes):
         self.seen = dict(batch)
-        super().see(batch, episodes)
+        super().measure_if_due(batch, episodes)
 
 
 def ppo(**training):
@@ -273,7 +273,7 @@ def test_a_batch_whose_rows_are_not_those_of_its_episodes_is_refused(tmp_path):
     learner = built(measure_noise(ppo(), tmp_path / "run"))
     episodes = sampled(*experience())
     with pytest.raises(UsageError, match=r"the train batch has 7 rows, not the 1\d\d of its episodes"):
-        learner.see({Columns.LOSS_MASK: torch.ones(7, dtype=bool)}, episodes)
+        learner.measure_if_due({Columns.LOSS_MASK: torch.ones(7, dtype=bool)}, episodes)
 
 
 def test_episodes_that_do_not_tell_their_environment_are_refused():
