@@ -1,3 +1,60 @@
-"""The science of rlscale: noise scales, run records, reports. Imports neither `envs`, `agents` nor `benchmarks`."""
+"""Measures how far a reinforcement-learning task can be parallelized: its gradient noise scale and its critical batch size.
 
+    estimate, errors, text                  what every figure and every complaint looks like
+    noise, crossing, frontier, agreement    the mathematics, without files, Ray or environments
+    records, analysis                       what a run and a sweep write, and the results that follow from it
+    sizing, report                          how many workers and at what cost; pages and charts
+    envs, agents, benchmarks                environments; training; the command, the sweeps and the measurements
+
+The names below are those to start with. Each is imported when it is first used, because every rollout worker imports this
+module: neither it nor one of the names loads PyTorch, Ray or Altair.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .analysis.comparison import compare
+    from .crossing import find_crossing
+    from .estimate import Estimate
+    from .frontier import fit as fit_frontier
+    from .noise import BlockStatistics, block_statistics, noise_scale, pool, run_average
+    from .records.run import read_run
+    from .records.sweep import read_sweep
+
+__all__ = [
+    "BlockStatistics",
+    "Estimate",
+    "block_statistics",
+    "compare",
+    "find_crossing",
+    "fit_frontier",
+    "noise_scale",
+    "pool",
+    "read_run",
+    "read_sweep",
+    "run_average",
+]
 __version__ = "0.1.0"
+
+_HOMES = {
+    **dict.fromkeys(["BlockStatistics", "block_statistics", "noise_scale", "pool", "run_average"], "noise"),
+    "Estimate": "estimate",
+    "compare": "analysis.comparison",
+    "find_crossing": "crossing",
+    "fit_frontier": "frontier",
+    "read_run": "records.run",
+    "read_sweep": "records.sweep",
+}
+
+if not TYPE_CHECKING:  # a type checker would take any name for one that exists
+
+    def __getattr__(name: str) -> object:
+        """One of the names above, on its first use (PEP 562)."""
+        if name not in _HOMES:
+            raise AttributeError(f"module 'rlscale' has no attribute {name!r}")
+        module = import_module(f".{_HOMES[name]}", __name__)
+        found = globals()[name] = getattr(module, "fit" if name == "fit_frontier" else name)
+        return found

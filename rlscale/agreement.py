@@ -1,11 +1,8 @@
 """How well the predicted critical batch size agrees with the measured one, over tasks.
 
-What lives here: errors in decades, R², prediction of a task left out, and their intervals. What does not: where the two figures
-come from (`rlscale.analysis.comparison`).
-
-Notation, for one goal of one task: d = log10 measured - log10 predicted, its error in decades; positive where more could be
-parallelized than predicted. Goals of one task are not independent. So every mean is over tasks, of the mean over the goals of
-each, and intervals resample whole tasks.
+For one goal of one task, d = log10 measured - log10 predicted is the error in decades (powers of ten). It is positive where the
+task can be parallelized further than predicted. The goals of one task are not independent, so every mean is taken over the goals
+of each task first and then over tasks, and the intervals resample whole tasks.
 """
 
 from __future__ import annotations
@@ -31,20 +28,20 @@ _ROUNDING = 1e-20  # decades squared
 class Agreement:
     """Predicted against measured, in decades (powers of ten).
 
-    With fewer than three tasks `offset` and `rms` are given without an interval, as a description of those tasks; the others
-    have no value, and their `reason` says so.
+    With fewer than three tasks `offset` and `rms` have no interval, and describe only those tasks. The other figures then have no
+    value, and their `reason` says so.
 
     Attributes:
-        tasks: distinct tasks that went in.
-        goals: pairs of figures that went in, at least one a task.
+        tasks: number of distinct tasks.
+        goals: number of goals, each a pair of figures; at least one a task.
         r_squared: share of the variance of log10 measured explained by log10 predicted as it stands, about the line y = x. At
             most 1; below 0 where the mean of the measured values would do better.
-        r_squared_offset: likewise, with one offset for all tasks fitted; never below `r_squared`.
+        r_squared_offset: the same after one offset for all tasks was fitted; never below `r_squared`.
         offset: mean of d. The measured value is 10 ** offset times the predicted one on average.
         rms: root mean square of d.
         rms_offset: root mean square of d about the offset.
         left_out: root mean square error for a task left out, predicted from its own noise scale and the offset of the others.
-        constant: the same for the baseline that has no noise scale: the geometric mean of what was measured on the others.
+        constant: the same for a baseline without any noise scale: the geometric mean of what was measured on the other tasks.
     """
 
     tasks: int
@@ -59,21 +56,21 @@ class Agreement:
 
 
 def agreement(measured: Any, predicted: Any, task: Sequence[Hashable], *, confidence: float = 0.95) -> Agreement:
-    """Compare two figures over the goals of several tasks.
+    """Compare the measured and the predicted figure over the goals of several tasks.
 
-    Intervals: the standard error from a bootstrap that resamples tasks, times Student's t of tasks - 1, on a scale where the
-    statistic is nearly symmetric: ln of a mean square, ln(1 - R²). Percentiles of the same bootstrap cover 30 to 80% with
-    three to five tasks, these 88 to 99% from three tasks on (simulated).
+    An interval is the standard error from a bootstrap that resamples tasks, times Student's t of tasks - 1. It is taken on a
+    scale where the statistic is nearly symmetric: ln of a mean square, ln(1 - R²). These intervals cover 88 to 99% from three
+    tasks on (simulated); percentiles of the same bootstrap cover 30 to 80% with three to five tasks.
 
     Args:
         measured: (N,) critical batch sizes, positive and finite, in observations.
-        predicted: (N,) noise scales, likewise.
-        task: (N,) which task each belongs to.
-        confidence: of the intervals.
+        predicted: (N,) noise scales, positive and finite, in observations.
+        task: (N,) the task that each goal belongs to.
+        confidence: confidence level of the intervals.
 
     Raises:
-        ValueError: vectors of different length, none at all, a figure that is not positive and finite, or a confidence that is
-            not between 0 and 1.
+        ValueError: the vectors differ in length or are empty, a figure is not positive and finite, or the confidence does not lie
+            between 0 and 1.
     """
     y, x = (np.atleast_1d(np.asarray(values, dtype=np.float64)) for values in (measured, predicted))
     if y.ndim != 1 or y.size == 0 or x.shape != y.shape or len(task) != y.size:
@@ -100,11 +97,11 @@ def agreement(measured: Any, predicted: Any, task: Sequence[Hashable], *, confid
             constant=nothing,
         )
     draws = np.random.default_rng(20181214).integers(0, count, (_DRAWS, count))
-    draws = draws[(draws != draws[:, :1]).any(axis=1)]  # of one task alone: says nothing about tasks
+    draws = draws[(draws != draws[:, :1]).any(axis=1)]  # a draw of one task alone says nothing about tasks
     t = math.sqrt(count / (count - 1)) * float(stdtrit(count - 1, 0.5 + confidence / 2))
 
     def of(statistic: Callable[[_Means], np.ndarray], back: Callable[[float], float]) -> Estimate:
-        """From a statistic on its own scale, and the way back to the one that is shown."""
+        """The estimate of a statistic, which is computed on a symmetric scale; `back` leads to the scale that is shown."""
         value = float(statistic(means.take(np.arange(count)[None]))[0])
         if math.isnan(value):
             return Estimate(None, None, "the measured values do not differ")
@@ -135,7 +132,7 @@ def agreement(measured: Any, predicted: Any, task: Sequence[Hashable], *, confid
 
 @dataclass(frozen=True)
 class _Means:
-    """Of every task the means over its goals, in decades: all that the statistics need.
+    """The means over the goals of every task, in decades; each (…, tasks).
 
     Attributes:
         y, yy, d, dd: mean of log10 measured, of its square, of d and of its square.
@@ -167,12 +164,12 @@ def _task_means(y: np.ndarray, x: np.ndarray, task: Sequence[Hashable]) -> _Mean
         return mean((values - others[of_task]) ** 2)
 
     d = y - x
-    y = y - y.mean()  # a shift that R² and the baseline do not see, so that squares lose no digits
+    y = y - y.mean()  # R² and the baseline do not depend on this shift, and squares lose no digits
     return _Means(mean(y), mean(y * y), mean(d), mean(d * d), left_out(d), left_out(y))
 
 
 def _variance(mean: np.ndarray, mean_square: np.ndarray) -> np.ndarray:
-    """Mean square about the mean over tasks, of every draw; (…, tasks) to (…)."""
+    """Mean square about the mean over tasks, for every draw; (…, tasks) to (…)."""
     return np.maximum(mean_square.mean(-1) - mean.mean(-1) ** 2, 0.0)
 
 

@@ -1,9 +1,9 @@
 """When a goal is reached: from evaluations of frozen policies to an optimizer step with its uncertainty.
 
 The mean return r(S) of the policy after S optimizer steps is smoothed over ln S, and the goal is reached where the smoothed
-curve crosses it. The same grid and the same smoothing at every batch size, so that nothing in the answer depends on how many
-environments trained or how long their episodes are. Why so, and how it compares with evaluating every step, is in
-docs/frontier.md. Which policies are evaluated is decided by `GoalSearch`; nothing here acts in an environment.
+curve crosses it. The grid and the smoothing are the same at every batch size, so that the answer does not depend on how many
+environments trained or how long their episodes are. docs/frontier.md gives the reasons, and compares this with evaluating every
+step. `GoalSearch` decides which policies to evaluate; nothing here acts in an environment.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from .estimate import Estimate
 
 __all__ = ["Crossing", "Evaluated", "GoalSearch", "find_crossing", "is_on_grid", "smooth"]
 
-GROWTH = 1.06  # of the grid of optimizer steps whose policies are kept
-COARSE = 1.19  # of the part of it that is always evaluated, three or four grid steps
+GROWTH = 1.06  # factor between the optimizer steps whose policies are kept
+COARSE = 1.19  # factor between those of them that are always evaluated: three or four grid steps
 BANDWIDTH = 0.12  # of the kernel in ln S, two grid steps: some six evaluations share a point's noise
-BEFORE = 0.48  # in ln S: how far before a policy that reaches a goal all others are evaluated; a coarse step and the kernel
-FIRST = 4  # so many first evaluations above a goal say that it was reached from the start
-DRAWS = 400
+BEFORE = 0.48  # in ln S: all policies this far before one that reaches a goal are evaluated; a coarse step and the kernel
+FIRST = 4  # if this many first evaluations are above a goal, it was reached from the start
+DRAWS = 400  # of all evaluations, for the interval of a crossing
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """One frozen policy's evaluation.
+    """The evaluation of one frozen policy.
 
     Attributes:
-        optimizer_steps: S, steps that made the policy; at least 1.
+        optimizer_steps: S, the optimizer steps after which the policy was frozen; at least 1.
         return_mean: mean raw return over whole episodes.
         return_error: standard error of that mean.
-        episodes: how many.
+        episodes: number of episodes.
     """
 
     optimizer_steps: int
@@ -49,8 +49,8 @@ class Crossing:
 
     Attributes:
         goal: the return to reach.
-        optimizer_steps: S at which the smoothed curve crosses the goal; not resolved where it does not.
-        evaluations: how many went into the curve.
+        optimizer_steps: S at which the smoothed curve crosses the goal; not resolved where it does not cross it.
+        evaluations: number of evaluations that the curve was smoothed from.
     """
 
     goal: float
@@ -69,12 +69,13 @@ def is_on_grid(optimizer_steps: int, growth: float = GROWTH) -> bool:
 def smooth(points: Sequence[Evaluated], log_steps: np.ndarray, bandwidth: float = BANDWIDTH) -> np.ndarray:
     """Mean return at `log_steps` by local linear regression on ln S, (M,).
 
-    Weights: a Gaussian kernel of that bandwidth times the episodes of each evaluation. Where the points lie further apart than
-    the bandwidth, as among the first few steps, the kernel widens to reach two of them.
+    The weights are a Gaussian kernel of that bandwidth times the episodes of each evaluation. Where the points lie further apart
+    than the bandwidth, as among the first few steps, the kernel widens to reach two of them.
 
     Args:
         points: at least one, at distinct S.
-        log_steps: (M,) where to give the curve.
+        log_steps: (M,) values of ln S at which to give the curve.
+        bandwidth: of the kernel, in ln S.
     """
     x, y, episodes = _columns(points)
     return _smooth(x, y[None], episodes, np.asarray(log_steps, dtype=np.float64), bandwidth)[0]
@@ -92,7 +93,7 @@ def _smooth(x: np.ndarray, y: np.ndarray, episodes: np.ndarray, at: np.ndarray, 
 
 
 def _coefficients(x: np.ndarray, episodes: np.ndarray, at: np.ndarray, bandwidth: float) -> np.ndarray:
-    """(M, n): what each evaluation contributes to the curve at each of M places."""
+    """(M, n): the weight of each of n evaluations in the curve at each of M values of ln S."""
     offset = x[None, :] - at[:, None]
     if len(x) == 1:
         return np.ones((len(at), 1))
@@ -106,8 +107,8 @@ def _coefficients(x: np.ndarray, episodes: np.ndarray, at: np.ndarray, bandwidth
 def find_crossing(points: Sequence[Evaluated], goal: float, *, bandwidth: float = BANDWIDTH) -> Crossing:
     """The S at which the smoothed return first reaches the goal, and its 95% interval.
 
-    The interval comes from redrawing every evaluation's mean with its own standard error, enlarged by what the policies
-    themselves scatter about the curve.
+    For the interval the mean of every evaluation is drawn anew many times, with its own standard error. Near the crossing that
+    error is enlarged by the scatter of the policies themselves about the curve.
 
     Args:
         points: evaluations around the crossing, at distinct S.
@@ -128,8 +129,8 @@ def find_crossing(points: Sequence[Evaluated], goal: float, *, bandwidth: float 
     if math.isnan(crossed):
         reason = "above the goal at the first evaluation" if curve[0] >= goal else "the goal was not reached"
         return Crossing(goal, Estimate(None, None, reason), len(points))
-    # What policies scatter about the curve, beyond their standard errors, near the crossing: elsewhere they may scatter
-    # otherwise. Residuals are R y with R = 1 - smoother, so their expected squares are R² times the variances.
+    # The variance of policies about the curve, beyond that of their standard errors; only of those near the crossing, because
+    # others may scatter differently. Residuals are R y with R = 1 - smoother, so their expected squares are R² times variances.
     remainder = np.eye(len(x)) - _coefficients(x, episodes, x, bandwidth)
     near = np.abs(x - crossed) < BEFORE
     surplus = ((remainder @ y) ** 2 - remainder**2 @ error**2)[near].sum()
@@ -168,12 +169,12 @@ def _first_crossings(mesh: np.ndarray, curves: np.ndarray, goal: float) -> np.nd
 class GoalSearch:
     """Decides, while a run goes on, which of its frozen policies to evaluate, until every goal's crossing is known.
 
-    Policies are kept on a geometric grid of optimizer steps, and every third is evaluated as it comes. About each one that
-    reaches a goal, or might (within two standard errors), all kept policies are evaluated too. The crossing is that of the curve
-    smoothed over all evaluations, and it is settled once the kernel's right side is there as well.
+    Policies are kept on a geometric grid of optimizer steps, and about every third of them is evaluated at once. Around each one
+    that reaches a goal, or might (within two standard errors), all kept policies are evaluated too. The crossing is that of the
+    curve smoothed over all evaluations. It is final once there are evaluations on the right side of the kernel as well.
 
-    Use: call `keep(S)` after every optimizer step S; if it says so, keep the policy, evaluate what `due` names, `take` each
-    result, and ask again until it names none. Kept policies older than `oldest_needed` may be dropped.
+    Call `keep(S)` after every optimizer step S. If it returns True, keep the policy, evaluate the policies that `due` names,
+    `take` each result, and call `due` again until it names none. Kept policies older than `oldest_needed` may be dropped.
 
     Args:
         goals: ascending mean returns.
@@ -195,16 +196,16 @@ class GoalSearch:
 
     @property
     def settled(self) -> float:
-        """S up to which later evaluations hardly move the smoothed curve: two bandwidths before the latest kept policy."""
+        """The S up to which later evaluations hardly change the smoothed curve: two bandwidths before the latest kept policy."""
         return self._kept[-1] * math.exp(-2 * BANDWIDTH) if self._kept else 0.0
 
     @property
     def oldest_needed(self) -> int:
-        """No policy with fewer steps than this will be asked for again."""
+        """The fewest optimizer steps of a policy that `due` may still name."""
         return math.floor(self._coarse[-1] * math.exp(-BEFORE)) if self._coarse else 0
 
     def keep(self, optimizer_steps: int) -> bool:
-        """Whether the policy after so many steps is to be kept; call once for every step, in order."""
+        """Whether to keep the policy after so many optimizer steps; call this once for every step, in order."""
         if not is_on_grid(optimizer_steps):
             return False
         self._kept.append(optimizer_steps)

@@ -1,9 +1,9 @@
 """The gradient noise scale, estimated from the gradients of blocks of one batch.
 
-What lives here: block statistics, the simple noise scale with its interval, pooling over updates, the mean over a run.
-What does not: how a gradient is made (`rlscale.agents.learning.learner`) and how statistics are stored (`rlscale.records.run`).
+Start with `block_statistics` and `noise_scale`; `pool` and `run_average` take several updates. PyTorch is loaded by
+`block_statistics` alone, when it is called.
 
-Notation, with g_k the mean gradient of block k over its n_k observations, N = Σ n_k and ĝ = Σ n_k g_k / N:
+With g_k the mean gradient of block k over its n_k observations, N = Σ n_k and ĝ = Σ n_k g_k / N:
 
     tr Σ = (Σ n_k |g_k|² - N |ĝ|²) / (K - 1)                  covariance trace of one observation's gradient
     |G|² = (N² |ĝ|² - Σ n_k² |g_k|²) / (N² - Σ n_k²)          squared norm of the true gradient, unbiased
@@ -29,7 +29,7 @@ from .estimate import Estimate
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["BlockStatistics", "NoiseEstimate", "block_statistics", "estimate", "fieller", "pool", "run_average"]
+__all__ = ["BlockStatistics", "NoiseEstimate", "block_statistics", "estimate", "fieller", "noise_scale", "pool", "run_average"]
 
 _PIECE = 1 << 20  # elements of block gradients that stay in a cache from one product to the next
 _FEWEST_COLUMNS, _MOST_COLUMNS = 8_192, 65_536
@@ -39,14 +39,14 @@ _RUN = 1024  # elements whose squares are added in the gradients' own precision
 
 @dataclass(frozen=True)
 class BlockStatistics:
-    """All that the estimators need from one batch cut into K blocks; three float64 arrays of shape (K,).
+    """All that the estimators need from one batch cut into K blocks: float64 arrays of shape (K,).
 
     Attributes:
         size: n_k, valid observations of block k; a block may be empty.
         square: |g_k|², squared norm of the block's mean gradient.
         dot: g_k·ĝ, with the batch gradient ĝ = Σ n_k g_k / N.
-        block: which block this is, integers of shape (K,). Over several updates the same number means the same set of
-            environments; `pool` and `run_average` leave one number out at a time. Default 0 … K-1.
+        block: (K,) integers, the block's number; 0 … K-1 by default. Over several updates the same number means the same set of
+            environments; `pool` and `run_average` leave one number out at a time.
     """
 
     size: np.ndarray
@@ -69,16 +69,16 @@ class BlockStatistics:
 
 @dataclass(frozen=True)
 class NoiseEstimate:
-    """A simple noise scale and what it was made from.
+    """A simple noise scale and the figures behind it.
 
     Attributes:
         trace_cov: tr Σ per observation (mean over updates when pooled).
         grad_sq: unbiased |G|²; negative when noise drowns it, and then `b_simple` is None.
         b_simple: tr Σ / |G|² in observations; None when not resolved (the interval has no upper end).
         interval: 95% interval of B_simple; the upper end may be `inf`.
-        blocks: number of non-empty blocks (distinct ones when pooled).
-        observations: valid observations that went in.
-        updates: number of batches that went in.
+        blocks: number of blocks that hold observations (distinct ones when pooled).
+        observations: number of valid observations.
+        updates: number of batches.
         top_tenth_share: share of the noise Σ n_k |g_k - ĝ|² that the noisiest tenth of the blocks carries. Far above 0.1
             means heavy tails: then trust the interval less and use more blocks.
         reason: why `b_simple` is None; None when it is resolved.
@@ -109,8 +109,8 @@ def block_statistics(
 ) -> BlockStatistics:
     """Reduce K block gradients to the K-vectors that every estimator here needs.
 
-    One pass over the gradients: products are taken in the gradients' own precision within pieces of some ten
-    thousand elements, and the pieces are added in float64.
+    The gradients are read once. Products are taken in the gradients' own precision within pieces of some ten thousand elements,
+    and the pieces are added in float64.
 
     Args:
         block_gradients: the mean gradient of each block over its valid observations: a (K, P) tensor or array, or K
@@ -120,8 +120,8 @@ def block_statistics(
         mean_out: optional (P,) tensor that receives ĝ, so that a caller who needs it reads the gradients only once.
 
     Raises:
-        ValueError: fewer than two blocks, shapes that differ, a negative size, no observation at all, or a gradient that
-            is not finite.
+        ValueError: there are fewer than two blocks, shapes differ, a size is negative, there is no observation at all, or a
+            gradient is not finite.
     """
     matrix = _as_matrix(block_gradients)
     sizes = np.asarray(block_sizes, dtype=np.float64)
@@ -141,16 +141,18 @@ def block_products(
     mean: torch.Tensor | None = None,
     mean_out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """|g_k|² and g_k·ĝ of K block gradients, left on their device: the part of `block_statistics` that a training loop waits for.
+    """|g_k|² and g_k·ĝ of K block gradients, which stay on their device.
+
+    A training loop calls this at once and `statistics_of` later, so that it does not wait for an accelerator.
 
     Args:
         matrix: (K, P) block gradients.
-        sizes: (K,) valid observations of each, when these are all the blocks there are; ĝ is then their weighted mean.
+        sizes: (K,) valid observations of each block, when these are all the blocks there are; ĝ is then their weighted mean.
         mean: (P,) ĝ, when other processes hold blocks as well.
         mean_out: optional (P,) tensor that receives ĝ; with `sizes` only.
 
     Returns:
-        (2, K) float64. `statistics_of` makes statistics of it.
+        (2, K) float64: |g_k|², then g_k·ĝ.
     """
     import torch
 
@@ -159,13 +161,13 @@ def block_products(
         if mean is None:
             assert sizes is not None, "give the sizes, or the mean"
             weights = torch.as_tensor(sizes / sizes.sum(), dtype=matrix.dtype, device=matrix.device)
-        # On an accelerator the launch of a kernel costs more than the cache saves: fewer, larger pieces.
+        # On an accelerator the launch of a kernel costs more than the cache saves, so the pieces are fewer and larger.
         count, width = matrix.shape
         columns = min(max(_PIECE // count, _FEWEST_COLUMNS), _MOST_COLUMNS) if matrix.device.type == "cpu" else _PIECE
         columns -= columns % _RUN
         if mean is None:
             mean = torch.empty(width, dtype=matrix.dtype, device=matrix.device) if mean_out is None else mean_out
-        # A norm needs no room for the squares, as `vecdot` does, but adds them up one after another: so it is taken of runs.
+        # Unlike `vecdot`, a norm needs no memory for the squares; but it adds them one after another, so each covers a short run.
         norms, dots = [torch.linalg.vector_norm(matrix[:, width - width % _RUN :], dim=1, keepdim=True)], []
         for start in range(0, width, columns):
             piece, piece_mean = matrix[:, start : start + columns], mean[start : start + columns]
@@ -179,7 +181,7 @@ def block_products(
 
 
 def statistics_of(products: torch.Tensor, sizes: np.ndarray, blocks: Any = None) -> BlockStatistics:
-    """`BlockStatistics` from what `block_products` gave, (2, K).
+    """`BlockStatistics` from the (2, K) result of `block_products`.
 
     Raises:
         ValueError: a gradient was not finite.
@@ -190,23 +192,26 @@ def statistics_of(products: torch.Tensor, sizes: np.ndarray, blocks: Any = None)
     return BlockStatistics(sizes, square, dot, blocks)
 
 
-def estimate(statistics: BlockStatistics) -> NoiseEstimate:
+def noise_scale(statistics: BlockStatistics) -> NoiseEstimate:
     """Noise scale of one batch from its blocks, with a delete-one-block jackknife and Fieller's interval.
 
     Raises:
-        ValueError: fewer than two non-empty blocks.
+        ValueError: fewer than two blocks hold observations.
     """
     return pool([statistics])
 
 
-def pool(statistics: Sequence[BlockStatistics]) -> NoiseEstimate:
-    """Noise scale over a window of updates: numerators and denominators are summed, then divided.
+estimate = noise_scale  # its former name
 
-    The interval leaves out one block number at a time, from every update of the window at once, because noise persists
-    across successive updates of the same environments.
+
+def pool(statistics: Sequence[BlockStatistics]) -> NoiseEstimate:
+    """Noise scale over a window of updates: the sum of the numerators divided by the sum of the denominators.
+
+    The interval leaves out one block number at a time, from every update of the window at once, because the noise of an
+    environment persists across successive updates.
 
     Raises:
-        ValueError: an empty list, or an update with fewer than two non-empty blocks.
+        ValueError: the list is empty, or in some update fewer than two blocks hold observations.
     """
     trace, grad = _leave_one_out(statistics)
     return _resolve(trace.sum(0), grad.sum(0), trace, grad, statistics)
@@ -217,20 +222,21 @@ def run_average(statistics: Sequence[BlockStatistics], batch_size: float, window
 
     A critical batch size measured at a goal is the mean of the momentary noise scale over *full-batch* steps, and an
     optimizer step at batch size B makes 1 / (1 + 𝓑/B) of one. In each window of updates Q = |G|² + tr Σ / B, and the
-    result is Σ(tr Σ / Q) / Σ(|G|² / Q). A ratio of plain sums would be ruled by the few early updates with a huge
-    gradient; a single update's own Q is biased, hence the windows.
+    result is Σ(tr Σ / Q) / Σ(|G|² / Q). The few early updates with a huge gradient would dominate a ratio of plain sums.
+    Windows are needed because the Q of a single update is biased.
 
     Args:
         statistics: one entry per update, from the start of the run to the goal.
         batch_size: B, observations per optimizer step of that run.
-        window: updates per window; within one the noise scale should not change much.
+        window: updates per window; within a window the noise scale should not change much.
 
     Returns:
-        A `NoiseEstimate` whose `trace_cov` and `grad_sq` are plain means over the updates, for orientation; `b_simple` is
-        the average described above, not their ratio.
+        A `NoiseEstimate` whose `b_simple` is the average described above. Its `trace_cov` and `grad_sq` are plain means over the
+        updates, for orientation; `b_simple` is not their ratio.
 
     Raises:
-        ValueError: an empty list, a non-positive batch size or window, or an update with fewer than two non-empty blocks.
+        ValueError: the list is empty, the batch size or the window is not positive, or in some update fewer than two blocks hold
+            observations.
     """
     if not batch_size > 0:
         raise ValueError("batch_size must be positive")
@@ -242,7 +248,7 @@ def run_average(statistics: Sequence[BlockStatistics], batch_size: float, window
     trace_sum, grad_sum = np.add.reduceat(trace, starts), np.add.reduceat(grad, starts)
     updates = np.diff(np.append(starts, len(trace)))[:, None]
     q = (grad_sum + trace_sum / batch_size) / updates
-    q = np.where(q > 0, q, np.nan)  # E|ĝ|² cannot be negative: such a window holds nothing but noise
+    q = np.where(q > 0, q, np.nan)  # E|ĝ|² cannot be negative: such a window holds only noise
     return _resolve((trace_sum / q).sum(0), (grad_sum / q).sum(0), trace, grad, statistics)
 
 
@@ -270,15 +276,15 @@ def _as_matrix(block_gradients: Any) -> torch.Tensor:
 
 
 def _trace_and_grad(count: Any, n: Any, n_sq: Any, n_square: Any, nn_square: Any, mean_sq: Any) -> tuple[Any, Any]:
-    """tr Σ and |G|² from the sums over blocks: K, Σn, Σn², Σn|g|², Σn²|g|² and |ĝ|²."""
+    """tr Σ and |G|² from K, Σn, Σn², Σn|g|², Σn²|g|² (sums over the blocks) and |ĝ|²."""
     return (n_square - n * mean_sq) / (count - 1), (n**2 * mean_sq - nn_square) / (n**2 - n_sq)
 
 
 def _leave_one_out(statistics: Sequence[BlockStatistics]) -> tuple[np.ndarray, np.ndarray]:
-    """tr Σ and |G|² of every update, each (updates, 1 + J): of all blocks, then without each of the J block numbers."""
+    """tr Σ and |G|² of every update, each (updates, 1 + J): from all blocks, then without each of the J block numbers."""
     if not statistics:
         raise ValueError("statistics: at least one update is needed")
-    names = _names(statistics)
+    names = np.unique(np.concatenate([s.block[s.size > 0] for s in statistics]))
     traces, grads = [], []
     for s in statistics:
         kept = s.size > 0
@@ -294,7 +300,7 @@ def _leave_one_out(statistics: Sequence[BlockStatistics]) -> tuple[np.ndarray, n
         if count > 2:
             reduced = sums[:, None] - np.array([np.ones(count), n_k, n_k**2, n_k * square, n_k**2 * square, np.zeros(count)])
             reduced[5] = (n**2 * mean_sq - 2 * n * n_k * dot + n_k**2 * square) / (n - n_k) ** 2
-            # The jackknife's factor (K - 1) / K is this update's own; `_resolve` applies that of all J block numbers.
+            # The jackknife's factor is (K - 1) / K of this update, but `_resolve` applies that of all J block numbers.
             own = math.sqrt((count - 1) / count * len(names) / (len(names) - 1))
             where = 1 + np.searchsorted(names, s.block[kept])
             replicates[:, where] += own * (np.array(_trace_and_grad(*reduced)) - whole[:, None])
@@ -303,15 +309,10 @@ def _leave_one_out(statistics: Sequence[BlockStatistics]) -> tuple[np.ndarray, n
     return np.array(traces), np.array(grads)
 
 
-def _names(statistics: Sequence[BlockStatistics]) -> np.ndarray:
-    """The distinct numbers of all blocks that hold observations, ascending."""
-    return np.unique(np.concatenate([s.block[s.size > 0] for s in statistics]))
-
-
 def _resolve(
     numerator: np.ndarray, denominator: np.ndarray, trace: np.ndarray, grad: np.ndarray, statistics: Sequence[BlockStatistics]
 ) -> NoiseEstimate:
-    """Ratio and interval from a numerator and a denominator, each (1 + J,): the whole sample's, then the replicates."""
+    """Ratio and interval of a numerator and a denominator, each (1 + J,): from the whole sample, then from its replicates."""
     a, b = float(numerator[0]), float(denominator[0])
     blocks = len(numerator) - 1
     trace_cov, grad_sq = float(trace[:, 0].mean()), float(grad[:, 0].mean())
@@ -331,8 +332,8 @@ def _resolve(
     if math.isinf(high):
         return unresolved(low, "|G|² does not stand out from the noise")
     if (numerator > 0).all() and (denominator > 0).all():
-        # With few effective dimensions tr Σ is skewed like a χ² and Fieller's set is too short at its upper end; the
-        # jackknife of the log ratio is right there and never long where Fieller is right. Take the hull of both.
+        # With few effective dimensions tr Σ is skewed like a χ², and Fieller's set is too short at its upper end. The jackknife
+        # of the log ratio is right there, and not longer than Fieller's set where that is right. So take the hull of both.
         spread = t * math.sqrt((blocks - 1) * float(np.var(np.log(numerator[1:] / denominator[1:]))))
         low, high = min(low, a / b * math.exp(-spread)), max(high, a / b * math.exp(spread))
     return NoiseEstimate(trace_cov, grad_sq, a / b, (low, high), *common)
@@ -343,11 +344,11 @@ def fieller(a: float, b: float, covariance: np.ndarray, t: float) -> tuple[float
 
     Args:
         a, b: numerator and denominator; b may be negative.
-        covariance: of the two, (2, 2).
+        covariance: (2, 2) covariance of the two.
         t: quantile of Student's distribution.
 
     Returns:
-        The lowest and the highest such ratio; the latter is inf where b does not stand out from zero.
+        The lowest and the highest such ratio; the highest is inf where b does not stand out from zero.
     """
     vaa, vab, vbb = float(covariance[0, 0]), float(covariance[0, 1]), float(covariance[1, 1])
     quadratic, linear, constant = b * b - t * t * vbb, a * b - t * t * vab, a * a - t * t * vaa
@@ -357,7 +358,7 @@ def fieller(a: float, b: float, covariance: np.ndarray, t: float) -> tuple[float
         return max((linear - root) / quadratic, 0.0), (linear + root) / quadratic
     if quadratic == 0 or discriminant < 0 or constant <= 0:
         return 0.0, math.inf
-    # The set is unbounded: what lies between the two roots is excluded, and zero is one of the excluded ratios.
+    # The set is unbounded: it excludes the ratios between the two roots, and zero is one of those.
     roots = sorted(((linear - math.sqrt(discriminant)) / quadratic, (linear + math.sqrt(discriminant)) / quadratic))
     return max(roots[1], 0.0), math.inf
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlscale.noise import BlockStatistics, block_statistics, estimate, pool, run_average
+from rlscale.noise import BlockStatistics, block_statistics, noise_scale, pool, run_average
 
 
 def statistics_of(gradients: np.ndarray, sizes) -> BlockStatistics:
@@ -34,7 +34,7 @@ def relative_error(expected: float, actual: float | None) -> float:
 
 def test_two_blocks_by_hand():
     # g_1 = (3, 0) over 1 observation, g_2 = (1, 1) over 3: ĝ = (1.5, 0.75), |ĝ|² = 2.8125, N = 4
-    noise = estimate(block_statistics(torch.tensor([[3.0, 0.0], [1.0, 1.0]]), [1, 3]))
+    noise = noise_scale(block_statistics(torch.tensor([[3.0, 0.0], [1.0, 1.0]]), [1, 3]))
     assert noise.trace_cov == pytest.approx((1 * 9 + 3 * 2 - 4 * 2.8125) / 1)
     assert noise.grad_sq == pytest.approx((16 * 2.8125 - (1 * 9 + 9 * 2)) / (16 - 10))
     assert noise.b_simple is None
@@ -49,7 +49,7 @@ def test_gaussian_mean_through_autograd():
     x = torch.randn(4000, 32, 4, generator=generator) * scale
     theta = offset.clone().requires_grad_()
     gradients = [list(torch.autograd.grad((0.5 * (theta - block).square().sum(1)).mean(), [theta])) for block in x]
-    noise = estimate(block_statistics(gradients, [32] * 4000))
+    noise = noise_scale(block_statistics(gradients, [32] * 4000))
     truth = float(scale.square().sum() / offset.square().sum())
     assert relative_error(truth, noise.b_simple) < 0.06
     assert noise.interval[0] < truth < noise.interval[1]
@@ -64,7 +64,7 @@ def test_linear_regression():
     x = rng.normal(size=(4000 * 64, 3)) * np.sqrt(c)
     residual = x @ delta - sigma * rng.normal(size=len(x))
     truth = ((delta**2 * c).sum() + sigma**2) * c.sum() / ((c * delta) ** 2).sum() + 1
-    noise = estimate(blocks_of(x * residual[:, None], 4000))
+    noise = noise_scale(blocks_of(x * residual[:, None], 4000))
     assert relative_error(truth, noise.b_simple) < 0.06
     assert noise.interval[0] < truth < noise.interval[1]
 
@@ -81,10 +81,10 @@ def test_correlated_steps_of_one_environment(steps):
     gradients = (mean + noise).reshape(envs * steps, d)
     t = np.arange(1, steps)
     effective = d * (1 + 2 * ((1 - t / steps) * rho**t).sum())
-    by_environment = estimate(blocks_of(gradients, envs))
+    by_environment = noise_scale(blocks_of(gradients, envs))
     assert by_environment.trace_cov == pytest.approx(effective, rel=0.06)
     assert relative_error(effective / (d * mean**2), by_environment.b_simple) < 0.08
-    shuffled = estimate(blocks_of(rng.permutation(gradients), envs))
+    shuffled = noise_scale(blocks_of(rng.permutation(gradients), envs))
     assert shuffled.trace_cov == pytest.approx(d, rel=0.06)
 
 
@@ -92,8 +92,8 @@ def test_duplicated_observations():
     """Case 4: every observation m times makes the noise per observation m-fold."""
     rng = np.random.default_rng(3)
     gradients = 0.4 + rng.normal(size=(32, 50, 5))
-    once = estimate(statistics_of(gradients.mean(1), [50] * 32))
-    thrice = estimate(statistics_of(gradients.mean(1), [150] * 32))
+    once = noise_scale(statistics_of(gradients.mean(1), [50] * 32))
+    thrice = noise_scale(statistics_of(gradients.mean(1), [150] * 32))
     assert thrice.trace_cov == pytest.approx(3 * once.trace_cov)
     assert thrice.grad_sq == pytest.approx(once.grad_sq)
     assert thrice.b_simple == pytest.approx(3 * once.b_simple)
@@ -102,7 +102,7 @@ def test_duplicated_observations():
 def test_no_gradient_is_not_resolved():
     """Case 5: G = 0; the interval includes infinity, the estimate is withheld with its reason, and |G|² is not clamped."""
     rng = np.random.default_rng(4)
-    estimates = [estimate(blocks_of(rng.normal(size=(32 * 20, 50)), 32)) for _ in range(200)]
+    estimates = [noise_scale(blocks_of(rng.normal(size=(32 * 20, 50)), 32)) for _ in range(200)]
     withheld = [noise for noise in estimates if noise.b_simple is None]
     assert len(withheld) >= 190
     assert all(math.isinf(noise.interval[1]) and noise.reason for noise in withheld)
@@ -123,7 +123,7 @@ def exact_statistics(trace: float, grad_sq: float, size: int, blocks: int = 4) -
 
 
 def test_exact_statistics_are_exact():
-    noise = estimate(exact_statistics(640, 2.5, 32))
+    noise = noise_scale(exact_statistics(640, 2.5, 32))
     assert noise.trace_cov == pytest.approx(640)
     assert noise.grad_sq == pytest.approx(2.5)
     assert noise.b_simple == pytest.approx(256)
@@ -173,7 +173,7 @@ def test_the_loss_scale_cancels(shape, scale):
     blocks, d, seed = shape
     rng = np.random.default_rng(seed)
     g, sizes = 1.0 + rng.normal(size=(blocks, d)), rng.integers(1, 20, blocks)
-    one, other = estimate(statistics_of(g, sizes)), estimate(statistics_of(scale * g, sizes))
+    one, other = noise_scale(statistics_of(g, sizes)), noise_scale(statistics_of(scale * g, sizes))
     assert other.trace_cov == pytest.approx(scale**2 * one.trace_cov, rel=1e-9)
     assert (one.b_simple is None) == (other.b_simple is None)
     if one.b_simple is not None:
@@ -186,8 +186,8 @@ def test_layers_add(shape):
     blocks, d, seed = shape
     rng = np.random.default_rng(seed)
     g, sizes = rng.normal(size=(blocks, d + 3)), rng.integers(1, 20, blocks)
-    whole = estimate(statistics_of(g, sizes))
-    parts = [estimate(statistics_of(part, sizes)) for part in (g[:, :d], g[:, d:])]
+    whole = noise_scale(statistics_of(g, sizes))
+    parts = [noise_scale(statistics_of(part, sizes)) for part in (g[:, :d], g[:, d:])]
     assert whole.trace_cov == pytest.approx(sum(p.trace_cov for p in parts), rel=1e-6, abs=1e-9)
     assert whole.grad_sq == pytest.approx(sum(p.grad_sq for p in parts), rel=1e-6, abs=1e-9)
 
@@ -196,7 +196,7 @@ def test_layers_add(shape):
 def test_the_number_of_blocks_does_not_matter(blocks):
     rng = np.random.default_rng(6)
     gradients = 0.3 + rng.normal(size=(64 * 500, 10))
-    assert relative_error(1 / 0.09, estimate(blocks_of(gradients, blocks)).b_simple) < 0.12
+    assert relative_error(1 / 0.09, noise_scale(blocks_of(gradients, blocks)).b_simple) < 0.12
 
 
 @given(shapes)
@@ -205,7 +205,7 @@ def test_empty_blocks_do_not_matter(shape):
     rng = np.random.default_rng(seed)
     g, sizes = 1.0 + rng.normal(size=(blocks, d)), rng.integers(1, 20, blocks)
     padded = statistics_of(np.concatenate([g, rng.normal(size=(2, d))]), [*sizes, 0, 0])
-    one, other = estimate(statistics_of(g, sizes)), estimate(padded)
+    one, other = noise_scale(statistics_of(g, sizes)), noise_scale(padded)
     assert other.blocks == one.blocks == blocks
     assert (other.trace_cov, other.grad_sq) == pytest.approx((one.trace_cov, one.grad_sq))
     assert other.interval == pytest.approx(one.interval)
@@ -266,7 +266,7 @@ def test_coverage_where_resolved(blocks, heavy_tails, signal):
     rng = np.random.default_rng([blocks, heavy_tails, signal])
     d = 20
     grad = math.sqrt(signal * d / (blocks * 32))
-    estimates = [estimate(draw(rng, blocks, d, grad, heavy_tails)) for _ in range(1000)]
+    estimates = [noise_scale(draw(rng, blocks, d, grad, heavy_tails)) for _ in range(1000)]
     truth = d / grad**2
     assert sum(noise.b_simple is not None for noise in estimates) > 950
     assert 0.93 <= np.mean([noise.interval[0] <= truth <= noise.interval[1] for noise in estimates]) <= 0.99
@@ -278,7 +278,8 @@ def test_coverage_in_few_dimensions(d):
     rng = np.random.default_rng(d)
     grad = math.sqrt(100 * d / (8 * 32))
     covered = [
-        (lambda i: i[0] <= d / grad**2 <= i[1])(estimate(draw(rng, 8, d, grad, heavy_tails=False)).interval) for _ in range(1000)
+        (lambda i: i[0] <= d / grad**2 <= i[1])(noise_scale(draw(rng, 8, d, grad, heavy_tails=False)).interval)
+        for _ in range(1000)
     ]
     assert 0.93 <= np.mean(covered) <= 0.99
 
@@ -287,7 +288,7 @@ def test_coverage_where_not_resolved_is_not_too_low():
     rng = np.random.default_rng(8)
     grad = math.sqrt(1.0 * 20 / (16 * 32))
     covered = [
-        (lambda i: i[0] <= 20 / grad**2 <= i[1])(estimate(draw(rng, 16, 20, grad, heavy_tails=False)).interval)
+        (lambda i: i[0] <= 20 / grad**2 <= i[1])(noise_scale(draw(rng, 16, 20, grad, heavy_tails=False)).interval)
         for _ in range(1000)
     ]
     assert np.mean(covered) >= 0.93
@@ -324,7 +325,7 @@ def test_unequal_blocks_are_unbiased_and_covered():
     for _ in range(1000):
         g = rng.normal(size=(16, d)) / np.sqrt(sizes)[:, None]
         g[:, 0] += grad
-        estimates.append(estimate(statistics_of(g, sizes)))
+        estimates.append(noise_scale(statistics_of(g, sizes)))
     for name, truth in (("trace_cov", d), ("grad_sq", grad**2)):
         values = np.array([getattr(noise, name) for noise in estimates])
         assert abs(values.mean() - truth) < 4 * values.std() / math.sqrt(1000)
@@ -336,9 +337,9 @@ def test_top_tenth_share():
     g = np.zeros((20, 2))
     g[0] = [10.0, 0.0]
     g[1:, 1] = np.tile([0.1, -0.1], 10)[:19]
-    assert estimate(statistics_of(g, [4] * 20)).top_tenth_share > 0.9
+    assert noise_scale(statistics_of(g, [4] * 20)).top_tenth_share > 0.9
     even = np.tile([[1.0, 0.0], [-1.0, 0.0]], (10, 1))
-    assert estimate(statistics_of(even, [4] * 20)).top_tenth_share == pytest.approx(0.1)
+    assert noise_scale(statistics_of(even, [4] * 20)).top_tenth_share == pytest.approx(0.1)
 
 
 # --- what is refused ---------------------------------------------------------------------------------------------------
@@ -365,7 +366,7 @@ def test_pool_and_run_average_refuse():
     with pytest.raises(ValueError, match="at least one update"):
         pool([])
     with pytest.raises(ValueError, match="two blocks"):
-        estimate(BlockStatistics([4, 0], [1.0, 1.0], [1.0, 1.0]))
+        noise_scale(BlockStatistics([4, 0], [1.0, 1.0], [1.0, 1.0]))
     with pytest.raises(ValueError, match="batch_size"):
         run_average([exact_statistics(1, 1, 4)], batch_size=0)
     with pytest.raises(ValueError, match="window"):

@@ -1,0 +1,35 @@
+"""The names that the package offers at its top, and what importing them does not load."""
+
+import subprocess
+import sys
+
+import rlscale
+from rlscale import frontier, noise
+
+HEAVY = {"torch", "ray", "altair", "gymnasium", "tensorboard"}
+
+
+def loaded_by(code):
+    """The modules that a fresh Python has loaded after the code, by the first part of their name."""
+    words = [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"]
+    found = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
+    return {name.split(".")[0] for name in found.stdout.split()}
+
+
+def test_the_package_alone_loads_nothing_that_takes_long():
+    assert not loaded_by("import rlscale") & (HEAVY | {"numpy", "scipy", "pandas"})
+
+
+def test_no_name_loads_torch_ray_or_altair():
+    names = [name for name in rlscale.__all__ if not name.startswith("_")]
+    assert len(names) == 11
+    loaded = loaded_by(f"from rlscale import {', '.join(names)}")
+    assert "numpy" in loaded
+    assert not loaded & HEAVY
+
+
+def test_the_names_are_those_of_their_modules():
+    assert rlscale.noise_scale is noise.noise_scale is noise.estimate
+    assert rlscale.fit_frontier is frontier.fit
+    assert all(callable(getattr(rlscale, name)) for name in rlscale.__all__)
+    assert not hasattr(rlscale, "no_such_name")
