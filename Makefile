@@ -5,8 +5,9 @@ PYTHON ?= python3
 STAMP := .venv/installed
 PEERS_STAMP := .venv-peers/installed
 
-# Two processes side by side; a group (a file, unless a test is marked otherwise) stays in one. docs/testing.md says why.
-PYTEST := .venv/bin/pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+# So many processes side by side; a group (a file, unless a test is marked otherwise) stays in one. docs/testing.md says why.
+PROCESSES ?= 2
+PYTEST := .venv/bin/pytest --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-long lint types unit bench peers clean

@@ -10,6 +10,8 @@ from commands import SEEN, SMALL, fragments_of, goes_on, losses_of, rows_of, sta
 from rlscale.benchmarks.measurements.chaos import processes_below
 from rlscale.records.run import read_run
 
+pytestmark = pytest.mark.xdist_group("timed")
+
 
 def test_a_killed_learner_loses_the_present_iteration_only(tmp_path):
     """kill -9 of one of two learners, long after the last regular checkpoint."""

@@ -21,6 +21,8 @@ from rlscale.agents.rollout.fleet import RayFleet
 from rlscale.agents.rollout.fragments import Fragment
 from rlscale.agents.rollout.worker import RolloutWorker
 
+pytestmark = pytest.mark.xdist_group("timed")
+
 
 def process_of(fleet, actor):
     return ray.get(fleet._actors.standing[actor].__ray_call__.remote(lambda actor: os.getpid()))
