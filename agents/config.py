@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from rlscale.envs import Task
-from rlscale.envs.registry import Network
+from rlscale.envs import Network, Task
 from rlscale.errors import UsageError
 
 __all__ = [
@@ -271,10 +270,16 @@ class TrainConfig:
 
 def default_config(task: Task, algorithm: str = "ppo") -> TrainConfig:
     """The settings a run of this task has when the user says nothing."""
-    rollout = Rollout(environments=task.environments, rollout_length=task.rollout_length)
-    update = Update(discount=task.discount, network=task.network)
-    if task.kind != "atari":
-        update = replace(update, epochs=8, learning_rate=1e-3, entropy_coef=0.0, gae_lambda=0.9)
+    usual = task.training
+    rollout = Rollout(environments=usual.environments, rollout_length=usual.rollout_length)
+    update = Update(
+        epochs=usual.epochs,
+        learning_rate=usual.learning_rate,
+        discount=task.discount,
+        gae_lambda=usual.gae_lambda,
+        entropy_coef=usual.entropy_coef,
+        network=task.network,
+    )
     if algorithm == "a2c":
         rollout = replace(rollout, rollout_length=5)
         update = replace(

@@ -26,10 +26,8 @@ __all__ = ["STORE_SHARE", "MemoryPlan", "plan_memory"]
 FRAGMENT_BYTES = 64 << 20
 GROUP_ENVIRONMENTS = 8  # of a group where groups are dealt out singly
 SMALL_ARRAYS = 27  # bytes of action, rewards, flags, log-probability and value of one observation
-# Measured on Linux with torch's CPU build: private memory of a process that has imported what it needs, and of one Atari
-# environment (ale-py 0.11: emulator, thread-local buffers and four frames).
+# Measured on Linux with torch's CPU build: private memory of a process that has imported what it needs.
 PROCESS_BYTES = {"run": 700 << 20, "ray": 400 << 20, "actor": 350 << 20, "learner": 500 << 20}
-ATARI_ENVIRONMENT_BYTES = 1600 << 10
 STORE_SHARE = 0.75  # of an object store that fragments may fill: from 80% on Ray writes what it holds to disk
 
 
@@ -77,7 +75,7 @@ def plan_memory(config: TrainConfig, task: Task, budget: int | None = None) -> M
     size = fragment_bytes(task, r.rollout_length, n)
     batch = groups * config.rounds
     if budget is None:
-        budget = parse_bytes(r.memory, "--memory") if r.memory is not None else _spare_bytes(config, size)
+        budget = parse_bytes(r.memory, "--memory") if r.memory is not None else _spare_bytes(config, task, size)
     fitting = budget // size
     if config.update.stream:
         # Each actor makes one while another waits, and each learner reads one. There may come to be as many actors as groups.
@@ -144,15 +142,14 @@ def _fragment_environments(config: TrainConfig, task: Task) -> int:
     return max(divisors, default=each)
 
 
-def _spare_bytes(config: TrainConfig, size: int) -> int:
+def _spare_bytes(config: TrainConfig, task: Task, size: int) -> int:
     """Memory that is free now, less what the run's processes need beside the fragments; with Ray no more than /dev/shm has."""
     r = config.rollout
     learners = config.update.learners
     needed = PROCESS_BYTES["run"] + config.actors * PROCESS_BYTES["actor"] + max(config.actors, 1) * size
     needed += PROCESS_BYTES["ray"] if config.rays else 0
     needed += learners * PROCESS_BYTES["learner"] if learners > 1 else 0
-    if config.task.startswith("atari/"):
-        needed += r.environments * ATARI_ENVIRONMENT_BYTES
+    needed += r.environments * task.cost.memory_bytes
     spare = int(0.9 * available_bytes()) - needed
     if config.rays:
         spare = min(spare, int(STORE_SHARE * _shared_memory()))

@@ -1,7 +1,15 @@
-"""The tasks: what a name such as `atari/pong` means, and the vector environments behind it. Knows nothing of learning."""
+"""The tasks: what a name such as `atari/pong` means, and the vector environments behind it. Nothing here learns.
+
+Start with `task`: a `Task` says what is learned, makes its environments, and carries the defaults of its family. `registry`
+holds the one table of families; each family is one module or folder (`atari`, `classic`, `custom`, `envpool`, `gymnasium`,
+`minatar`), which is loaded when one of its tasks is asked for and holds everything that is special about it. `interface` is
+what all their environments have in common, and `vector` adapts the environments that follow Gymnasium's vector interface.
+
+Networks, rollouts and learning are in `rlscale.agents`, which must not need to know which family a task belongs to.
+"""
 
 from .interface import Step, TaskEnv
-from .registry import Task, find_task, list_tasks
-from .vector import make_env
+from .registry import find_task, list_tasks
+from .task import Network, Task, make_env
 
-__all__ = ["Step", "Task", "TaskEnv", "find_task", "list_tasks", "make_env"]
+__all__ = ["Network", "Step", "Task", "TaskEnv", "find_task", "list_tasks", "make_env"]

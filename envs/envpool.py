@@ -1,7 +1,6 @@
-"""`PoolEnv`: environments of EnvPool behind the `TaskEnv` interface, and what a task must know of them (`pool_spaces`).
+"""Environments of EnvPool, `pool/<id>`, Google Research Football among them.
 
-EnvPool is the optional extra `envpool`; nothing imports it before a `pool/` task is asked for. A name is what follows `pool/`:
-EnvPool's own id, for example `Pong-v5`, or `football/<scenario>`, short for EnvPool's `gfootball/<scenario>-v1`.
+EnvPool is the optional extra `envpool`; it is imported when one of its tasks is asked for.
 """
 
 from __future__ import annotations
@@ -17,9 +16,10 @@ import numpy as np
 
 from rlscale.errors import UsageError
 
-from .interface import Step
+from .interface import Step, TaskEnv
+from .task import SMALLEST_IMAGE, EnvCost, SweepDefaults, Task, TaskListing, TrainingDefaults
 
-__all__ = ["PoolEnv", "list_pool_ids", "pool_name", "pool_spaces"]
+__all__ = ["PoolEnv", "find_task", "list_tasks"]
 
 Dtype = Literal["uint8", "float32"]
 
@@ -35,28 +35,50 @@ class _Layout(NamedTuple):
     channels_last: bool
 
 
-def pool_spaces(name: str) -> tuple[tuple[int, ...], Dtype, int]:
-    """Frame shape, frame type and number of actions.
+def list_tasks() -> list[TaskListing]:
+    """The rungs of the football ladder, and the form of all names. EnvPool need not be installed."""
+    rungs = ("1_vs_1_easy", "5_vs_5", "11_vs_11_easy_stochastic")  # the other scenarios work too
+    return [
+        *(TaskListing(f"pool/football/{rung}", "Google Research Football; needs the extra envpool") for rung in rungs),
+        TaskListing("pool/<id>", "any EnvPool id with discrete actions and an array observation; needs the extra envpool"),
+    ]
 
-    An image, that is three dimensions of uint8, has the shape (channels, height, width); everything else is flat.
+
+def find_task(name: str) -> Task:
+    """The task of that name, which is EnvPool's id or `football/<scenario>`, short for `gfootball/<scenario>-v1`.
+
+    A frame of an image, that is of a uint8 observation with three dimensions, has the shape (channels, height, width); every
+    other observation is flattened.
 
     Raises:
         UsageError: EnvPool is missing or has no such id, or what it makes cannot be learned.
     """
     layout = _layout(_find(name))
-    return layout.frame_shape, layout.dtype, layout.actions
+    shape, name = layout.frame_shape, _short(name)
+    image, football = len(shape) == 3, name.startswith("football/")
+    return Task(
+        id=f"pool/{name}",
+        frame_shape=shape,
+        frame_dtype=layout.dtype,
+        actions=layout.actions,
+        preprocessing="as EnvPool gives it, channels first" if image else "as EnvPool gives it, flattened",
+        make_env=make_env,
+        frame_skip=10 if football else 1,
+        discount=0.993 if football else 0.99,
+        network="nature_cnn" if image and min(shape[1:]) >= SMALLEST_IMAGE else "mlp",
+        goals=(0.0, 0.5, 1.0) if football else (),
+        training=TrainingDefaults(rollout_length=128 if image else 32),
+        sweep=SweepDefaults(episodes=16, actors=1),
+        cost=EnvCost(few=8, many=64, most=128, alone=16),
+    )
 
 
-def list_pool_ids() -> list[str]:
-    """Every name EnvPool has an environment for, those with continuous actions included; imports EnvPool, which takes seconds.
-
-    Raises:
-        UsageError: EnvPool is missing.
-    """
-    return sorted(pool_name(pool_id) for pool_id in _envpool().list_all_envs())
+def make_env(task: Task, num_envs: int, *, threads: int, cut_on_life_loss: bool) -> TaskEnv:
+    """N environments that EnvPool's threads step."""
+    return PoolEnv(task.id.removeprefix("pool/"), num_envs, threads=threads)
 
 
-def pool_name(name: str) -> str:
+def _short(name: str) -> str:
     """The one name of an environment that has two: `gfootball/5_vs_5-v1` is `football/5_vs_5`."""
     return name.removeprefix("g").removesuffix("-v1") if name.startswith("gfootball/") else name
 
@@ -75,7 +97,7 @@ def _find(name: str) -> str:
     pool_id = f"g{name}-v1" if name.startswith("football/") else name
     if pool_id in ids:
         return pool_id
-    names = {pool_name(each).lower(): pool_name(each) for each in ids}
+    names = {_short(each).lower(): _short(each) for each in ids}
     near = [f"pool/{names[each]}" for each in difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.6)]
     mend = f"Did you mean {' or '.join(near)}?" if near else "EnvPool's documentation lists its ids"
     raise UsageError("TASK", f"EnvPool has no {name!r}", mend)
@@ -92,7 +114,7 @@ def _layout(pool_id: str) -> _Layout:
             observation, action = spec.observation_space, spec.action_space
     except Exception as error:  # a system library may be missing, or an id may need settings of its own
         raise UsageError("TASK", f"EnvPool cannot make {pool_id!r}: {_first_line(error)}", "Install what it needs") from error
-    task_id = f"pool/{pool_name(pool_id)}"
+    task_id = f"pool/{_short(pool_id)}"
     if not isinstance(action, Discrete):
         raise UsageError("TASK", f"{task_id} has {type(action).__name__} actions", "Only Discrete actions can be learned")
     if spec.config.max_num_players != 1:
@@ -114,7 +136,7 @@ def _first_line(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
 
 
-class PoolEnv:
+class PoolEnv(TaskEnv):
     """Environments of EnvPool (Apache-2.0; its Atari games contain ALE, which is licensed under the GPL-2.0).
 
     Environment i depends on its own seed only: neither on the others nor on the number of threads.
@@ -153,16 +175,19 @@ class PoolEnv:
         return self._observation
 
     def restart(self, which: np.ndarray, seeds: np.ndarray) -> np.ndarray:
-        """Start only the environments of the (N,) bool mask anew; the observations of all.
+        """As in `TaskEnv`, but EnvPool cannot take new seeds here: each environment goes on with its own generator.
 
-        EnvPool cannot take new seeds here: each goes on with its own generator, and the same history has the same future.
+        The same history still has the same future.
         """
-        del seeds
         if which.any():
             observation = self._observation.copy()
             observation[which] = self._arrange(self._env.reset(options={"reset_mask": which})[0])
             self._observation = observation
         return self._observation
+
+    def begin_episodes(self, seeds: np.ndarray) -> np.ndarray:
+        """Restart the environments that are there: making football's anew would take 40 MB each that are never given back."""
+        return self.reset(seeds) if self._env is None else self.restart(np.ones(self.num_envs, dtype=bool), seeds)
 
     def step(self, actions: np.ndarray) -> Step:
         observation, reward, terminated, truncated, info = self._env.step(actions + self._layout.first_action)
@@ -184,12 +209,6 @@ class PoolEnv:
         if layout.channels_last:
             return np.ascontiguousarray(np.moveaxis(observation, -1, 1))
         return observation.reshape(-1, *layout.frame_shape).astype(layout.dtype, copy=False)
-
-    def get_state(self) -> dict[str, Any] | None:
-        return None
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        raise NotImplementedError("EnvPool's environments have no state to restore")
 
     def close(self) -> None:
         if self._env is not None:

@@ -1,4 +1,4 @@
-"""`TaskEnv`, the one interface over the vector environments of all tasks, and `Step`, what a step gives. Nothing is made here.
+"""`TaskEnv`, the one interface to the vector environments of all tasks, and `Step`, the result of a step.
 
 Every environment resets itself on the step *after* an end (Gymnasium's NEXT_STEP mode): that step ignores its action and
 returns reward 0, so it is no experience, and `Step.reset` marks it.
@@ -6,7 +6,7 @@ returns reward 0, so it is no experience, and `Step.reset` marks it.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,14 +14,14 @@ __all__ = ["Step", "TaskEnv"]
 
 
 class Step(NamedTuple):
-    """What one step of N environments gave.
+    """The result of one step of N environments.
 
     Attributes:
-        observation: (N, *task.observation_shape), after the step; not reused by later steps.
+        observation: (N, *task.observation_shape), after the step; later steps do not reuse the array.
         reward: (N,) float32, raw.
-        terminated: (N,) bool, the return ends here; a lost life counts when the environment was made so.
-        truncated: (N,) bool, the episode was cut short: its return goes on in theory.
-        reset: (N,) bool, this step only reset the environment. Its action was ignored: never learn from it.
+        terminated: (N,) bool, the return ends here. A lost life counts where the environment was made so.
+        truncated: (N,) bool, the episode was cut short, and its return goes on in theory.
+        reset: (N,) bool, this step only reset the environment and ignored the action: never learn from it.
     """
 
     observation: np.ndarray
@@ -31,25 +31,44 @@ class Step(NamedTuple):
     reset: np.ndarray
 
 
-class TaskEnv(Protocol):
-    """N environments of one task, stepped together."""
+class TaskEnv:
+    """N environments of one task, stepped together. A family must define `reset` and `step`, the rest where it can.
+
+    Attributes:
+        num_envs: N.
+    """
 
     num_envs: int
 
     def reset(self, seeds: np.ndarray) -> np.ndarray:
         """Start all environments anew, environment i from `seeds[i]` (non-negative, below 2**31); the observations."""
-        ...
+        raise NotImplementedError
 
     def step(self, actions: np.ndarray) -> Step:
         """Take `actions`, (N,) int64."""
-        ...
+        raise NotImplementedError
+
+    def restart(self, which: np.ndarray, seeds: np.ndarray) -> np.ndarray | None:
+        """Start only the environments of the (N,) bool mask anew; the observations of all.
+
+        None, and nothing happens, where environments cannot be started one by one.
+        """
+        return None
+
+    def begin_episodes(self, seeds: np.ndarray) -> np.ndarray:
+        """Start all environments anew for another evaluation; the observations.
+
+        As `reset`, except where new seeds are dear: there the environments may go on with their own random numbers.
+        """
+        return self.reset(seeds)
 
     def get_state(self) -> dict[str, Any] | None:
-        """All that is needed to go on exactly from here; None when these environments cannot be saved."""
-        ...
+        """All that is needed to go on exactly from here; None where these environments cannot be saved."""
+        return None
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on exactly from where `get_state` was called."""
-        ...
+        raise NotImplementedError(f"{type(self).__name__} has no state to restore")
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Give back what the environments hold."""

@@ -66,7 +66,7 @@ def pickle_settings(settings: Any, task: Task) -> bytes:
     """Settings that hold the task, with a user's own environment pickled by value so that no node needs its module."""
     from ray import cloudpickle
 
-    module = sys.modules.get(getattr(task.make, "__module__", ""))
+    module = sys.modules.get(getattr(task.user_make, "__module__", ""))
     if module is None or not getattr(module, "__file__", None):
         return cloudpickle.dumps(settings)
     cloudpickle.register_pickle_by_value(module)

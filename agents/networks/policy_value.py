@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import nn
 
-from rlscale.envs.registry import Network, Task
+from rlscale.envs import Network, Task
 from rlscale.errors import UsageError
 
 from .layers import Convolution, Dense, ForwardTape, Layer, WordConvolution, record

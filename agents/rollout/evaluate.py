@@ -14,9 +14,7 @@ import numpy as np
 import torch
 
 from rlscale.crossing import Evaluated
-from rlscale.envs import Task, make_env
-from rlscale.envs.envpool import PoolEnv
-from rlscale.envs.registry import Network
+from rlscale.envs import Network, Task, make_env
 
 from ..networks import ActingNetwork, flatten_parameters, make_network
 
@@ -71,7 +69,6 @@ class Evaluator:
         self._env = make_env(task, episodes, threads=threads, cut_on_life_loss=False)
         self._network = make_network(task, network, seed, width)
         self._flat = flatten_parameters(self._network)
-        self._begun = False
 
     def evaluate(self, weights: np.ndarray, key: int) -> Evaluation:
         """Play one episode in every environment with these parameters, (P,) float32, sampling actions as in training.
@@ -85,12 +82,7 @@ class Evaluator:
         self._flat.copy_(torch.tensor(weights))
         policy = ActingNetwork(self._network, self._bfloat16)
         seeds = generator.integers(0, 2**31 - 1, size=self._episodes)
-        if isinstance(self._env, PoolEnv) and self._begun:
-            # Making football's environments anew would take 40 MB each that are never given back.
-            observation = self._env.restart(np.ones(self._episodes, dtype=bool), seeds)
-        else:
-            observation = self._env.reset(seeds)
-        self._begun = True
+        observation = self._env.begin_episodes(seeds)
         returns = np.zeros(self._episodes)
         playing = np.ones(self._episodes, dtype=bool)
         action = np.zeros(self._episodes, dtype=np.int64)

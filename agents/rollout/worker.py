@@ -14,11 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlscale.envs import Step, Task, make_env
-from rlscale.envs.envpool import PoolEnv
-from rlscale.envs.interface import TaskEnv
-from rlscale.envs.registry import Network
-from rlscale.envs.vector import AtariEnv
+from rlscale.envs import Network, Step, Task, make_env
 
 from ..machine import keep_freed_memory
 from ..networks import ActingNetwork, flatten_parameters, make_network
@@ -147,7 +143,7 @@ class _Group:
     def __init__(self, settings: WorkerSettings, actor: int, number: int, generation: int) -> None:
         self.settings, self.actor, self.number, self.generation = settings, actor, number, generation
         n = settings.environments
-        self.env: TaskEnv = make_env(
+        self.env = make_env(
             settings.task, n, threads=settings.threads or torch.get_num_threads(), cut_on_life_loss=settings.cut_on_life_loss
         )
         streams = np.random.SeedSequence([settings.seed, generation, number]).spawn(2)
@@ -166,7 +162,7 @@ class _Group:
     def _desynchronize(self, most: int) -> None:
         """Leave environment i where its own number of random steps, uniform in 0 … most, has brought it.
 
-        Atari and EnvPool environments restart one by one, so that at the end each has taken its own number. Others cannot;
+        Some environments restart one by one (`TaskEnv.restart`), so that at the end each has taken its own number. Others cannot;
         there all take `most` steps and their episodes' random lengths do the rest.
         """
         n = self.settings.environments
@@ -175,8 +171,8 @@ class _Group:
             restarted = restart_at == step
             seeds = self._draw_seeds() if restarted.any() else None
             actions = self._generator.integers(0, self.settings.task.actions, size=n) if step < most else None
-            if isinstance(self.env, AtariEnv | PoolEnv) and seeds is not None:
-                self.observation = self.env.restart(restarted, seeds)
+            if seeds is not None and (observation := self.env.restart(restarted, seeds)) is not None:
+                self.observation = observation
                 self._return[restarted], self._length[restarted] = 0.0, 0
             if actions is not None:
                 self._step(actions)

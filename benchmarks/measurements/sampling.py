@@ -26,6 +26,7 @@ from rlscale.agents.networks import ActingNetwork, flatten_parameters, make_netw
 from rlscale.agents.rollout.fleet import RayFleet
 from rlscale.agents.rollout.worker import WorkerSettings
 from rlscale.envs import find_task
+from rlscale.envs.atari import rom_of
 
 from .measuring import median_and_spread, print_table, write_result
 
@@ -104,8 +105,7 @@ def bare_loop(pipe: Connection, settings: WorkerSettings, index: int) -> None:
 
     torch.set_num_threads(1)
     keep_freed_memory()  # as the actors do: the limit must not be held back by what they avoid
-    rom = settings.task.id.removeprefix("atari/").partition("@")[0]
-    env = AtariVectorEnv(rom, settings.environments, num_threads=1)
+    env = AtariVectorEnv(rom_of(settings.task), settings.environments, num_threads=1)
     network = ActingNetwork(make_network(settings.task, settings.network, 0), settings.bfloat16)
     generator = np.random.default_rng(index)
     observation, _ = env.reset(seed=index)

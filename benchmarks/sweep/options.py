@@ -20,8 +20,7 @@ from rlscale.agents.config import (
     require_positive,
 )
 from rlscale.agents.networks import make_network
-from rlscale.envs import Task, find_task
-from rlscale.envs.registry import Network
+from rlscale.envs import Network, Task, find_task
 from rlscale.errors import UsageError
 
 from .plan import Plan
@@ -95,16 +94,6 @@ class SweepOptions:
     """Write the comparison page when the sweep ends."""
 
 
-# Where the best learning rates of a family of tasks were found: ε* and B* of the grid's centre, and what a run may spend.
-_CENTRES: dict[str, tuple[float, float, int]] = {
-    "minatar": (2e-2, 2048.0, 12_000_000),
-    "classic": (3e-3, 512.0, 4_000_000),
-    "atari": (2e-3, 2048.0, 10_000_000),
-    "other": (3e-3, 2048.0, 10_000_000),
-}
-_ROLLOUT_LENGTH = {"minatar": 16, "classic": 16, "atari": 16}
-
-
 def parse_sizes(text: str) -> tuple[int, ...]:
     """Batch sizes from '32..32768', '32..32768x2' or '128,512,2048'; ascending.
 
@@ -135,21 +124,20 @@ def make_plan(task_id: str, options: SweepOptions) -> Plan:
         UsageError: an unknown task, or options that cannot work.
     """
     task = find_task(task_id)
-    family = task.kind if task.kind in _CENTRES else "other"
-    learning_rate, rate_batch, observations = _CENTRES[family]
-    length = options.rollout_length or _ROLLOUT_LENGTH.get(family, 16)
+    usual = task.sweep
+    length = options.rollout_length or usual.rollout_length
+    observations = options.observations or usual.observations
     sizes = parse_sizes(options.batch_sizes)
     goals = task.goals if options.goals is None else tuple(options.goals)
     _check(task, options, sizes, goals, length)
-    usual = 1 if task.kind in ("atari", "pool") and options.jobs != 0 else 0
-    actors = usual if options.actors is None else options.actors
+    most_actors = 0 if options.jobs == 0 else usual.actors
     config = TrainConfig(
         task=task.id,
         seed=options.seed,
         rollout=Rollout(
             environments=sizes[0] // length,
             rollout_length=length,
-            actors=actors,
+            actors=most_actors if options.actors is None else options.actors,
             random_first_steps=options.random_first_steps,
         ),
         update=Update(
@@ -157,7 +145,7 @@ def make_plan(task_id: str, options: SweepOptions) -> Plan:
             mini_batch=None,
             shuffle="environments",
             optimizer=options.optimizer,
-            learning_rate=options.learning_rate or learning_rate,
+            learning_rate=options.learning_rate or usual.learning_rate,
             discount=task.discount if options.discount is None else options.discount,
             gae_lambda=options.gae_lambda,
             entropy_coef=options.entropy_coef,
@@ -170,19 +158,19 @@ def make_plan(task_id: str, options: SweepOptions) -> Plan:
             threads=1 if options.device in ("auto", "cpu") else 0,
         ),
         noise=NoiseSettings(blocks=32),
-        budget=Budget(observations=options.observations or observations),
+        budget=Budget(observations=observations),
     )
     plan = Plan(
         config=config,
         batch_sizes=sizes,
         goals=goals,
         rates=options.rates,
-        rate_batch=rate_batch if options.rate_batch is None else options.rate_batch,
+        rate_batch=usual.rate_batch if options.rate_batch is None else options.rate_batch,
         rate_exponent=options.rate_exponent,
         seeds=options.seeds,
         neighbours=options.neighbours,
-        episodes=options.evaluation_episodes or (16 if task.kind in ("atari", "pool") else 128),
-        most_observations=options.observations or observations,
+        episodes=options.evaluation_episodes or usual.episodes,
+        most_observations=observations,
         noise_batch=min(sizes, key=lambda size: (abs(math.log(size / options.noise_batch)), size)),
     )
     for trial in plan.first_trials():

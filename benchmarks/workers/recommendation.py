@@ -23,17 +23,12 @@ from .plan import Known
 __all__ = [
     "Recommendation",
     "candidates",
-    "environments_emulated",
-    "environments_measured",
     "recommend",
     "to_measure",
     "train_command",
 ]
 
 CLOSE = 0.98  # of the best predicted rate: nearer to it, fewer environments are worth more than what is left
-# Environments of an actor: few, many, and the most that are considered.
-WIDE = {"atari": (8, 64, 128), "pool": (8, 64, 128)}
-NARROW = (16, 256, 512)  # for environments that cost little
 
 
 @dataclass(frozen=True)
@@ -55,20 +50,9 @@ class Recommendation:
     command: list[str]
 
 
-def environments_measured(task: Task) -> int:
-    """Of an actor, where actors are counted: the larger of the two numbers."""
-    return WIDE.get(task.kind, NARROW)[1]
-
-
-def environments_emulated(task: Task) -> int:
-    """Of the emulator alone: fewer where they are dear to make and each is stepped by itself."""
-    return 16 if task.kind in WIDE else NARROW[1]
-
-
 def candidates(task: Task, cpus: int) -> list[Shape]:
     """The grid: every fleet that could be recommended."""
-    least, _, most = WIDE.get(task.kind, NARROW)
-    sizes = [least * 2**k for k in range(12) if least * 2**k <= most]
+    sizes = [task.cost.few * 2**k for k in range(12) if task.cost.few * 2**k <= task.cost.most]
     counts = sorted({c for c in (*range(1, 9), *(2**k for k in range(16)), cpus) if c <= cpus})
     threads = [t for t in (1, 2, 4) if t <= cpus]
     return [Shape(n, t, e) for t in threads for n in sorted({*counts, cpus // t}) if n * t <= cpus for e in sizes]
@@ -76,7 +60,7 @@ def candidates(task: Task, cpus: int) -> list[Shape]:
 
 def to_measure(task: Task, cpus: int) -> list[Shape]:
     """The few fleets that the others are predicted from."""
-    few, many, most = WIDE.get(task.kind, NARROW)
+    few, many, most = task.cost.few, task.cost.many, task.cost.most
     alone = [Shape(1, t, e) for t in (1, 2, 4) if t <= cpus for e in (few, many)] + [Shape(1, 1, most)]
     counts = {2**k for k in range(1, 16)} | {cpus} | ({3} if cpus < 8 else set())
     beside = [Shape(n, 1, many) for n in sorted(counts) if 1 < n <= cpus]

@@ -43,8 +43,6 @@ from .options import WorkersOptions, check_options
 from .plan import Known, choose, find_frontier, make_plan
 from .recommendation import (
     candidates,
-    environments_emulated,
-    environments_measured,
     recommend,
     to_measure,
     train_command,
@@ -152,14 +150,14 @@ def measure(
     """Fleets, updates, and the emulator's own rate."""
     task = session.task
     with Steps(console, len(shapes) + 2) as steps:
-        steps.begin(f"the emulator alone, {environments_emulated(task)} environments")
-        emulator = measure_emulator(task, environments_emulated(task), options.seconds)
+        steps.begin(f"the emulator alone, {task.cost.alone} environments")
+        emulator = measure_emulator(task, task.cost.alone, options.seconds)
         fleets = []
         for shape in shapes:
             steps.begin(str(shape))
             fleets.append(kept.fleets.get(shape) or kept.keep(measure_fleet(config, task, session, shape, options.seconds)))
         steps.begin("the learner")
-        fragments = sample_fragments(config, task, session, environments_measured(task), 2)
+        fragments = sample_fragments(config, task, session, task.cost.many, 2)
         several = config.update.mini_batch is None
         learning = [measure_learner(config, session, fragments[:count], 8 if several else None) for count in (1, 2)]
         if several:

@@ -2,7 +2,7 @@
 """What the MinAtar games share: the random streams they draw from, what a game must do, and small help with arrays. No rules.
 
 The games are by Kenny Young and Tian Tian (MinAtar, arXiv:1903.03176), vectorized here; this file is under the GPL-3.0, see
-`rlscale.envs.minatar.env`.
+`rlscale.envs.minatar`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-only
-"""`MinAtarEnv`: the five MinAtar games, N environments at a time in NumPy, as a `TaskEnv`; and what each game looks like.
+"""`MinAtarEnv`, N environments of a MinAtar game, and `GAMES`, the rules by the names of the games.
 
-Here live sticky actions, resets on the step after an end, and saving; the rules are in `rlscale.envs.minatar.games` and
-`seaquest`, what they share in `base`. Nothing here uses the original package; a test plays both side
-by side, step for step.
+Here live sticky actions, resets on the step after an end, and saving. Nothing here uses the original package; a test plays both
+side by side, step for step.
 
-The games are by Kenny Young and Tian Tian (MinAtar, arXiv:1903.03176), vectorized here. Following the original this closely
-makes a derived work: this file and the three named above, and they alone, are under the GPL-3.0; the rest of rlscale is under
-MIT.
+The games are by Kenny Young and Tian Tian (MinAtar, arXiv:1903.03176), vectorized here; this file is under the GPL-3.0, see
+`rlscale.envs.minatar`.
 """
 
 from __future__ import annotations
@@ -16,37 +14,33 @@ from typing import Any
 
 import numpy as np
 
-from ..interface import Step
+from ..interface import Step, TaskEnv
+from ..task import Task
+from .asterix import Asterix
 from .base import Game, Streams
-from .games import Asterix, Breakout, Freeway, SpaceInvaders
+from .breakout import Breakout
+from .freeway import Freeway
 from .seaquest import Seaquest
+from .space_invaders import SpaceInvaders
 
-__all__ = ["GAMES", "MinAtarEnv", "actions", "channels"]
+__all__ = ["GAMES", "MinAtarEnv"]
 
-_CLASSES: dict[str, type[Game]] = {
+GAMES: dict[str, type[Game]] = {
     "asterix": Asterix,
     "breakout": Breakout,
     "freeway": Freeway,
     "seaquest": Seaquest,
     "space_invaders": SpaceInvaders,
 }
-
-GAMES = tuple(_CLASSES)
-
 _STICKY = 0.1  # probability that the last action is repeated in place of the chosen one
 
 
-def channels(game: str) -> int:
-    """C of the game's (C, 10, 10) observations."""
-    return _CLASSES[game].channels
+def make_env(task: Task, num_envs: int, *, threads: int, cut_on_life_loss: bool) -> TaskEnv:
+    """N environments of the task's game, all stepped in the caller's thread."""
+    return MinAtarEnv(task.id.removeprefix("minatar/"), num_envs)
 
 
-def actions(game: str) -> int:
-    """Number of actions that do something in the game; action 0 is to do nothing."""
-    return _CLASSES[game].actions
-
-
-class MinAtarEnv:
+class MinAtarEnv(TaskEnv):
     """N environments of one game as MinAtar makes them by default: actions stick with probability 0.1, difficulty ramps.
 
     Each environment draws from a stream of its own, so its course depends on its seed and its actions, not on N.
@@ -55,7 +49,7 @@ class MinAtarEnv:
     def __init__(self, game: str, num_envs: int) -> None:
         self.num_envs = num_envs
         self._streams = Streams(num_envs)
-        self._game = _CLASSES[game](num_envs, self._streams)
+        self._game = GAMES[game](num_envs, self._streams)
         self._last_action = np.zeros(num_envs, dtype=np.int64)
         self._ended = np.zeros(num_envs, dtype=bool)
 
@@ -68,7 +62,7 @@ class MinAtarEnv:
         return self._game.observation()
 
     def step(self, actions: np.ndarray) -> Step:
-        """Take `actions`, (N,) int64, each below `actions(game)`; environments that ended in the last step reset instead."""
+        """Take `actions`, (N,) int64, each below the game's number of actions; environments that ended before reset instead."""
         reset = self._ended
         live = ~reset
         restarting = np.flatnonzero(reset)
@@ -103,6 +97,3 @@ class MinAtarEnv:
         self._game.set_state(state["game"])
         self._streams.state = state["streams"].copy()
         self._last_action, self._ended = state["last_action"].copy(), state["ended"].copy()
-
-    def close(self) -> None:
-        """Nothing is held."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-only
-"""Rules of MinAtar's Seaquest, N environments at a time; the other four games are in `rlscale.envs.minatar.games`.
+"""Rules of MinAtar's Seaquest, N environments at a time.
 
 The game is by Kenny Young and Tian Tian (MinAtar, arXiv:1903.03176), vectorized here; this file is under the GPL-3.0, see
-`rlscale.envs.minatar.env`.
+`rlscale.envs.minatar`.
 
 A cell is one number, 16 y + x + 1: a step sideways is ±1, two things meet where the numbers are equal, and a last digit of 0 or
 11 (base 16) is off the board. 0 is no cell of the board.

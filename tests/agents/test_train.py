@@ -23,7 +23,7 @@ def small(task_id="classic/cartpole", *, observations=3000, recording=None, **up
     task = find_task(task_id)
     config = default_config(task)
     rollout = replace(config.rollout, environments=8, rollout_length=16)
-    network = "small_cnn" if task.kind == "atari" else "mlp"
+    network = "small_cnn" if task.network == "nature_cnn" else "mlp"
     return replace(
         config,
         budget=Budget(observations=observations),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rlscale.envs.minatar.base import Streams
-from rlscale.envs.minatar.env import GAMES, MinAtarEnv, actions, channels
+from rlscale.envs.minatar.env import GAMES, MinAtarEnv
 
 WORD = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -116,10 +116,10 @@ def same(first, second):
 
 
 def test_the_tables_are_the_originals():
-    assert GAMES == ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
+    assert tuple(GAMES) == ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
     for game in GAMES:
         original = minatar.Environment(game)
-        assert (channels(game), actions(game)) == (original.state_shape()[2], len(original.minimal_action_set()))
+        assert (GAMES[game].channels, GAMES[game].actions) == (original.state_shape()[2], len(original.minimal_action_set()))
 
 
 @pytest.mark.parametrize("game", GAMES)
@@ -405,7 +405,7 @@ def test_seaquest_from_any_arrangement():
 @pytest.mark.parametrize("game", GAMES)
 def test_a_seed_is_a_course_in_any_company(game):
     rng = np.random.default_rng(7)
-    plan = rng.integers(0, actions(game), (300, 5))
+    plan = rng.integers(0, GAMES[game].actions, (300, 5))
     seeds = [3, 14, 15, 92, 2**31 - 1]
     together = play(game, seeds, 300, plan)
     assert same(together, play(game, seeds, 300, plan))
@@ -420,7 +420,7 @@ def test_a_seed_is_a_course_in_any_company(game):
 def test_resetting_starts_anew(game):
     """Whatever was played before, the last action included."""
     rng = np.random.default_rng(8)
-    plan = rng.integers(0, actions(game), (200, 4))
+    plan = rng.integers(0, GAMES[game].actions, (200, 4))
     env = MinAtarEnv(game, 4)
     runs = []
     for _ in range(2):
@@ -434,7 +434,7 @@ def test_resetting_starts_anew(game):
 @pytest.mark.parametrize("game", GAMES)
 def test_a_saved_game_goes_on_exactly(game):
     rng = np.random.default_rng(9)
-    plan = rng.integers(0, actions(game), (900, 6))
+    plan = rng.integers(0, GAMES[game].actions, (900, 6))
     env = MinAtarEnv(game, 6)
     env.reset(np.arange(6))
     for row in plan[:500]:
@@ -459,15 +459,15 @@ def test_ends_reset_on_the_next_step(game):
     other.reset(np.arange(8))
     ended, ends, kept = np.zeros(8, dtype=bool), 0, []
     for _ in range(2600 if game == "freeway" else 400):
-        chosen = rng.integers(0, actions(game), 8)
+        chosen = rng.integers(0, GAMES[game].actions, 8)
         step = env.step(chosen)
-        twin = other.step(np.where(ended, (chosen + 1) % actions(game), chosen))
+        twin = other.step(np.where(ended, (chosen + 1) % GAMES[game].actions, chosen))
         assert same([tuple(step)], [tuple(twin)])
         assert np.array_equal(step.reset, ended)
         assert not step.reward[ended].any()
         assert not step.terminated[ended].any()
         assert (step.reward.dtype, step.terminated.dtype, step.truncated.dtype) == (np.float32, bool, bool)
-        assert (step.observation.dtype, step.observation.shape) == (np.uint8, (8, channels(game), 10, 10))
+        assert (step.observation.dtype, step.observation.shape) == (np.uint8, (8, GAMES[game].channels, 10, 10))
         ended = step.terminated
         ends += int(ended.sum())
         kept = [*kept[-3:], (step.observation, step.observation.copy())]

@@ -7,7 +7,7 @@ from rlscale.envs import find_task
 
 def settings_for(task_id, environments=4, length=16, **changes):
     task = find_task(task_id)
-    network = "small_cnn" if task.kind == "atari" else "mlp"
+    network = "small_cnn" if task.network == "nature_cnn" else "mlp"
     values = dict(bfloat16=False, threads=1, cut_on_life_loss=True, random_first_steps=0, seed=11, generation=0)
     return WorkerSettings(task, environments, length, network, **{**values, **changes})
 

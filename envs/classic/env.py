@@ -1,0 +1,66 @@
+"""The classic control tasks, and `ClassicEnv`, which makes and saves their environments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..interface import TaskEnv
+from ..task import SweepDefaults, Task, TaskListing, TrainingDefaults
+from ..vector import VectorTaskEnv
+
+__all__ = ["ClassicEnv", "find_task", "list_tasks"]
+
+_TASKS: dict[str, dict[str, Any]] = {
+    "cartpole": dict(frame_shape=(4,), actions=2, discount=0.98, goals=(100.0, 200.0, 400.0)),
+    "acrobot": dict(frame_shape=(6,), actions=3, goals=(-200.0, -100.0)),
+}
+
+
+def list_tasks() -> list[TaskListing]:
+    """Both tasks."""
+    return [TaskListing(f"classic/{name}", "Gymnasium classic control, vectorized natively") for name in _TASKS]
+
+
+def find_task(name: str) -> Task | None:
+    """The task of that name; None where there is none."""
+    if name not in _TASKS:
+        return None
+    return Task(
+        id=f"classic/{name}",
+        frame_dtype="float32",
+        preprocessing="none",
+        make_env=make_env,
+        training=TrainingDefaults(environments=32),
+        sweep=SweepDefaults(learning_rate=3e-3, rate_batch=512.0, observations=4_000_000),
+        **_TASKS[name],
+    )
+
+
+def make_env(task: Task, num_envs: int, *, threads: int, cut_on_life_loss: bool) -> TaskEnv:
+    """N environments, all stepped in one NumPy call."""
+    from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+
+    from .acrobot import AcrobotVectorEnv
+
+    makers = {"classic/cartpole": CartPoleVectorEnv, "classic/acrobot": AcrobotVectorEnv}
+    return ClassicEnv(task, makers[task.id](num_envs), one_seed=True)
+
+
+class ClassicEnv(VectorTaskEnv):
+    """Environments whose whole state is a few arrays and one generator, so that a run can go on exactly."""
+
+    def get_state(self) -> dict[str, Any]:
+        env = self._env
+        return {
+            "state": env.state.copy(),
+            "steps": env.steps.copy(),
+            "ended": env.prev_done.copy(),
+            "generator": env.np_random.bit_generator.state,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        env = self._env
+        env.reset(seed=0)
+        env.state, env.steps, env.prev_done = state["state"].copy(), state["steps"].copy(), state["ended"].copy()
+        env.np_random.bit_generator.state = state["generator"]
+        self._ended = state["ended"].copy()

@@ -1,0 +1,63 @@
+"""A user's own vector environment, `<module>:<callable>`; docs/tasks.md says how to write one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+from rlscale.errors import UsageError
+
+from .interface import TaskEnv
+from .task import Task, TaskListing
+from .vector import VectorTaskEnv, task_of_spaces
+
+__all__ = ["find_task", "list_tasks"]
+
+
+def list_tasks() -> list[TaskListing]:
+    """The form of their names."""
+    return [TaskListing("<module>:<callable>", "your own: callable(num_envs) returns a gymnasium.vector.VectorEnv")]
+
+
+def find_task(name: str) -> Task:
+    """The task of that callable, for example `games:make`; imports its module and makes one environment to read its spaces.
+
+    Raises:
+        UsageError: the module, the callable or what it returns cannot be used.
+    """
+    module_name, _, attribute = name.partition(":")
+    here = os.getcwd()
+    if here not in sys.path:  # the console script does not put the current folder on the path, and users expect it
+        sys.path.append(here)
+    try:
+        make = getattr(import_module(module_name), attribute)
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            "TASK", f"cannot import {error.name!r}", "Run from the folder that holds the module, or install it"
+        ) from error
+    except AttributeError as error:
+        raise UsageError("TASK", f"module {module_name!r} has no {attribute!r}", "Write module:callable") from error
+    except Exception as error:
+        raise UsageError("TASK", f"importing {module_name!r} failed: {error}", "Mend the module") from error
+    try:
+        env = make(1)
+    except Exception as error:
+        raise UsageError("TASK", f"{name}(1) failed: {type(error).__name__}: {error}", "Mend the callable") from error
+    from gymnasium.vector import AutoresetMode, VectorEnv
+
+    if not isinstance(env, VectorEnv):
+        raise UsageError("TASK", f"{name} returned {type(env).__name__}", "Return a gymnasium.vector.VectorEnv")
+    if env.metadata.get("autoreset_mode") != AutoresetMode.NEXT_STEP:
+        raise UsageError(
+            "TASK", f"{name} does not reset on the next step", "Set metadata['autoreset_mode'] = AutoresetMode.NEXT_STEP"
+        )
+    task = task_of_spaces(name, env.single_observation_space, env.single_action_space, make_env=make_env, user_make=make)
+    env.close()
+    return task
+
+
+def make_env(task: Task, num_envs: int, *, threads: int, cut_on_life_loss: bool) -> TaskEnv:
+    """What the user's callable makes of N environments."""
+    assert task.user_make is not None
+    return VectorTaskEnv(task, task.user_make(num_envs), one_seed=True)

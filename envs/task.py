@@ -1,0 +1,162 @@
+"""`Task`: what is learned, how its environments are made, and the defaults that a family of tasks brings with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from .interface import TaskEnv
+
+__all__ = [
+    "SMALLEST_IMAGE",
+    "EnvCost",
+    "EnvMaker",
+    "Network",
+    "SweepDefaults",
+    "Task",
+    "TaskListing",
+    "TrainingDefaults",
+    "make_env",
+]
+
+Network = Literal["nature_cnn", "small_cnn", "minatar_cnn", "mlp"]
+SMALLEST_IMAGE = 36  # pixels of a side; on a smaller image the Nature network's third convolution has no input left
+
+
+@dataclass(frozen=True)
+class TrainingDefaults:
+    """What `rlscale train` uses for PPO where the user says nothing; every default here is that of a small task.
+
+    Attributes:
+        environments: number of environments.
+        rollout_length: steps of one fragment.
+        epochs: passes over each iteration batch.
+        learning_rate: of Adam.
+        entropy_coef: weight of the entropy bonus.
+        gae_lambda: λ of generalized advantage estimation.
+    """
+
+    environments: int = 16
+    rollout_length: int = 32
+    epochs: int = 8
+    learning_rate: float = 1e-3
+    entropy_coef: float = 0.0
+    gae_lambda: float = 0.9
+
+
+@dataclass(frozen=True)
+class SweepDefaults:
+    """What `rlscale sweep` uses where the user says nothing.
+
+    Attributes:
+        learning_rate: ε* of the centre ε*/(1 + B*/B)^α of each batch size's grid of learning rates.
+        rate_batch: B* of that centre, in observations.
+        observations: a run that has spent so many without reaching its goals is given up.
+        rollout_length: steps of each environment per batch.
+        episodes: of one evaluation of a frozen policy.
+        actors: most Ray actors that sample for each run; 0: the run samples itself.
+    """
+
+    learning_rate: float = 3e-3
+    rate_batch: float = 2048.0
+    observations: int = 10_000_000
+    rollout_length: int = 16
+    episodes: int = 128
+    actors: int = 0
+
+
+@dataclass(frozen=True)
+class EnvCost:
+    """What an environment costs, and so how many of them `rlscale workers` gives to one rollout worker.
+
+    The defaults are for environments that are cheap to make and to step.
+
+    Attributes:
+        few: environments of the smallest worker that is measured.
+        many: environments of a worker where the number of workers is varied.
+        most: environments of the largest worker that is considered.
+        alone: environments in the measurement of the simulator without a policy.
+        memory_bytes: private memory that one environment adds to its process; 0 where that is negligible.
+    """
+
+    few: int = 16
+    many: int = 256
+    most: int = 512
+    alone: int = 256
+    memory_bytes: int = 0
+
+
+class EnvMaker(Protocol):
+    """A function of a family that makes environments of a task; see `make_env` for its arguments."""
+
+    def __call__(self, task: Task, num_envs: int, *, threads: int, cut_on_life_loss: bool) -> TaskEnv: ...
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task, with everything that is special about its family. No other code needs to ask which family it belongs to.
+
+    Attributes:
+        id: its name, for example `atari/pong`; `find_task(task.id)` gives the same task again.
+        frame_shape: shape of one stored observation frame: (height, width), which are stacked, (channels, height, width), or
+            (features,).
+        frame_dtype: NumPy's name of the frame's type, `uint8` or `float32`.
+        actions: number of discrete actions.
+        preprocessing: what happens between the simulator and the frame, for people.
+        make_env: makes environments of the task; a function of a module, so that the task can be pickled.
+        frame_stack: frames that make one observation; the oldest comes first.
+        frame_skip: simulator frames per observation.
+        discount: default γ.
+        network: default network.
+        clip_reward: learn from the reward's sign (the raw reward is still recorded).
+        goals: raw returns worth reaching, ascending; empty when none are known.
+        training: defaults of `rlscale train`.
+        sweep: defaults of `rlscale sweep`.
+        cost: what an environment costs.
+        user_make: for a user's own task only: their callable, which takes the number of environments and returns a
+            `gymnasium.vector.VectorEnv`.
+    """
+
+    id: str
+    frame_shape: tuple[int, ...]
+    frame_dtype: Literal["uint8", "float32"]
+    actions: int
+    preprocessing: str
+    make_env: EnvMaker
+    frame_stack: int = 1
+    frame_skip: int = 1
+    discount: float = 0.99
+    network: Network = "mlp"
+    clip_reward: bool = False
+    goals: tuple[float, ...] = ()
+    training: TrainingDefaults = TrainingDefaults()
+    sweep: SweepDefaults = SweepDefaults()
+    cost: EnvCost = EnvCost()
+    user_make: Callable[[int], Any] | None = None
+
+    @property
+    def observation_shape(self) -> tuple[int, ...]:
+        """(stack or channels, height, width) of an image task, (features,) of any other."""
+        return (self.frame_stack, *self.frame_shape) if len(self.frame_shape) == 2 else self.frame_shape
+
+
+@dataclass(frozen=True)
+class TaskListing:
+    """One line of `rlscale tasks`: a task's name, or a form that many names have, such as `gym/<id>`, and what it is."""
+
+    id: str
+    note: str
+
+
+def make_env(task: Task, num_envs: int, *, threads: int = 1, cut_on_life_loss: bool = True) -> TaskEnv:
+    """Environments of a task, stepped together.
+
+    Args:
+        task: from `find_task`.
+        num_envs: N, at least 1.
+        threads: threads that step the environments, where a family has threads of its own (Atari and EnvPool); the caller's
+            thread steps all others.
+        cut_on_life_loss: whether a lost life ends the return (`terminated`) while the game goes on, in Atari games with lives.
+    """
+    return task.make_env(task, num_envs, threads=threads, cut_on_life_loss=cut_on_life_loss)
