@@ -1,4 +1,4 @@
-"""Generalized advantage estimation. Pure functions; no network, no environment."""
+"""Generalized advantage estimation, as a pure function of arrays."""
 
 from __future__ import annotations
 
@@ -21,22 +21,25 @@ def generalized_advantages(
 
     δ_t = r_t + γ V(s_{t+1}) (1 - terminated_t) - V(s_t);  A_t = δ_t + γ λ (1 - ended_t) A_{t+1}
 
-    A terminated step has no future. A truncated one has: its next observation is the true last one (environments reset
-    on the step after), so V(s_{t+1}) stands in for it, and only the sum over later steps stops. The last step of the
-    fragment is continued by `bootstrap_value`. The step that follows a true end is a reset without experience: its own
+    A terminated step has no future value. A truncated step has one: its next observation is the episode's true last one
+    (environments reset on the step after), so V(s_{t+1}) estimates it, and only the sum over later steps stops. For the last
+    step of the fragment `bootstrap_value` is the next value. The step after a true end only resets the environment: its own
     advantage is meaningless and must be masked, but no other step's advantage depends on it.
 
     Args:
-        reward: (T, N), as learned from (clipped where the task clips).
+        reward: (T, N), clipped where the task clips.
         value: (T, N), V(s_t) by the behaviour policy's network.
         bootstrap_value: (N,), V(s_T).
-        terminated: (T, N) bool.
-        truncated: (T, N) bool.
+        terminated: (T, N) bool, the return ends with this step.
+        truncated: (T, N) bool, the episode was cut short at this step.
         discount: γ.
         gae_lambda: λ.
 
     Returns:
         (advantage, value_target), both (T, N) float32; value_target = advantage + value.
+
+    Raises:
+        ValueError: the shapes differ.
     """
     steps, envs = reward.shape
     if not value.shape == terminated.shape == truncated.shape == reward.shape or bootstrap_value.shape != (envs,):

@@ -1,7 +1,4 @@
-"""`IterationBatch`: the fragments of one iteration laid side by side, as a learner reads them.
-
-What fragments are is in `rlscale.agents.rollout.fragments`, what is learned from a batch in `rlscale.agents.learning.learner`.
-"""
+"""`IterationBatch`: the fragments of one iteration side by side, with their advantages, as a learner reads them."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from .advantages import generalized_advantages
 __all__ = ["FragmentSlot", "IterationBatch", "Moments", "Sum", "arrange_slots"]
 
 Sum = Callable[[torch.Tensor], None]
-"""Adds a tensor over all learners, in place; with one learner it does nothing."""
+"""Sums a tensor over all learners, in place; with one learner it does nothing."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +25,9 @@ class FragmentSlot:
     """Where a fragment lies in its iteration batch.
 
     Attributes:
-        round: how many fragments of the same environments come before it.
-        columns: of its environments.
-        environment: number of the first of them in the whole fleet.
+        round: how many fragments of the same environments come before it in the batch.
+        columns: the columns of its environments.
+        environment: number of its first environment in the whole fleet.
     """
 
     round: int
@@ -39,41 +36,54 @@ class FragmentSlot:
 
 
 def arrange_slots(groups: Sequence[int], environments: int) -> list[FragmentSlot]:
-    """Places of an iteration's fragments, given the group that made each, in the order in which they were taken.
+    """The slot of each fragment of an iteration, in the order in which the fragments are taken.
 
     Column c of the batch is one environment; its later rounds continue the column downwards.
 
     Args:
-        groups: of each fragment; every group equally often.
-        environments: of each fragment.
+        groups: the group of environments that made each fragment; every group occurs equally often.
+        environments: number of environments of each fragment.
+
+    Raises:
+        ValueError: a group occurs more often than another.
     """
     columns: dict[int, int] = {}
     rounds: dict[int, int] = {}
-    places = []
+    slots = []
     for group in groups:
         columns.setdefault(group, len(columns) * environments)
         rounds[group] = rounds.get(group, -1) + 1
-        places.append(FragmentSlot(rounds[group], range(columns[group], columns[group] + environments), group * environments))
+        slots.append(FragmentSlot(rounds[group], range(columns[group], columns[group] + environments), group * environments))
     if len(set(rounds.values())) > 1:
         raise ValueError("every group must give equally many fragments to a batch")
-    return places
+    return slots
 
 
 class IterationBatch:
-    """Columns `columns` of an iteration batch: environment c in column c, its rounds of T steps below each other.
+    """Some columns of an iteration batch: environment c in column c, its rounds of T steps below each other.
 
-    Frames stay in their fragments; the small arrays are joined. Flat position of step t of environment c:
-    t · (number of columns held) + c - columns.start.
+    Frames stay in their fragments; the small arrays are joined. The flat position of step t of environment c is
+    t · (number of columns read) + c - columns.start.
 
     Args:
-        placed: the fragments that hold any of the columns, each with its place.
-        columns: those to be read; other environments of the fragments are passed over.
-        task: the task.
+        placed: the fragments that hold any of the columns, each with its slot.
+        columns: the columns to read; other environments of the fragments are left out.
+        task: the run's task.
         update: discount, lambda and how advantages are scaled.
         scale_square: running mean square of the advantages so far, None at the start.
         device: where the learner works.
-        add: see `Sum`; the scale of the advantages is that of all learners' columns.
-        early: scale by `scale_square` as it stands, since only a part of the batch is here yet.
+        add: see `Sum`; advantages are scaled over all learners' columns.
+        early: scale by `scale_square` as it is, because only a part of the batch is here yet.
+
+    Attributes:
+        steps, environments: rows and columns.
+        action, log_prob, advantage, target, valid: (steps · environments,) on the device, by flat position.
+        valid_cpu: the same mask as an array.
+        moments: of the columns; unless `early`, of all learners' columns.
+        scale_square: the running mean square with this batch; unless `early`.
+
+    Raises:
+        ValueError: the fragments do not fill the columns, or differ in length.
     """
 
     def __init__(
@@ -92,8 +102,8 @@ class IterationBatch:
         self.fragment_steps = fragments[0].steps
         if any(f.steps != self.fragment_steps for f in fragments):
             raise ValueError("fragments of one batch must have the same number of steps")
-        first_round = min(place.round for place, _ in placed)
-        rounds = max(place.round for place, _ in placed) - first_round + 1
+        first_round = min(slot.round for slot, _ in placed)
+        rounds = max(slot.round for slot, _ in placed) - first_round + 1
         self.steps, self.environments = rounds * self.fragment_steps, len(columns)
         frames_on = device if _has_room(device, sum(f.frames.nbytes for f in fragments)) else torch.device("cpu")
         self.parts = [FragmentTensors(f, task.frame_stack, frames_on) for f in fragments]
@@ -105,15 +115,15 @@ class IterationBatch:
         action = np.zeros(shape, dtype=np.int64)
         log_prob, advantage, target, value = (np.zeros(shape, dtype=np.float32) for _ in range(4))
         valid = np.zeros(shape, dtype=bool)
-        for number, (place, f) in enumerate(placed):
-            a, b = max(place.columns.start, columns.start), min(place.columns.stop, columns.stop)
+        for number, (slot, f) in enumerate(placed):
+            a, b = max(slot.columns.start, columns.start), min(slot.columns.stop, columns.stop)
             if b <= a:
                 raise ValueError("a fragment holds none of the columns")
-            inside = slice(a - place.columns.start, b - place.columns.start)
+            inside = slice(a - slot.columns.start, b - slot.columns.start)
             here = slice(a - columns.start, b - columns.start)
-            self._owner[place.round - first_round, here] = number
+            self._owner[slot.round - first_round, here] = number
             self._column[here] = np.arange(inside.start, inside.stop)
-            start = (place.round - first_round) * self.fragment_steps
+            start = (slot.round - first_round) * self.fragment_steps
             at = slice(start, start + self.fragment_steps), here
             of_fragment = slice(None), inside
             advantage[at], target[at] = generalized_advantages(
@@ -131,7 +141,7 @@ class IterationBatch:
             raise ValueError("the fragments do not fill the columns")
         self.moments = Moments(advantage[valid], target[valid], value[valid], device)
         if not early:
-            self.moments.sum(add)
+            add(self.moments.sums)
         self.scale_square = scale_square
         if update.advantage_scale == "batch":
             advantage = ((advantage - self.moments.mean) / (self.moments.deviation + 1e-8)).astype(np.float32)
@@ -147,7 +157,7 @@ class IterationBatch:
         self.action, self.log_prob = flat(action), flat(log_prob)
         self.advantage, self.target, self.valid = flat(advantage), flat(target), flat(valid)
         self.valid_cpu = valid.reshape(-1)
-        self.proximal: torch.Tensor | None = None  # log-probability under the policy the update starts from, if that matters
+        self.proximal: torch.Tensor | None = None  # log-probability under the policy that the update starts from
 
     def observation(self, index: np.ndarray, device: torch.device) -> torch.Tensor:
         """Observations at flat positions `index`, (n,) int64, on the device; the order is kept."""
@@ -159,12 +169,9 @@ class IterationBatch:
         owners = np.unique(owner)
         if len(owners) == 1:
             return self.parts[owners[0]].observations(*self._on(device, step, column))
-        pieces = []
         order = np.argsort(owner, kind="stable")
-        for part in owners:
-            mine = owner == part
-            pieces.append(self.parts[part].observations(*self._on(device, step[mine], column[mine])))
-        joined = torch.cat(pieces)
+        shares = [(self.parts[part], owner == part) for part in owners]
+        joined = torch.cat([part.observations(*self._on(device, step[mine], column[mine])) for part, mine in shares])
         if (order[1:] > order[:-1]).all():
             return joined
         return joined[torch.from_numpy(np.argsort(order)).to(device)]
@@ -187,51 +194,46 @@ class Moments:
 
     Args:
         advantage, target, value: (n,) float32 of the valid observations.
-        device: where the learner works, and sums over learners are taken.
+        device: where the learner works, and where learners add up their sums.
+
+    Attributes:
+        sums: (7,) float64: count, and the sum and the sum of squares of advantage, target and target - value.
     """
 
     def __init__(self, advantage: np.ndarray, target: np.ndarray, value: np.ndarray, device: torch.device) -> None:
         a, t, error = (x.astype(np.float64) for x in (advantage, target, target - value))
         sums = [len(a), a.sum(), a @ a, t.sum(), t @ t, error.sum(), error @ error]
-        self._sums = torch.tensor(sums, dtype=torch.float64, device=device)
-
-    def sum(self, add: Sum) -> None:
-        """Take in the other learners' observations."""
-        add(self._sums)
-
-    def __iadd__(self, other: Moments) -> Moments:
-        self._sums += other._sums
-        return self
+        self.sums = torch.tensor(sums, dtype=torch.float64, device=device)
 
     @property
     def count(self) -> int:
-        """Valid observations."""
-        return int(self._sums[0])
+        """Number of valid observations."""
+        return int(self.sums[0])
 
     @property
     def mean(self) -> float:
-        """Of the advantages."""
-        return float(self._sums[1]) / max(self.count, 1)
+        """Mean of the advantages."""
+        return float(self.sums[1]) / max(self.count, 1)
 
     @property
     def deviation(self) -> float:
         """Standard deviation of the advantages."""
-        return _variance(self.count, self._sums[1], self._sums[2]) ** 0.5
+        return _variance(self.count, self.sums[1], self.sums[2]) ** 0.5
 
     @property
     def explained_variance(self) -> float:
         """1 - Var(target - value) / Var(target)."""
-        error = _variance(self.count, self._sums[5], self._sums[6])
-        return 1.0 - error / max(_variance(self.count, self._sums[3], self._sums[4]), 1e-12)
+        error = _variance(self.count, self.sums[5], self.sums[6])
+        return 1.0 - error / max(_variance(self.count, self.sums[3], self.sums[4]), 1e-12)
 
     def running_square(self, previous: float | None, decay: float = 0.99) -> float:
-        """Running mean square of the advantages, for a scale that does not change the algorithm with the batch size."""
-        square = float(self._sums[2]) / max(self.count, 1)
+        """Running mean square of the advantages: a scale that, unlike the batch's own, does not depend on the batch size."""
+        square = float(self.sums[2]) / max(self.count, 1)
         return square if previous is None else decay * previous + (1 - decay) * square
 
 
 def _has_room(device: torch.device, frames: int) -> bool:
-    """Whether so many bytes of frames may stay on the device; else they stay in the object store, and chunks travel."""
+    """Whether that many bytes of frames fit on the device; else they stay in the object store, and chunks travel."""
     return device.type == "cpu" or frames < torch.cuda.mem_get_info(device)[0] // 2
 
 

@@ -1,8 +1,7 @@
-"""`BlockGradients`: forward and backward passes over a batch, whose gradients go into rows of matrices, a row for each block.
+"""`BlockGradients`: writes the gradient of each block of observations into its row of a matrix.
 
-Which observations are a block, and what becomes of the rows, is in `learner`; the losses are in `losses`. Several
-blocks share a pass: then autograd goes from layer to layer, and each layer gives every block's gradient of its own parameters
-(`rlscale.agents.networks.layers`).
+Small blocks share a pass through the network. Then autograd only goes from layer to layer, and each layer computes every
+block's gradient of its own parameters (`rlscale.agents.networks.layers`).
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -31,13 +30,13 @@ FIGURES = ("policy_loss", "value_loss", "entropy", "joint_loss", "approx_kl", "c
 
 @dataclass(frozen=True)
 class BlockPart:
-    """Observations of one block.
+    """Observations of one block, or of a part of it.
 
     Attributes:
-        row: of the matrices.
-        positions: flat ones in the batch, (n,) int64.
-        divisor: valid observations of the whole block.
-        first: the row holds nothing yet.
+        row: the block's row in the matrices.
+        positions: flat positions in the batch, (n,) int64.
+        divisor: number of valid observations in the whole block.
+        first: the row holds nothing yet, so it is overwritten instead of added to.
     """
 
     row: int
@@ -47,24 +46,26 @@ class BlockPart:
 
 
 class BlockGradients:
-    """Gradients of a network's losses over blocks of observations, in passes of a chunk, which bounds the memory they take.
+    """Gradients of a network's losses over blocks of observations, a chunk at a time, which bounds the memory they take.
 
     Args:
-        network: whose parameters, in order, a row holds the gradient of.
-        config: of the run.
-        task: its task.
+        network: a row of gradients has the order of its parameters.
+        config: the run's settings.
+        task: the run's task.
         device: where the network is.
         bfloat16: autocast the network to bfloat16; gradients stay float32.
 
     Attributes:
-        lagged: the policy that an update starts from is another than the one that acted; see `ppo_losses`.
+        lagged: the policy that an update starts from is not the one that acted; see `ppo_losses`.
     """
 
     def __init__(self, network: PolicyValueNet, config: TrainConfig, task: Task, device: torch.device, bfloat16: bool) -> None:
         self._network, self._device, self._bfloat16 = network, device, bfloat16
         self._parameters = list(network.parameters())
         layers = [layer for layer in network.modules() if isinstance(layer, Layer)]
-        self._slices, self._last_layer = _parameter_slices(layers), _parameter_slices([network.policy_head])[network.policy_head]
+        starts = accumulate((layer.weight.numel() + len(layer.weight) for layer in layers), initial=0)
+        self._slices = {layer: ParameterSlice(layer, start) for layer, start in zip(layers, starts, strict=False)}
+        self._last_layer = ParameterSlice(network.policy_head, 0)
         assert [id(p) for layer in layers for p in layer.parameters()] == [id(p) for p in self._parameters]
         self._update = config.update
         self.lagged = config.rollout.lag > 0
@@ -76,16 +77,16 @@ class BlockGradients:
         """Add the gradient of every head's loss over each part, divided by its divisor, to its row of the head's matrix.
 
         Args:
-            batch: what is learned from.
-            parts: of blocks; as many as fit into a chunk share a pass through the network.
-            matrices: one for each head that is wanted, `joint` among them and last, or heads alone; (K, P) float32,
-                `policy_last_layer` (K, the last layer's parameters).
+            batch: holds the observations.
+            parts: as many as fit into a chunk share a pass through the network.
+            matrices: one for each wanted head, (K, P) float32, or (K, the last layer's parameters) for `policy_last_layer`.
+                `joint`, if it is among them, comes last; `policy_last_layer` needs it.
 
         Returns:
-            (6,) sums of the losses and figures over the valid positions, in the order of `FIGURES`.
+            (6,) sums of the losses and diagnostics over the valid positions, in the order of `FIGURES`.
         """
         sums = torch.zeros(len(FIGURES), device=self._device)
-        # Autocast forgets weights that it converted when the outermost context ends: here after all passes.
+        # Autocast keeps converted weights until the outermost context ends: here until after all passes.
         with torch.autocast(self._device.type, enabled=False):
             for together in self._shared_passes(parts):
                 sums += self._pass(batch, together, matrices)
@@ -93,7 +94,7 @@ class BlockGradients:
 
     def _pass(self, batch: IterationBatch, parts: Sequence[BlockPart], matrices: Mapping[str, torch.Tensor]) -> torch.Tensor:
         u = self._update
-        # Autograd's own sum over the observations is 1 to 6% faster, and all that a block by itself needs.
+        # A single block needs no tape: autograd's own sum over the observations is 1 to 6% faster.
         tape: ForwardTape | None = [] if len(parts) > 1 else None
         index, output = self._forward(batch, np.concatenate([part.positions for part in parts]), tape)
         action, proximal = batch.action[index], None
@@ -101,7 +102,7 @@ class BlockGradients:
             # In the only step of an iteration the present policy is the one it starts from.
             proximal = log_probability(output.logits, action) if batch.proximal is None else batch.proximal[index]
         logits, entropy_logits = output.logits, None
-        if LAST_LAYER in matrices:  # two views of the same logits: what the losses' gradients are told apart by
+        if LAST_LAYER in matrices:  # two views of the same logits, so that the gradients of two losses arrive separately
             logits, entropy_logits = output.logits.view_as(output.logits), output.logits.view_as(output.logits)
         losses = ppo_losses(
             logits=logits,
@@ -124,13 +125,13 @@ class BlockGradients:
         heads = {head: ((getattr(losses, head),), (weight,)) for head in matrices if head != LAST_LAYER}
         runs = list(_runs(parts))
         if entropy_logits is not None:
-            # Losses depend on the parameters through the outputs alone. The joint loss's gradient there gives the network's,
-            # and its policy part, which came apart, the last layer's: nothing is differentiated twice.
-            apart = torch.autograd.grad(losses.joint, (logits, entropy_logits, output.value), weight, retain_graph=True)
-            policy, entropy, value = apart
+            # Losses depend on the parameters through the outputs alone. From the joint loss's gradient there follows the
+            # network's, and from its policy part, which arrives separately, the last layer's: nothing is differentiated twice.
+            outputs = logits, entropy_logits, output.value
+            policy, entropy, value = torch.autograd.grad(losses.joint, outputs, weight, retain_graph=True)
             for rows, mine, first in runs:
-                places = self._last_layer.views(matrices[LAST_LAYER][rows])
-                self._network.policy_head.add_gradients(output.features[mine], policy[mine], *places, first=first)
+                views = self._last_layer.views(matrices[LAST_LAYER][rows])
+                self._network.policy_head.add_gradients(output.features[mine], policy[mine], *views, first=first)
             heads["joint"] = (output.logits, output.value), (policy + entropy, value)
         *_, last = heads
         for head, (of, by) in heads.items():
@@ -147,7 +148,16 @@ class BlockGradients:
         *,
         keep: bool,
     ) -> None:
-        """Rows of a matrix from the gradients `by` at `of`; `keep` the graph for another head."""
+        """Write the gradient of each block into its row of one head's matrix.
+
+        Args:
+            matrix: of the head.
+            runs: the parts of this pass.
+            tape: the layers' calls; None if autograd is to sum over the observations.
+            of: where the chain rule starts: the losses, or outputs of the network.
+            by: the gradients there.
+            keep: keep the graph for another head.
+        """
         if tape is None:
             ((rows, _, first),) = runs
             grads = torch.autograd.grad(of, self._parameters, by, retain_graph=keep, materialize_grads=True)
@@ -169,7 +179,7 @@ class BlockGradients:
 
     @torch.no_grad()
     def look_ahead(self, batch: IterationBatch) -> None:
-        """Lay log-probabilities of the batch's actions under the policy that its update starts from into `batch.proximal`."""
+        """Fill `batch.proximal`: log-probabilities of its actions under the policy that the update starts from."""
         batch.proximal = torch.empty_like(batch.log_prob)
         for positions in self._chunks(np.arange(batch.steps * batch.environments)):
             index, output = self._forward(batch, positions)
@@ -178,7 +188,7 @@ class BlockGradients:
     def _forward(
         self, batch: IterationBatch, positions: np.ndarray, tape: ForwardTape | None = None
     ) -> tuple[torch.Tensor, PolicyOutput]:
-        """Positions on the device, and what the network says of them."""
+        """Positions on the device, and the network's output for them."""
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bfloat16):
             output = self._network(batch.observation(positions, self._device), tape)
         return torch.from_numpy(positions).to(self._device), output
@@ -187,7 +197,7 @@ class BlockGradients:
         return np.array_split(positions, -(-len(positions) // self._chunk))
 
     def _shared_passes(self, parts: Sequence[BlockPart]) -> Iterator[list[BlockPart]]:
-        """Parts that go through the network together: larger ones than a chunk in pieces, smaller ones as many as fit."""
+        """Parts that go through the network together: those larger than a chunk in pieces, smaller ones as many as fit."""
         together: list[BlockPart] = []
         room = self._chunk
         for part in parts:
@@ -202,7 +212,7 @@ class BlockGradients:
 
 
 class _Run(NamedTuple):
-    """Parts of one pass that are treated alike: neighbouring rows, and equally many observations for each."""
+    """Parts of one pass that share their calls: they have neighbouring rows and equally many observations."""
 
     rows: slice
     observations: slice
@@ -219,22 +229,12 @@ def _runs(parts: Sequence[BlockPart]) -> Iterator[_Run]:
 
 
 class ParameterSlice(NamedTuple):
-    """Where in a flat row of gradients a layer's weight and bias are."""
+    """Where a layer's gradients begin in a flat row: first its weight's, then its bias's."""
 
-    weight: slice
-    shape: torch.Size
-    bias: slice
+    layer: Layer
+    start: int
 
     def views(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Weights (K, …) and biases (K, …) of rows (K, P)."""
-        return torch.unflatten(rows[:, self.weight], 1, self.shape), rows[:, self.bias]
-
-
-def _parameter_slices(layers: Sequence[Layer]) -> dict[Layer, ParameterSlice]:
-    """Of each layer, in a row of all their parameters: its weight, then its bias."""
-    places, start = {}, 0
-    for layer in layers:
-        middle = start + layer.weight.numel()
-        places[layer] = ParameterSlice(slice(start, middle), layer.weight.shape, slice(middle, middle + len(layer.weight)))
-        start = middle + len(layer.weight)
-    return places
+        """The weight gradients (K, …) and bias gradients (K, …) in rows (K, P)."""
+        weight, middle = self.layer.weight, self.start + self.layer.weight.numel()
+        return torch.unflatten(rows[:, self.start : middle], 1, weight.shape), rows[:, middle : middle + len(weight)]

@@ -48,7 +48,7 @@ class _Stream:
     nominal: np.ndarray
     gradients: StepGradients
     started: np.ndarray
-    moments: Moments | None = None
+    moments: Moments
 
 
 class Learner:
@@ -87,7 +87,7 @@ class Learner:
         self._generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([config.seed, 0x1EA2])))
         # Of the batch that was begun:
         self._iteration = 0
-        self._blocks: BatchBlocks | None = None
+        self._blocks: BatchBlocks
         self._held: list[tuple[FragmentSlot, Fragment]] = []
         self._stream: _Stream | None = None
 
@@ -136,7 +136,6 @@ class Learner:
 
     def _read(self, placed: Sequence[tuple[FragmentSlot, Fragment]]) -> IterationBatch:
         """Advantages, targets and masks of this learner's columns, on its device."""
-        assert self._blocks is not None, "begin first"
         # Where transitions are shuffled every learner reads all columns: there is nothing to add.
         add: Sum = (lambda total: None) if self._config.shuffles_transitions else self._add
         batch = IterationBatch(
@@ -147,7 +146,6 @@ class Learner:
 
     def _learn_held(self, batch: IterationBatch, learning_rate: float) -> UpdateResult:
         """All epochs and mini-batches of one iteration."""
-        assert self._blocks is not None, "begin first"
         update = self._config.update
         if self._gradients.lagged and (update.epochs > 1 or update.mini_batch is not None):
             self._gradients.look_ahead(batch)
@@ -203,17 +201,17 @@ class Learner:
         heads = [head for head in HEADS if self._due(head)]
         heads += [LAST_LAYER, "joint"] if self._due("joint") else ["joint"]
         matrices = self._optimizer.make_room(heads, len(columns))
-        figures = torch.zeros(len(FIGURES), device=self._device)
+        figures, nothing = torch.zeros(len(FIGURES), device=self._device), np.zeros(0, dtype=np.float32)
         return _Stream(
             blocks=columns,
             nominal=np.array([len(block) * blocks.steps for block in columns], dtype=np.float64),
             gradients=StepGradients(names, np.zeros(len(columns)), matrices, figures),
             started=np.zeros(len(columns), dtype=bool),
+            moments=Moments(nothing, nothing, nothing, self._device),
         )
 
     def _learn_part(self, fragment: Fragment, slot: FragmentSlot, stream: _Stream) -> None:
         """Add the gradients of a fragment's observations to those of the blocks that they belong to."""
-        assert self._blocks is not None, "begin first"
         update, mine = self._config.update, self._blocks.columns
         if update.advantage_scale == "running" and self.scale_square is None:
             # For want of anything earlier the run's first fragment sets the scale, in every learner, whoever reads it.
@@ -224,10 +222,7 @@ class Learner:
         if not columns:
             return
         batch = IterationBatch([(slot, fragment)], columns, self._task, update, self.scale_square, self._device, early=True)
-        if stream.moments is None:
-            stream.moments = batch.moments
-        else:
-            stream.moments += batch.moments
+        stream.moments.sums += batch.moments.sums
         parts = []
         for row, block in enumerate(stream.blocks):
             here = block[(block >= columns.start) & (block < columns.stop)]
@@ -243,11 +238,10 @@ class Learner:
     def _finish_stream(self, stream: _Stream, learning_rate: float) -> UpdateResult:
         """The only optimizer step of a streamed batch."""
         gradients, moments = stream.gradients, stream.moments
-        assert moments is not None, "no fragment was accepted"
         for row in np.flatnonzero((gradients.sizes != stream.nominal) & (gradients.sizes > 0)):
             for matrix in gradients.matrices.values():
                 matrix[row] *= stream.nominal[row] / gradients.sizes[row]
-        moments.sum(self._add)
+        self._add(moments.sums)
         if self._config.update.advantage_scale == "running":
             self.scale_square = moments.running_square(self.scale_square)
         for head in HEADS:

@@ -1,4 +1,4 @@
-"""The PPO loss, per observation and per head. A2C is the same loss without the clip. Pure functions of tensors."""
+"""The PPO loss of each observation, with its policy, value and entropy parts. A2C is the same loss without the clip."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ HEADS = ("policy", "value", "entropy")
 
 
 class Losses(NamedTuple):
-    """Losses of single observations, (n,) each, that carry a gradient; and diagnostics, (n,) too, that do not.
+    """Losses of single observations, (n,) each, and two diagnostics, (n,) each, which carry no gradient.
 
-    `joint` = policy + value_coef · value - entropy_coef · entropy is what the optimizer minimizes; `entropy` is the bonus
-    itself, so its gradient points uphill.
+    The optimizer minimizes `joint` = policy + value_coef · value - entropy_coef · entropy. `entropy` is the bonus itself, so its
+    gradient points uphill. `approx_kl` and `clip_fraction` are the diagnostics.
     """
 
     policy: torch.Tensor
@@ -49,13 +49,13 @@ def ppo_losses(
     """Clipped surrogate (Schulman et al. 2017, equation 7), squared value error and entropy bonus, of every observation.
 
     With ρ = π(a|s) / π_behaviour(a|s): policy = -min(ρ A, clip(ρ, 1-ε, 1+ε) A), or -ρ A where `clip` is None, whose
-    gradient at ρ = 1 is that of A2C's -A log π. value = ½ (V - target)². How observations are averaged, and which of them
-    count, is the caller's.
+    gradient at ρ = 1 is that of A2C's -A log π. value = ½ (V - target)². The caller averages over observations and leaves out
+    those that are masked.
 
-    Where the policy that acted is older than the one the update starts from, a clip about the former would count what had
-    been learned since as part of this update's change, and cut it short. Then the clip is about the proximal policy, and the
-    behaviour policy enters as an importance weight (Hilton, Cobbe and Schulman 2021): ρ = π / π_proximal, weighted by
-    π_proximal / π_behaviour.
+    With lag, the policy that acted is older than the one that the update starts from (the proximal policy). A clip around the
+    behaviour policy would then limit what earlier updates changed as well. So the clip is around the proximal policy,
+    ρ = π / π_proximal, and the behaviour policy enters as an importance weight π_proximal / π_behaviour (Hilton, Cobbe and
+    Schulman 2021).
 
     Args:
         logits: (n, actions) float32.
@@ -64,12 +64,10 @@ def ppo_losses(
         clip: ε, or None for no clip.
         value_coef: weight of the value loss in the joint loss.
         entropy_coef: weight of the entropy bonus.
-        proximal_log_prob: (n,) float32, of the action under the policy that the update started from; None where that acted.
-        entropy_logits: `logits` once more, (n, actions), for the entropy alone: the joint loss's gradient there is then the
-            entropy's share, and that in `logits` the policy's. None: nobody needs them apart.
+        proximal_log_prob: (n,) float32, of the action under the policy that the update started from; None if that policy acted.
+        entropy_logits: (n, actions), another view of `logits` for the entropy alone. The joint loss's gradient in it is then the
+            entropy's share, and the gradient in `logits` the policy's. None if they need not be separate.
 
-    Returns:
-        `Losses`.
     """
     n = len(action)
     assert logits.ndim == 2, logits.shape

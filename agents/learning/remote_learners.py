@@ -33,18 +33,18 @@ from .results import UpdateResult
 
 __all__ = ["RemoteLearners", "learn_batch"]
 
-PATIENCE = timedelta(minutes=10)  # of a learner with the slowest of the others
+PATIENCE = timedelta(minutes=10)  # how long a learner waits for the slowest of the others
 
 
 class RemoteLearners:
     """N learners as Ray actors.
 
     Args:
-        config: of the run; `update.learners` is N.
-        task: its task.
-        device: where they work; on `cuda` each gets a GPU of its own.
+        config: the run's settings; `update.learners` is N.
+        task: the run's task.
+        device: where the learners work; on `cuda` each gets a GPU of its own.
         bfloat16: see `Learner`.
-        threads: of each.
+        threads: CPU threads of each learner.
 
     Raises:
         UsageError: the cluster has no room for them.
@@ -79,16 +79,17 @@ class RemoteLearners:
         return weights
 
     def begin(self, slots: Sequence[FragmentSlot], iteration: int) -> None:
-        """As of `Learner`."""
+        """See `Learner.begin`."""
         self._environments, self._iteration = max(slot.columns.stop for slot in slots), iteration
         self._accepting = {}
         for actor in self._actors:
             actor.begin.remote(list(slots), iteration)
 
     def accept(self, fragment: Any, slot: FragmentSlot) -> None:
-        """As of `Learner`, of a fragment or a reference to one in the object store.
+        """See `Learner.accept`; takes a fragment, or a reference to one in the object store.
 
-        When streaming it returns when every learner that reads the fragment is done with the one before, so that few are held.
+        When streaming it returns as soon as every learner that reads the fragment is done with its previous one, so that few
+        fragments are held.
         """
         reference = self._ray.put(fragment) if isinstance(fragment, Fragment) else fragment
         stream = self._config.update.stream
@@ -102,7 +103,7 @@ class RemoteLearners:
         self._scaled = True
 
     def finish(self, learning_rate: float) -> UpdateResult:
-        """As of `Learner`: figures are the same in every learner, statistics are of each one's own blocks."""
+        """See `Learner.finish`. Figures are the same in every learner; noise statistics are joined from each one's blocks."""
         calls = {rank: actor.finish.remote(learning_rate) for rank, actor in enumerate(self._actors)}
         results: list[UpdateResult] = self._get(calls, f"in iteration {self._iteration}")
         noise = []
@@ -115,7 +116,7 @@ class RemoteLearners:
         return replace(results[0], noise=noise, noise_seconds=max(result.noise_seconds for result in results))
 
     def get_state(self) -> dict[str, Any]:
-        """State for a checkpoint, from the first learner that answers: as it was before an iteration that was cut short.
+        """The state before an iteration that was cut short, or else the present one, from the first learner that answers.
 
         Raises:
             LostWorkerError: none answers.
@@ -127,7 +128,7 @@ class RemoteLearners:
         raise LostWorkerError("all learners died: nothing can be saved")
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from where `get_state` was called."""
+        """Continue from where `get_state` was called."""
         reference = self._ray.put(state)
         self._get({rank: actor.set_state.remote(reference) for rank, actor in enumerate(self._actors)}, "at its start")
         self.optimizer_steps = state["optimizer_steps"]
@@ -139,7 +140,7 @@ class RemoteLearners:
         self._ray.util.remove_placement_group(self._placement)
 
     def _get(self, calls: Mapping[int, Any], when: str) -> list[Any]:
-        """Results of calls by rank. Whoever waits for a dead learner fails as well: report the one that died."""
+        """Results of the calls, which are given by rank. Learners that wait for a dead one fail as well: report the dead one."""
         results, failed = [], None
         for rank, call in calls.items():
             try:

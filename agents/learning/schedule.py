@@ -1,4 +1,4 @@
-"""How the learning rate follows the batch size, and the batch size the noise scale. Nothing is learned or sampled here."""
+"""Rules by which the learning rate follows the batch size, and an adaptive batch size follows the noise scale."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from .results import NoiseRecord
 __all__ = ["HEAD", "NoiseWindow", "adaptive_batch", "scaled_rate"]
 
 HEAD = "policy_last_layer"
-"""Whose noise is followed: on MinAtar within a few tens of percent of the whole policy's, and there at every step for nothing."""
+"""The head whose noise is followed. Every step measures it at no cost, and on MinAtar it is within a few tens of percent of that
+of the whole policy."""
 WINDOW = 20
 DEFAULT_MINI_BATCH = 256
 
 
 class NoiseWindow:
-    """The last 20 measurements of the head that is followed."""
+    """The latest 20 measurements of the head that is followed."""
 
     def __init__(self, statistics: Sequence[BlockStatistics] = ()) -> None:
         self._statistics: deque[BlockStatistics] = deque(statistics, maxlen=WINDOW)
 
     def add(self, records: Sequence[NoiseRecord]) -> None:
-        """Take in what an iteration measured."""
+        """Add the measurements of an iteration."""
         self._statistics.extend(r.statistics for r in records if r.head == HEAD and (r.statistics.size > 0).sum() > 2)
 
     @property
     def statistics(self) -> list[BlockStatistics]:
-        """What it holds, for a checkpoint."""
+        """The measurements in the window, for a checkpoint."""
         return list(self._statistics)
 
     def scale(self) -> Estimate | None:
@@ -41,15 +42,15 @@ class NoiseWindow:
 
 
 def scaled_rate(update: Update, batch: float, scale: Estimate | None) -> float:
-    """The learning rate at a batch size, by the rule that the run was given; warm-up and annealing apart.
+    """The learning rate at a batch size by the run's rule, before warm-up and annealing.
 
-    constant: ε. sqrt, linear: ε · (B/b)^½ and ε · B/b with ε found at batch size b. noise: ε / (1 + 𝓑/B), the step that is best
-    on a quadratic, with ε that of full-batch steps (paper, equation 2.6).
+    constant: ε. sqrt and linear: ε · (B/b)^½ and ε · B/b, where ε was found at batch size b. noise: ε / (1 + 𝓑/B), the best step
+    on a quadratic, where ε is the best full-batch step (McCandlish et al. 2018, equation 2.6).
 
     Args:
         update: its `learning_rate` is ε, `lr_batch` is b.
         batch: B, observations of one optimizer step.
-        scale: 𝓑. Where it is not resolved its lower end stands in, and B before there is any measurement: half of ε.
+        scale: 𝓑, or its interval's lower end where it is not resolved; None before the first measurement, which gives ε / 2.
     """
     rate = update.learning_rate
     if update.lr_rule == "noise":
@@ -61,20 +62,21 @@ def scaled_rate(update: Update, batch: float, scale: Estimate | None) -> float:
 def adaptive_batch(
     exchange_rate: float | None, scale: Estimate | None, *, fragment: int, groups: int, turn: int, before: int, most: int
 ) -> int:
-    """How many fragments the next iteration batch gets.
+    """The number of fragments of the next iteration batch.
 
-    B = √(r 𝓑), the size at which an optimizer step worth r observations and the observations themselves are in balance (paper,
-    appendix D); without r, B = 𝓑. A batch is at most twice or half the one before it. Up to all groups once its fragments are of
-    different environments, a divisor of the groups, so that the same sets of environments come again; beyond, of whole rounds.
+    B = √(r 𝓑) balances the cost of optimizer steps, each worth r observations, with that of the observations themselves
+    (McCandlish et al. 2018, appendix D); without r, B = 𝓑. A batch is at most twice and at least half as large as the one before.
+    Its number of fragments divides the number of groups, so that the same sets of environments come again, or is a number of
+    whole rounds, a power of two.
 
     Args:
         exchange_rate: r, or None.
-        scale: 𝓑. Where it is not resolved it is only known to be above its lower end, and the batch does not shrink.
-        fragment: observations of a fragment.
-        groups: that take turns.
-        turn: which of them is next.
-        before: fragments of the last batch; 0 at the start, which takes one.
-        most: fragments that fit.
+        scale: 𝓑. Where it is not resolved only a lower bound is known, and the batch does not shrink.
+        fragment: observations of one fragment.
+        groups: number of groups of environments, which take turns.
+        turn: the group that is next.
+        before: fragments of the last batch; 0 at the start, and then the result is 1.
+        most: number of fragments that fit into memory.
     """
     if not before or scale is None:
         return before or 1
