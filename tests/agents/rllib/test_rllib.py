@@ -1,7 +1,9 @@
 """RLlib: the blocks measured inside its learner are those of our own, and its job writes a record that our pages read."""
 
+import importlib
 import math
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -312,6 +314,14 @@ def test_settings_that_make_no_sense_are_refused(tmp_path):
         assert refusal.value.field == field
     with pytest.raises(UsageError, match=r"run: .* exists already"):
         measure_noise(ppo(), tmp_path)
+
+
+def test_without_rllib_the_plug_in_says_what_to_install(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith(("rlscale.rllib", "rlscale.agents.rllib"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "ray.rllib.algorithms.ppo", None)
+    with pytest.raises(UsageError, match=r"RLlib cannot be imported \(.*Run: pip install 'ray\[rllib\]'"):
+        importlib.import_module("rlscale.rllib")
 
 
 def test_the_callbacks_of_a_user_stay(tmp_path):
