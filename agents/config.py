@@ -1,20 +1,18 @@
-"""`TrainConfig`: every setting of a run, its default, its help text and its check. One home for each; nothing is trained here.
+"""`TrainConfig`: every setting of a run, with its default and its help text, which `rlscale train --help` shows.
 
 The defaults written here are those of ordinary PPO; `default_config` puts in what a task or the A2C preset changes.
+`rlscale.agents.checks` refuses settings that cannot work.
 """
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, Literal
 
 import tyro
 
 from rlscale.envs import Network, Task
-from rlscale.errors import UsageError
 
 __all__ = [
     "Budget",
@@ -23,12 +21,9 @@ __all__ = [
     "Rollout",
     "TrainConfig",
     "Update",
-    "check_config",
     "config_from_dict",
     "config_to_dict",
     "default_config",
-    "require_not_negative",
-    "require_positive",
 ]
 
 MOST_BLOCKS = 32
@@ -255,6 +250,11 @@ class TrainConfig:
         return self.actors > 0 or self.update.learners > 1
 
     @property
+    def overlaps(self) -> bool:
+        """Whether actors sample while the learner learns."""
+        return bool(self.rollout.actors) and (self.update.stream or self.rollout.lag > 0)
+
+    @property
     def mini_batch(self) -> int:
         """Steps of one optimization batch."""
         return self.batch if self.update.mini_batch is None else self.update.mini_batch
@@ -286,196 +286,6 @@ def default_config(task: Task, algorithm: str = "ppo") -> TrainConfig:
             update, algorithm="a2c", epochs=1, mini_batch=None, clip=None, optimizer="rmsprop", learning_rate=7e-4, gae_lambda=1.0
         )
     return TrainConfig(task=task.id, rollout=rollout, update=update)
-
-
-def require_positive(flags: Mapping[str, float | None]) -> None:
-    """Refuse a number that is not above zero; None is no number.
-
-    Raises:
-        UsageError: names the flag.
-    """
-    for flag, value in flags.items():
-        if value is not None and not (value > 0 and math.isfinite(value)):
-            raise UsageError(f"--{flag}", f"{value} is not a positive number", "Give one above zero")
-
-
-def require_not_negative(flags: Mapping[str, float | None]) -> None:
-    """Refuse a number below zero, and one that is not finite; None is no number.
-
-    Raises:
-        UsageError: names the flag.
-    """
-    for flag, value in flags.items():
-        if value is not None and not (value >= 0 and math.isfinite(value)):
-            raise UsageError(f"--{flag}", f"{value} is not zero or more", "Give zero or more")
-
-
-def check_config(config: TrainConfig) -> None:
-    """Refuse settings that cannot work.
-
-    Raises:
-        UsageError: names the flag and the mend.
-    """
-    r, u, n, b = config.rollout, config.update, config.noise, config.budget
-    positive: dict[str, float | None] = {
-        "environments": r.environments,
-        "rollout-length": r.rollout_length,
-        "actor-cpus": r.actor_cpus,
-        "epochs": u.epochs,
-        "mini-batch": u.mini_batch,
-        "width": u.width,
-        "learning-rate": u.learning_rate,
-        "clip": u.clip,
-        "max-grad-norm": u.max_grad_norm,
-        "chunk": u.chunk,
-        "learners": u.learners,
-        "lr-batch": u.lr_batch,
-        "exchange-rate": r.exchange_rate,
-        "fragment-environments": r.fragment_environments,
-        "batch-size": r.batch_size if isinstance(r.batch_size, int) else None,
-        "observations": b.observations,
-        "optimizer-steps": b.optimizer_steps,
-        "seconds": b.seconds,
-        "checkpoint-seconds": config.recording.checkpoint_seconds,
-        "straggler-seconds": r.straggler_seconds,
-    }
-    require_positive(positive)
-    not_negative: dict[str, float | None] = {
-        "seed": config.seed,
-        "actors": config.actors,
-        "random-first-steps": r.random_first_steps,
-        "threads": u.threads,
-        "warm-up": u.warm_up,
-        "entropy-coef": u.entropy_coef,
-        "value-coef": u.value_coef,
-        "joint-noise-period": n.joint_noise_period,
-        "policy-noise-period": n.policy_noise_period,
-        "value-noise-period": n.value_noise_period,
-        "entropy-noise-period": n.entropy_noise_period,
-    }
-    require_not_negative(not_negative)
-    if config.seed >= 2**63:
-        raise UsageError("--seed", f"{config.seed} is too large", "Give one below 2**63")
-    for flag, value in (("discount", u.discount), ("gae-lambda", u.gae_lambda)):
-        if not 0 <= value <= 1:
-            raise UsageError(f"--{flag}", f"{value} is not between 0 and 1", "Give for example 0.99")
-    if n.blocks is not None and n.blocks < 2:
-        raise UsageError(
-            "--blocks", f"{n.blocks} blocks cannot show noise", "Give at least 2; 8 or more for an interval that says much"
-        )
-    growth = config.recording.snapshot_growth
-    if growth != 0 and not growth > 1:
-        raise UsageError(
-            "--snapshot-growth", f"{growth} does not grow", "Give a factor above 1, for example 1.06, or 0 for no snapshots"
-        )
-    if r.environments % config.workers:
-        down = max(r.environments // config.workers, 1) * config.workers
-        raise UsageError(
-            "--environments", f"{r.environments} environments do not divide over {r.actors} actors", f"Use for example {down}"
-        )
-    if r.ray_address is not None and not config.rays:
-        raise UsageError("--ray-address", "there are no actors to place on a cluster", "Give --actors as well")
-    if r.straggler_seconds is not None and not r.actors:
-        raise UsageError("--straggler-seconds", "there are no actors to wait for", "Give --actors as well")
-    mini = config.mini_batch
-    if mini > config.batch or config.batch % mini:
-        raise UsageError(
-            "--mini-batch",
-            f"{mini} does not divide the iteration batch of {config.batch}",
-            f"Use for example {_nearest_divisor(config.batch, mini)}",
-        )
-    if u.shuffle == "environments" and mini % r.rollout_length:
-        raise UsageError(
-            "--mini-batch",
-            f"{mini} observations are no whole number of environments with {r.rollout_length} steps each",
-            f"Use a multiple of {r.rollout_length}, or --shuffle transitions",
-        )
-    _check_batch(config)
-    if u.anneal and b.observations is None:
-        raise UsageError("--anneal", "the learning rate needs an end to fall to", "Give --observations")
-    if b.observations is None and b.optimizer_steps is None and b.seconds is None:
-        raise UsageError("--observations", "the run would have no end", "Give --observations, --optimizer-steps or --seconds")
-
-
-def _check_batch(config: TrainConfig) -> None:
-    """How a batch is made up, cut into fragments, streamed and shared between learners.
-
-    Raises:
-        UsageError: names the flag and the mend.
-    """
-    r, u = config.rollout, config.update
-    step = r.environments * r.rollout_length
-    if isinstance(r.batch_size, int) and r.batch_size % step:
-        nearest = max(round(r.batch_size / step), 1) * step
-        raise UsageError(
-            "--batch-size",
-            f"{r.batch_size:,} is no multiple of {r.environments} environments x {r.rollout_length} steps = {step:,}",
-            f"Use for example {nearest}",
-        )
-    if config.adaptive and u.mini_batch is not None:
-        raise UsageError(
-            "--batch-size", "an adaptive batch is the batch of one optimizer step", "Give --mini-batch None, and best --epochs 1"
-        )
-    if config.adaptive and not config.noise.joint_noise_period:
-        raise UsageError("--joint-noise-period", "an adaptive batch needs the noise to be measured", "Give 1")
-    if u.lr_rule == "noise" and not config.noise.joint_noise_period:
-        raise UsageError("--joint-noise-period", "--lr-rule noise needs the noise to be measured", "Give 1")
-    if r.exchange_rate is not None and not config.adaptive:
-        raise UsageError("--exchange-rate", "only an adaptive batch size follows it", "Give --batch-size adaptive as well")
-    each, n = r.environments // config.workers, r.fragment_environments
-    if n is not None and each % n:
-        raise UsageError(
-            "--fragment-environments",
-            f"{n} do not divide the {each} environments of {'an actor' if r.actors else 'this process'}",
-            f"Use for example {_nearest_divisor(each, n)}",
-        )
-    if config.adaptive and (n or min(each, 8)) < 4:
-        raise UsageError(
-            "--fragment-environments",
-            f"{n or each} environments are too few to see noise between them",
-            "Give at least 4, and --environments a multiple of it",
-        )
-    if u.stream and not (u.epochs == 1 and u.mini_batch is None):
-        raise UsageError(
-            "--stream", "a batch that is freed as it is learned from is seen once", "Give --epochs 1 --mini-batch None as well"
-        )
-    if u.stream and u.advantage_scale == "batch":
-        raise UsageError(
-            "--stream",
-            "advantages cannot be normalized over a batch that is not here yet",
-            "Give --advantage-scale running, or none",
-        )
-    if (u.stream or u.learners > 1) and r.rollout_length < 2:
-        raise UsageError("--rollout-length", "fragments of one step may hold nothing but resets", "Give at least 2")
-    if u.learners > 1:
-        _check_learners(config)
-
-
-def _check_learners(config: TrainConfig) -> None:
-    """Every learner must have equally many blocks of equally many environments."""
-    u, e = config.update, config.rollout.environments
-    if config.shuffles_transitions:
-        if config.noise.blocks is not None and config.noise.blocks % u.learners:
-            raise UsageError(
-                "--blocks", f"{config.noise.blocks} do not divide over {u.learners} learners", "Use a multiple of them"
-            )
-        return
-    if e % u.learners:
-        raise UsageError(
-            "--learners", f"{e} environments do not divide over {u.learners} learners", f"Use {_nearest_divisor(e, u.learners)}"
-        )
-    steps = max(config.batch // config.mini_batch, 1)
-    if (e // steps) % u.learners:
-        raise UsageError(
-            "--learners",
-            f"the {e // steps} environments of a mini-batch do not divide over {u.learners} learners",
-            f"Use {_nearest_divisor(e // steps, u.learners)}, or larger mini-batches",
-        )
-
-
-def _nearest_divisor(number: int, wanted: int) -> int:
-    divisors = [d for d in range(1, number + 1) if number % d == 0] if number < 1 << 20 else [number]
-    return min(divisors, key=lambda d: abs(math.log(d / wanted)))
 
 
 def config_to_dict(config: TrainConfig) -> dict[str, Any]:

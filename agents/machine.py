@@ -1,4 +1,4 @@
-"""What a run was made with: versions, commit and machine, for its manifest; and which device and precision to use."""
+"""The machine and the software that a run was made with, for its manifest; how the machine's memory is used."""
 
 from __future__ import annotations
 
@@ -9,58 +9,21 @@ import subprocess
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 import rlscale
-from rlscale.errors import UsageError
 
 __all__ = [
-    "computes_bfloat16",
+    "cpu_field",
     "describe_machine",
     "find_commit",
     "find_versions",
     "keep_freed_memory",
-    "resolve_device",
-    "resolve_precision",
 ]
 
 _PACKAGES = ("rlscale", "torch", "ray", "gymnasium", "ale-py", "numpy")
-
-
-def resolve_device(device: str, flag: str = "--device") -> torch.device:
-    """A device by its name; `auto` is CUDA when there is one.
-
-    Raises:
-        UsageError: no such device here.
-    """
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        resolved = torch.device(device)
-    except RuntimeError:
-        raise UsageError(flag, f"{device!r} is no device", "Use auto, cpu or cuda") from None
-    if resolved.type not in ("cpu", "cuda"):
-        raise UsageError(flag, f"{resolved.type} is not supported", "Use auto, cpu or cuda")
-    if resolved.type == "cuda" and (resolved.index or 0) >= torch.cuda.device_count():
-        raise UsageError(flag, f"{device} is not on this machine", f"Use {flag} cpu")
-    return resolved
-
-
-def computes_bfloat16(device: torch.device) -> bool:
-    """Whether the hardware itself multiplies bfloat16; emulation would be slower than float32."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    flags = _cpu_field("flags")
-    return " avx512_bf16" in flags or " amx_bf16" in flags
-
-
-def resolve_precision(precision: str, network: str, device: torch.device) -> Literal["float32", "bfloat16"]:
-    """`auto` takes bfloat16 for convolutional networks on hardware that computes in it."""
-    if precision == "auto":
-        return "bfloat16" if network != "mlp" and computes_bfloat16(device) else "float32"
-    return "bfloat16" if precision == "bfloat16" else "float32"
 
 
 def keep_freed_memory() -> None:
@@ -115,14 +78,15 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "system": f"{platform.system()} {platform.machine()}",
-        "processor": _cpu_field("model name") or platform.processor(),
+        "processor": cpu_field("model name") or platform.processor(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(memory / 2**30, 1),
         "accelerator": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
     }
 
 
-def _cpu_field(name: str) -> str:
+def cpu_field(name: str) -> str:
+    """A line of /proc/cpuinfo, of the first CPU; empty where there is none."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith(name):

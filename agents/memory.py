@@ -21,7 +21,7 @@ from rlscale.text import format_bytes, parse_bytes
 
 from .config import TrainConfig
 
-__all__ = ["STORE_SHARE", "MemoryPlan", "plan_memory"]
+__all__ = ["STORE_SHARE", "MemoryPlan", "memory_plan"]
 
 FRAGMENT_BYTES = 64 << 20
 GROUP_ENVIRONMENTS = 8  # of a group where groups are dealt out singly
@@ -58,7 +58,7 @@ class MemoryPlan:
         return max(min(wanted, _shared_memory()), 128 << 20)
 
 
-def plan_memory(config: TrainConfig, task: Task, budget: int | None = None) -> MemoryPlan:
+def memory_plan(config: TrainConfig, task: Task, budget: int | None = None) -> MemoryPlan:
     """Cut the run's batches into fragments, and see whether they fit.
 
     Args:

@@ -1,7 +1,6 @@
-"""The training loop of one run that a person started: session, record, checkpoints, stop and resume.
+"""`train`: one whole run that a person started, with its record, checkpoints, stop and resume.
 
-One iteration is in `rlscale.agents.session`. What is shown to a person when it starts and while it runs is the caller's business
-(`on_start`, `on_iteration`); what a record looks like is in `rlscale.records.run`.
+Read on in `rlscale.agents.setup` (what a run needs) and `rlscale.agents.session` (one iteration).
 """
 
 from __future__ import annotations
@@ -24,15 +23,17 @@ from rlscale.errors import UsageError
 from rlscale.records.events import EventWriter
 from rlscale.records.run import Run
 
+from .checks import check_config
 from .cluster.connect import connect, disconnect, head_address, watch_head
 from .cluster.head_node import LostHeadError, answers
 from .cluster.placement import require_room
-from .cluster.processes import LostWorkerError
-from .config import TrainConfig, check_config, config_from_dict
+from .cluster.processes import LostWorkerError, first_line
+from .config import TrainConfig, config_from_dict
 from .learning.results import NoiseRecord
 from .metrics import RayMetrics
 from .networks import PARAMETER_ORDER
 from .session import Session
+from .setup import RunSetup, prepare
 
 __all__ = ["Outcome", "train"]
 
@@ -41,13 +42,20 @@ Follow = Callable[[dict[str, Any], list[NoiseRecord]], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: `finished` or `stopped`, where its record is, and how many rollout actors were lost in this session."""
+    """How a run ended.
+
+    Attributes:
+        state: `finished` or `stopped`.
+        folder: of its record.
+        observations, optimizer_steps: that the whole run has made.
+        lost_actors: number of rollout actors that were lost since the run was started or resumed.
+    """
 
     state: str
     folder: Path
     observations: int
     optimizer_steps: int
-    losses: int = 0
+    lost_actors: int = 0
 
 
 def train(
@@ -81,16 +89,15 @@ def train(
         if config.resume is not None:
             run = Run.resume(Path(config.resume))
             checkpoint = _load(run, config)
-        generation = 0 if checkpoint is None else checkpoint["generation"] + (checkpoint["fleet"] is None)
-        session = Session(config, task, generation)
+        setup = prepare(config, task)
         events = EventWriter() if config.recording.tensorboard else None
-        facts = session.facts(command)
+        manifest = setup.manifest(command)
         if run is None:
-            run = Run.create(folder, {**facts, "segments": []})
+            run = Run.create(folder, {**manifest, "segments": []})
         if config.rays:
             try:
-                connect(config.rollout.ray_address, session.cpus, session.plan.store_bytes)
-                require_room(session.reservations())
+                connect(config.rollout.ray_address, setup.cpus, setup.memory.store_bytes)
+                require_room(setup.reservations())
             except BaseException:
                 if checkpoint is None:
                     run.discard()
@@ -109,7 +116,7 @@ def train(
         head = head_address() if config.rollout.ray_address is not None else None
         try:
             with watch_head(config.rollout.ray_address):
-                return _run(session, run, facts, checkpoint, follow, head)
+                return _run(setup, run, manifest, checkpoint, follow, head)
         finally:
             if events is not None:
                 events.close()
@@ -121,46 +128,50 @@ def train(
 
 
 def _run(
-    session: Session, run: Run, facts: dict[str, Any], checkpoint: dict[str, Any] | None, follow: Follow, head: str | None
+    setup: RunSetup, run: Run, manifest: dict[str, Any], checkpoint: dict[str, Any] | None, follow: Follow, head: str | None
 ) -> Outcome:
-    """From the first fragment to the closed record; `head` is the address of an existing cluster's."""
+    """From the first fragment to the closed record; `head` is the address of the head node of an existing cluster."""
+    session: Session | None = None
     try:
         with _stop_requests() as stop:
-            session.start()
-            environments = "new"
+            afresh = checkpoint is not None and checkpoint["fleet"] is None
+            session = setup.start(0 if checkpoint is None else checkpoint["generation"] + afresh)
             if checkpoint is not None:
                 session.set_state(checkpoint)
-                environments = "as they were" if checkpoint["fleet"] is not None else "seeded afresh"
-            segment = {**facts, "first_iteration": session.progress.iteration, "environments": environments}
+            environments = "new" if checkpoint is None else "seeded afresh" if afresh else "as they were"
+            segment = {**manifest, "first_iteration": session.progress.iteration, "environments": environments}
             del segment["task"]
-            run.set_state("running", **facts, segments=[*run.manifest["segments"], segment])
-            losses = _loop(session, run, stop, follow, head is not None)
+            run.set_state("running", **manifest, segments=[*run.manifest["segments"], segment])
+            lost_actors = _loop(session, run, stop, follow, head is not None)
             state = "stopped" if stop.is_set() and not _finished(session, 0.0) else "finished"
             _save(run, session)
         run.set_state(state, "stopped by the user" if state == "stopped" else None)
-        return Outcome(state, run.folder, session.progress.observations, session.optimizer_steps, losses)
+        return Outcome(state, run.folder, session.progress.observations, session.optimizer_steps, lost_actors)
     except KeyboardInterrupt:
         run.set_state("stopped", "interrupted within an iteration")
-        return Outcome("stopped", run.folder, session.progress.observations, session.optimizer_steps)
+        observations, steps = (0, 0) if session is None else (session.progress.observations, session.optimizer_steps)
+        return Outcome("stopped", run.folder, observations, steps)
     except BaseException as error:
-        if (lost := _loss(error, head)) is not None:
+        if (lost := _lost_process(error, head)) is None:
+            run.set_state("failed", f"{type(error).__name__}: {first_line(error)}")
+            raise
+        if session is not None:
             # This process and the learned parameters are still here: only the iteration that was under way is lost.
             with contextlib.suppress(LostWorkerError, OSError):
                 if not isinstance(lost, LostHeadError):
-                    session.give_up_fleet()
+                    session.end_fleet()
                 _save(run, session)
             if isinstance(lost, LostHeadError):
-                session.leave_processes()  # no Ray is left to end them by
-            run.set_state("failed", f"{type(lost).__name__}: {lost}")
-            raise lost from error
-        run.set_state("failed", f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}")
-        raise
+                session.abandon_processes()
+        run.set_state("failed", f"{type(lost).__name__}: {lost}")
+        raise lost from error
     finally:
-        session.close()
+        if session is not None:
+            session.close()
 
 
-def _loss(error: BaseException, head: str | None) -> LostWorkerError | None:
-    """What was lost, if that is what the error means: a dead head is first noticed as a dead actor or a broken connection."""
+def _lost_process(error: BaseException, head: str | None) -> LostWorkerError | None:
+    """The lost process that the error means, if any: a dead head node first shows as a dead actor or a broken connection."""
     if head is not None:
         from ray.exceptions import RayError
 
@@ -170,13 +181,13 @@ def _loss(error: BaseException, head: str | None) -> LostWorkerError | None:
 
 
 def _loop(session: Session, run: Run, stop: threading.Event, follow: Follow, on_cluster: bool) -> int:
-    """Iterations until the budget is spent or a stop is asked for; how many rollout actors were lost meanwhile.
+    """Iterate until the budget is spent or a stop is requested; returns how many rollout actors were lost meanwhile.
 
-    On an existing cluster Ray may end this process at any moment (`guard`), so checkpoints are as frequent as they are
-    cheap there: a twentieth of the time at most.
+    On an existing cluster Ray may end this process at any moment, so checkpoints there are as frequent as a twentieth of the
+    time allows.
     """
     config = session.config
-    losses = 0
+    lost_actors = 0
     started = last_checkpoint = time.perf_counter()
     checkpoint_seconds = 0.0 if on_cluster else config.recording.checkpoint_seconds
     before = session.progress.seconds
@@ -186,7 +197,7 @@ def _loop(session: Session, run: Run, stop: threading.Event, follow: Follow, on_
         if iterated is None:
             continue
         row, result = iterated
-        losses += len(row["losses"])
+        lost_actors += len(row["losses"])
         run.append(row)
         follow(row, result.noise)
         if next_snapshot is not None and session.optimizer_steps >= next_snapshot:
@@ -198,7 +209,7 @@ def _loop(session: Session, run: Run, stop: threading.Event, follow: Follow, on_
             if on_cluster:
                 checkpoint_seconds = min(config.recording.checkpoint_seconds, 20 * (last_checkpoint - begin))
         session.progress.seconds = before + time.perf_counter() - started  # what recording took is part of the run
-    return losses
+    return lost_actors
 
 
 def _finished(session: Session, session_seconds: float) -> bool:

@@ -11,7 +11,7 @@ import yaml
 from ray.autoscaler._private.local.config import LOCAL_CLUSTER_NODE_TYPE
 from ray.autoscaler._private.util import prepare_config, validate_config
 
-from rlscale.agents.config import check_config
+from rlscale.agents.checks import check_config
 from rlscale.benchmarks.options import parse_train
 
 ROOT = Path(__file__).parent.parent

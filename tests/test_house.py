@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from rlscale.agents.config import TrainConfig, config_to_dict, default_config
-from rlscale.agents.rollout.fleet import Loss
+from rlscale.agents.rollout.fleet import LostActor
 from rlscale.agents.rollout.fragments import Fragment
 from rlscale.agents.train import train
 from rlscale.benchmarks.options import parse_train
@@ -216,7 +216,7 @@ def test_every_logged_metric_is_in_the_glossary(tmp_path):
     defined = set(re.findall(r"`([^`]+)`", glossary))
     logged = set(record.rows[-1]) | set(record.rows[-1]["noise"][0]) | set(record.manifest) | set(record.manifest["segments"][0])
     logged |= {entry["head"] for row in record.rows for entry in row["noise"]} | {field.name for field in fields(Fragment)}
-    logged |= set(_NAMES.values()) | {"block"} | ({field.name for field in fields(Loss)} - {"noticed"})
+    logged |= set(_NAMES.values()) | {"block"} | ({field.name for field in fields(LostActor)} - {"noticed"})
     assert logged - defined == set()
 
 

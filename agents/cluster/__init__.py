@@ -1,1 +1,29 @@
-"""TODO."""
+"""What a run needs of Ray: reaching a cluster, room in it, a living head node, and processes that may be lost.
+
+`connect` starts a local instance of Ray or joins an existing cluster. `placement` says what each process of a run reserves and
+whether there is room for all of them. `head_node` notices a dead head node long before Ray does. `processes` has what every Ray
+process of a run shares: its settings, the user's folder, and what the loss of a process means.
+
+What the processes do is elsewhere: the rollout actors in `..rollout`, the learners in `..learning`. Start with `connect`.
+"""
+
+from .connect import connect, disconnect, free_cpus, head_address, spilled_bytes, store_bytes, watch_head
+from .head_node import LostHeadError
+from .placement import keep_together, learner_resources, require_room, rollout_resources
+from .processes import LostWorkerError
+
+__all__ = [
+    "LostHeadError",
+    "LostWorkerError",
+    "connect",
+    "disconnect",
+    "free_cpus",
+    "head_address",
+    "keep_together",
+    "learner_resources",
+    "require_room",
+    "rollout_resources",
+    "spilled_bytes",
+    "store_bytes",
+    "watch_head",
+]

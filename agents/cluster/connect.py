@@ -12,7 +12,7 @@ from typing import Any
 import rlscale
 from rlscale.errors import UsageError
 
-from .head_node import HeadWatch, ask_head
+from .head_node import HeadWatch, require_head
 from .processes import first_line
 
 __all__ = ["connect", "disconnect", "free_cpus", "head_address", "spilled_bytes", "store_bytes", "watch_head"]
@@ -44,7 +44,7 @@ def connect(address: str | None, cpus: int, store: int | None = None) -> None:
         return
     options: dict[str, Any] = dict(logging_level=logging.ERROR, log_to_driver=False, configure_logging=True)
     # Ray puts the current folder first on its processes' path, and a user's may well hold an `envs` or `agents` of its own. So
-    # stand elsewhere for that moment. (Actors get the user's folder back, behind ours: `stand_in`.)
+    # stand elsewhere for that moment. (Actors get the user's folder back, behind ours: `enter_user_folder`.)
     if address is None:
         # Ray would start workers at niceness 15. They are the run: beside one ordinary program it came almost to a halt.
         os.environ.setdefault("RAY_worker_niceness", "0")
@@ -53,7 +53,7 @@ def connect(address: str | None, cpus: int, store: int | None = None) -> None:
     else:
         known = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
         if known != "auto":
-            ask_head(known)
+            require_head(known.removeprefix("ray://"))
         try:
             with tempfile.TemporaryDirectory() as empty, contextlib.chdir(empty):
                 ray.init(address=address, runtime_env=_code(), **options)
@@ -64,8 +64,11 @@ def connect(address: str | None, cpus: int, store: int | None = None) -> None:
                 "Leave py_modules and excludes out",
             ) from None
         except (ConnectionError, RuntimeError) as error:
+            mend = "Use the cluster's version of Ray; if it asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+            if known == "auto":
+                mend = "Start one with 'ray start --head'"
             detail = first_line(error).rstrip(".")
-            raise UsageError("--ray-address", f"cannot join {address}: {detail}", "Start one with 'ray start --head'") from None
+            raise UsageError("--ray-address", f"cannot join {address}: {detail}", mend) from None
     _require_cpus(cpus)
 
 

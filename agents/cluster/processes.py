@@ -11,15 +11,15 @@ from typing import Any
 
 from rlscale.envs import Task
 
-__all__ = ["LostWorkerError", "describe_loss", "kind_of_loss", "pickle_settings", "stand_in"]
+__all__ = ["LostWorkerError", "describe_loss", "enter_user_folder", "first_line", "kind_of_loss", "pickle_settings"]
 
 
 class LostWorkerError(RuntimeError):
     """A process of the run died or could not go on; what it was making is lost, and with it the iteration."""
 
 
-def stand_in(folder: str) -> None:
-    """Take the user's own folder for this process's, as far as it is there: their environment may import from it."""
+def enter_user_folder(folder: str) -> None:
+    """Make the user's folder this process's own, if this node has it: the user's environment may import from it."""
     sys.path.append(folder)
     if os.path.isdir(folder):
         os.chdir(folder)  # Ray starts its processes in our own root, see rlscale.agents.cluster.connect
@@ -57,9 +57,9 @@ def describe_loss(error: Exception, when: str) -> str | None:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an exception says, or its kind."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    """The first line of what an exception says, or its type."""
+    lines = str(error).strip().splitlines()
+    return lines[0].strip() if lines else type(error).__name__
 
 
 def pickle_settings(settings: Any, task: Task) -> bytes:

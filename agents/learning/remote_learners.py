@@ -22,7 +22,7 @@ from rlscale.envs import Task
 from rlscale.noise import BlockStatistics
 
 from ..cluster.placement import keep_together, learner_resources
-from ..cluster.processes import LostWorkerError, describe_loss, pickle_settings, stand_in
+from ..cluster.processes import LostWorkerError, describe_loss, enter_user_folder, pickle_settings
 from ..config import TrainConfig
 from ..machine import keep_freed_memory
 from ..rollout.fragments import Fragment
@@ -159,12 +159,12 @@ class LearnerActor(Learner):
 
     Args:
         settings: pickled config, task, kind of device, bfloat16 and threads.
-        folder: the folder that the user works in, see `rlscale.agents.cluster.processes.stand_in`.
+        folder: the folder that the user works in, see `rlscale.agents.cluster.processes.enter_user_folder`.
         rank: which learner this is.
     """
 
     def __init__(self, settings: bytes, folder: str, rank: int) -> None:
-        stand_in(folder)
+        enter_user_folder(folder)
         config, task, device, bfloat16, threads = pickle.loads(settings)
         torch.set_num_threads(threads)
         keep_freed_memory()

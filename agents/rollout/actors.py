@@ -1,7 +1,4 @@
-"""`RolloutActors`: the Ray actors of a fleet: started, summoned when others are lost, welcomed when they stand, ended.
-
-Which of them makes which fragment, and who is lost, is decided in `fleet`; what they do is in `worker`.
-"""
+"""`RolloutActors`, which starts, replaces and ends the Ray actors of a fleet, and `RolloutActor`, what each of them runs."""
 
 from __future__ import annotations
 
@@ -18,54 +15,54 @@ from rlscale.errors import UsageError
 
 from ..cluster.connect import free_cpus
 from ..cluster.placement import SPREAD, rollout_resources
-from ..cluster.processes import LostWorkerError, describe_loss, first_line, pickle_settings, stand_in
-from .fragments import Fragment, FragmentFacts
+from ..cluster.processes import LostWorkerError, describe_loss, enter_user_folder, first_line, pickle_settings
+from .fragments import Fragment, FragmentSummary
 from .worker import RolloutWorker, WorkerSettings
 
 __all__ = ["MOST_STRIKES", "START_SECONDS", "RolloutActors"]
 
 START_SECONDS = 120  # for actors to start, and for environments to be made
 REPLACE_SECONDS = 30  # for a replacement to start, before its groups go to the actors that are left
-LAST_SECONDS = 300  # when none is left
-MOST_STRIKES = 3  # losses in a row, of those who start or who work on one and the same fragment
+LAST_SECONDS = 300  # the same when no actor is left
+MOST_STRIKES = 3  # losses in a row, at the start or over one and the same fragment
 
 
 class RolloutActors:
-    """Actors under numbers that are given once. What a fleet holds them for is its own business.
+    """Ray actors under numbers, each of which is given to one actor only.
 
     Args:
         settings: of the workers; `threads` CPUs are reserved for each.
-        held: for each actor to begin with, the generations of its groups, by number.
+        groups: for each actor to begin with, the generation of each of its groups, by the group's number.
         fewest: how many of them must start now; the others may come later.
 
     Attributes:
-        standing: handles of the actors that work, by number.
-        where: the node that each of them is on.
-        coming: how many are summoned and not there yet.
+        working: handles of the actors that have started, by number.
+        node_of: the node that each of them is on.
+        starting: number of actors that Ray was asked for and that have not started yet.
 
     Raises:
         UsageError: too few started.
         LostWorkerError: one died at its start.
     """
 
-    def __init__(self, settings: WorkerSettings, held: Sequence[dict[int, int]], fewest: int) -> None:
+    def __init__(self, settings: WorkerSettings, groups: Sequence[dict[int, int]], fewest: int) -> None:
         import ray
 
         self._ray, self._settings = ray, settings
-        actors = len(held)
+        actors = len(groups)
         each = rollout_resources(actors, settings.threads, settings.device)
         self._actor_class = ray.remote(RolloutActor).options(
             num_cpus=each["CPU"], num_gpus=each.get("GPU", 0), scheduling_strategy=SPREAD
         )
         self._reference = ray.put(pickle_settings(settings, settings.task))
-        self.standing: dict[int, Any] = {}
-        self.where: dict[int, str] = {}
-        self._coming: dict[int, tuple[Any, Any]] = {}  # handle, and what it answers once it stands
-        self._begun = 0
+        self.working: dict[int, Any] = {}
+        self.node_of: dict[int, str] = {}
+        self._starting: dict[int, tuple[Any, Any]] = {}  # handle, and the answer of its `prepare`
+        self._given = 0
         self._failed_starts, self._why = 0, ""
-        for groups in held:
-            self.summon(groups)
-        starting = [answer for _, answer in self._coming.values()]
+        for held in groups:
+            self.start(held)
+        starting = [answer for _, answer in self._starting.values()]
         ready, late = ray.wait(starting, num_returns=actors, timeout=START_SECONDS)
         if len(ready) < fewest:
             self.close()
@@ -74,96 +71,96 @@ class RolloutActors:
                 f"{len(late)} of {actors} did not start within {START_SECONDS} s; the cluster may be busy",
                 "Use fewer actors, or wait until CPUs are free ('ray status' shows them)",
             )
-        for number, (actor, answer) in list(self._coming.items()):
+        for number, (actor, answer) in list(self._starting.items()):
             if answer in late:
                 continue
             try:
-                self.where[number] = ray.get(answer)
+                self.node_of[number] = ray.get(answer)
             except ray.exceptions.RayError as error:
                 if (loss := describe_loss(error, "at its start")) is None:
                     raise
                 raise LostWorkerError(f"a rollout worker {loss}") from error
-            self.standing[number] = actor
-            del self._coming[number]
+            self.working[number] = actor
+            del self._starting[number]
 
     @property
-    def coming(self) -> int:
-        return len(self._coming)
+    def starting(self) -> int:
+        return len(self._starting)
 
-    def summon(self, groups: dict[int, int] | None = None) -> None:
-        """Have Ray start another actor as soon as it has room."""
-        number, self._begun = self._begun, self._begun + 1
+    def start(self, groups: dict[int, int] | None = None) -> None:
+        """Have Ray start another actor, with these groups, as soon as it has room."""
+        number, self._given = self._given, self._given + 1
         actor = self._actor_class.remote(self._reference, os.getcwd(), number)
-        self._coming[number] = actor, actor.prepare.remote(groups or {})
+        self._starting[number] = actor, actor.prepare.remote(groups or {})
 
-    def summon_where_free(self, most: int) -> None:
-        """Summon as many as there are CPUs for that nobody uses; not where actors keep failing at their start."""
+    def start_where_free(self, most: int) -> None:
+        """Start as many actors as free CPUs allow, unless actors keep failing at their start."""
         if self._failed_starts >= MOST_STRIKES:
             return
         for _ in range(min(free_cpus() // self._settings.threads, most)):
-            self.summon()
+            self.start()
 
-    def welcome(self, most: int, seconds: float) -> list[int]:
-        """Wait so long for so many of the actors that were summoned; the numbers of those that stand now."""
-        answers = {answer: number for number, (_, answer) in self._coming.items()}
+    def wait_for(self, most: int, seconds: float) -> list[int]:
+        """Wait so long for so many of the actors that are starting; the numbers of those that have started."""
+        answers = {answer: number for number, (_, answer) in self._starting.items()}
         ready, _ = self._ray.wait(list(answers), num_returns=min(most, len(answers)), timeout=seconds)
         newcomers = []
         for answer in ready:
             number = answers[answer]
-            actor, _ = self._coming.pop(number)
+            actor, _ = self._starting.pop(number)
             try:
-                self.where[number] = self._ray.get(answer)
+                self.node_of[number] = self._ray.get(answer)
             except self._ray.exceptions.RayError as error:
                 self._failed_starts += 1
                 self._why = describe_loss(error, "at its start") or f"failed at its start: {first_line(error)}"
                 if self._failed_starts < MOST_STRIKES:
-                    self.summon()
-                elif self.standing:
-                    left = f"The run goes on with {len(self.standing)}"
+                    self.start()
+                elif self.working:
+                    left = f"The run goes on with {len(self.working)}"
                     print(f"rlscale: the next rollout worker {self._why}. {left}", file=sys.stderr, flush=True)
                 continue
             self._failed_starts = 0
-            self.standing[number] = actor
+            self.working[number] = actor
             newcomers.append(number)
         return newcomers
 
     def replace(self, lost: int, why: str) -> list[int]:
-        """Summon so many new ones and wait for them, a while; numbers of those that stand, perhaps fewer.
+        """Start as many actors as were lost and wait a while for them; the numbers of those that have started, perhaps fewer.
 
-        Those that find no room come when there is some. If nobody is left at all, the wait is a longer one.
+        Those that find no room come when there is some. If no actor is left at all, the wait is longer.
 
         Raises:
-            LostWorkerError: nobody is left, and nobody came; `why` says what befell the last.
+            LostWorkerError: no actor is left, and none has started; `why` says what happened to the last one.
         """
         for _ in range(lost):
-            self.summon()
-        # More than the cluster has CPUs for cannot come now, and need not be waited for.
-        room = int(self._ray.cluster_resources().get("CPU", 0)) // self._settings.threads - len(self.standing)
+            self.start()
+        # More actors than the cluster has CPUs for cannot start now, and are not waited for.
+        room = int(self._ray.cluster_resources().get("CPU", 0)) // self._settings.threads - len(self.working)
         expected = min(lost, room)
         newcomers: list[int] = []
         deadline = time.monotonic() + REPLACE_SECONDS
-        while len(newcomers) < expected and self._coming and (left := deadline - time.monotonic()) > 0:
-            newcomers += self.welcome(expected - len(newcomers), left)
-        if self.standing:
+        while len(newcomers) < expected and self._starting and (left := deadline - time.monotonic()) > 0:
+            newcomers += self.wait_for(expected - len(newcomers), left)
+        if self.working:
             return newcomers
-        if self._coming:
+        if self._starting:
             patience = f"Waiting {LAST_SECONDS} s for room for another; the run goes on then"
             print(f"rlscale: all rollout workers are lost. {patience}", file=sys.stderr, flush=True)
         deadline = time.monotonic() + LAST_SECONDS
-        while self._coming and (left := deadline - time.monotonic()) > 0:
-            if newcomers := self.welcome(1, left):
+        while self._starting and (left := deadline - time.monotonic()) > 0:
+            if newcomers := self.wait_for(1, left):
                 return newcomers
-        none = f"there was no room for another within {LAST_SECONDS} s" if self._coming else f"the next one {self._why}"
+        none = f"there was no room for another within {LAST_SECONDS} s" if self._starting else f"the next one {self._why}"
         raise LostWorkerError(f"a rollout worker {why}; none is left, and {none}")
 
     def end(self, number: int) -> None:
-        """End what may be left of a lost actor; one that does not listen Ray kills within seconds."""
-        del self.where[number]
-        self._ray.kill(self.standing.pop(number))
+        """End what may be left of a lost actor; Ray kills one that does not react within seconds."""
+        del self.node_of[number]
+        self._ray.kill(self.working.pop(number))
 
     def close(self) -> None:
         """End them all."""
-        for actor in [*self.standing.values(), *(actor for actor, _ in self._coming.values())]:
+        for actor in [*self.working.values(), *(actor for actor, _ in self._starting.values())]:
             self._ray.kill(actor)
 
 
@@ -172,17 +169,16 @@ class RolloutActor:
 
     Args:
         settings: pickled `WorkerSettings`.
-        folder: the user's own, from which a user's environment may import; put last on the path.
+        folder: the user's own, from which a user's environment may import.
         actor: number of the actor.
     """
 
     def __init__(self, settings: bytes, folder: str, actor: int) -> None:
-        stand_in(folder)
+        enter_user_folder(folder)
         self._worker = RolloutWorker(pickle.loads(settings), actor, {})
-        self._acting: int | None = None
 
     def prepare(self, groups: dict[int, int]) -> str:
-        """Make the environments of these groups, {number: generation}; the node that this is on."""
+        """Make the environments of these groups, {number: generation}; returns the id of this node."""
         import ray
 
         for number, generation in groups.items():
@@ -193,11 +189,9 @@ class RolloutActor:
         """The group has moved elsewhere."""
         self._worker.drop_group(group)
 
-    def sample(self, weights: np.ndarray, policy_version: int, group: int, generation: int) -> tuple[FragmentFacts, Fragment]:
-        """The group's next fragment; its facts travel by themselves."""
+    def sample(self, weights: np.ndarray, policy_version: int, group: int, generation: int) -> tuple[FragmentSummary, Fragment]:
+        """The group's next fragment; its summary travels separately."""
         self._worker.make_group(group, generation)  # it is there, unless `prepare` failed
-        if policy_version != self._acting:
-            self._worker.set_weights(weights)
-            self._acting = policy_version
+        self._worker.use_policy(weights, policy_version)
         fragment = self._worker.sample(policy_version, group)
-        return fragment.facts, fragment
+        return fragment.summary, fragment

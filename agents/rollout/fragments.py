@@ -1,6 +1,6 @@
 """`Fragment`, the unit of experience, and how the learner gets exact stacked observations back from its single frames.
 
-`FragmentFacts` travel ahead of it. How fragments are made is in `worker`; what is learned from them in `learner`.
+`FragmentSummary` travel ahead of it. How fragments are made is in `worker`; what is learned from them in `learner`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["Fragment", "FragmentFacts", "FragmentTensors", "read"]
+__all__ = ["Fragment", "FragmentSummary", "FragmentTensors", "read"]
 
 
 @dataclass(frozen=True)
-class FragmentFacts:
+class FragmentSummary:
     """What the one who keeps the record needs of a fragment: a few numbers, however large the fragment itself.
 
     Attributes:
@@ -84,9 +84,9 @@ class Fragment:
     seconds: float
 
     @property
-    def facts(self) -> FragmentFacts:
+    def summary(self) -> FragmentSummary:
         """All of it but what is learned from."""
-        return FragmentFacts(
+        return FragmentSummary(
             observations=int((~self.reset).sum()),
             episode_return=self.episode_return,
             episode_length=self.episode_length,

@@ -81,6 +81,7 @@ class RolloutWorker:
         self._network = make_network(settings.task, settings.network, settings.seed, settings.width).to(self._device)
         self._flat = flatten_parameters(self._network)
         self._acting = ActingNetwork(self._network, settings.bfloat16)
+        self._version: int | None = None
         if groups is None:
             groups = {actor + g * settings.workers: settings.generation for g in range(settings.groups)}
         self._groups: dict[int, _Group] = {}
@@ -91,6 +92,12 @@ class RolloutWorker:
         """Act with these parameters from now on: (P,) float32, in the order of `flatten_parameters`."""
         self._flat.copy_(torch.tensor(weights))
         self._acting = ActingNetwork(self._network, self.settings.bfloat16)
+
+    def use_policy(self, weights: np.ndarray, version: int) -> None:
+        """Act with the parameters of that policy version, unless it acts with them already."""
+        if version != self._version:
+            self.set_weights(weights)
+            self._version = version
 
     def make_group(self, number: int, generation: int) -> None:
         """Make a group's environments, with the seeds of that generation; one of that generation that is there is kept."""
@@ -124,6 +131,7 @@ class RolloutWorker:
         """Go on exactly from where `get_state` was called."""
         for group, group_state in zip(self._groups.values(), state, strict=True):
             group.set_state(group_state)
+        self._version = None
 
     def close(self) -> None:
         for group in self._groups.values():

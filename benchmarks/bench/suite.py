@@ -17,11 +17,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from rlscale.agents.compute import Compute
 from rlscale.agents.config import NoiseSettings, TrainConfig
 from rlscale.agents.learning.batch import arrange_slots
 from rlscale.agents.learning.learner import Learner
 from rlscale.agents.learning.remote_learners import learn_batch
-from rlscale.agents.session import Session
+from rlscale.agents.setup import prepare
 from rlscale.envs import Task
 from rlscale.text import format_quantity
 
@@ -61,24 +62,24 @@ def actor_counts(cpus: int, nodes: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def measure_round(
-    config: TrainConfig, task: Task, session: Session, counts: Sequence[int], seconds: float, steps: Steps, number: int
+    config: TrainConfig, task: Task, compute: Compute, counts: Sequence[int], seconds: float, steps: Steps, number: int
 ) -> dict[str, float]:
     """Observations per second of everything, once."""
     found: dict[str, float] = {}
     for count in counts:
         steps.begin(f"round {number}: {count} actor{'s' * (count > 1)}")
-        reading = measure_fleet(config, task, session, Shape(count, 1, ENVIRONMENTS), seconds)
+        reading = measure_fleet(config, task, compute, Shape(count, 1, ENVIRONMENTS), seconds)
         found[f"sampling, {count} actor{'s' * (count > 1)}"] = statistics.median(reading.rates)
     steps.begin(f"round {number}: the learner")
-    found |= measure_learning(config, task, session)
+    found |= measure_learning(config, task, compute)
     steps.begin(f"round {number}: end to end")
     found["end to end, 4 epochs, noise measured"] = measure_whole(config, task, max(counts))
     return found
 
 
-def measure_learning(config: TrainConfig, task: Task, session: Session) -> dict[str, float]:
+def measure_learning(config: TrainConfig, task: Task, compute: Compute) -> dict[str, float]:
     """One epoch and one step of a batch, without any noise measurement and with the joint one; the default update as well."""
-    fragments = sample_fragments(config, task, session, 64, FRAGMENTS)
+    fragments = sample_fragments(config, task, compute, 64, FRAGMENTS)
     environments = 64 * FRAGMENTS
     slots = arrange_slots(range(FRAGMENTS), 64)
     rollout = replace(config.rollout, environments=environments, rollout_length=fragments[0].steps)
@@ -90,9 +91,7 @@ def measure_learning(config: TrainConfig, task: Task, session: Session) -> dict[
     }
     found = {}
     for name, (update, noise) in variants.items():
-        learner = Learner(
-            replace(config, rollout=rollout, update=update, noise=noise), task, session.device, session.precision == "bfloat16"
-        )
+        learner = Learner(replace(config, rollout=rollout, update=update, noise=noise), task, compute.device, compute.bfloat16)
         seconds = []
         for turn in range(3 if update is single else 2):
             begin = perf_counter()
@@ -105,9 +104,8 @@ def measure_learning(config: TrainConfig, task: Task, session: Session) -> dict[
 def measure_whole(config: TrainConfig, task: Task, actors: int) -> float:
     """Sampling and learning in turn, as `rlscale train` does; of the noise only the joint one, which every update yields."""
     rollout = replace(config.rollout, actors=actors, environments=16 * actors, rollout_length=64)
-    session = Session(replace(config, rollout=rollout, noise=JOINT), task)
+    session = prepare(replace(config, rollout=rollout, noise=JOINT), task).start()
     try:
-        session.start()
         rows = [iterated[0] for _ in range(ITERATIONS + 1) if (iterated := session.iterate()) is not None]
     finally:
         session.close()

@@ -17,11 +17,12 @@ from typing import Any
 
 from rich.console import Console
 
+from rlscale.agents.checks import require_positive
 from rlscale.agents.cluster.connect import connect, disconnect, watch_head
 from rlscale.agents.cluster.processes import LostWorkerError
-from rlscale.agents.config import default_config, require_positive
+from rlscale.agents.compute import resolve_compute
+from rlscale.agents.config import default_config
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
-from rlscale.agents.session import Session
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.records.files import write_atomically
@@ -79,7 +80,8 @@ def run_bench(options: BenchOptions, command: list[str], console: Console) -> in
     task = find_task(TASK)
     config = default_config(task)
     config = replace(config, rollout=replace(config.rollout, actors=1, ray_address=options.ray_address))
-    session = Session(config, task)
+    compute = resolve_compute(config)
+    compute.prepare_process()
     local = len(os.sched_getaffinity(0))
     connect(options.ray_address, options.cpus or (1 if options.ray_address else local))
     try:
@@ -93,9 +95,9 @@ def run_bench(options: BenchOptions, command: list[str], console: Console) -> in
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "nodes": nodes,
             "cpus": cpus,
-            "driver": describe_machine(session.device),
+            "driver": describe_machine(compute.device),
             "versions": find_versions(),
-            "precision": session.precision,
+            "precision": compute.precision,
         }
         path = Path(options.out or f"bench/{sum(node['count'] for node in nodes)}x{nodes[0]['cpus']}.json")
         rounds = _read_rounds(path, facts)
@@ -105,7 +107,7 @@ def run_bench(options: BenchOptions, command: list[str], console: Console) -> in
         steps = Steps(console, max(options.rounds - len(rounds), 0) * (len(counts) + 2))
         with watch_head(options.ray_address), steps:
             while len(rounds) < options.rounds:
-                rounds.append(measure_round(config, task, session, counts, options.seconds, steps, len(rounds) + 1))
+                rounds.append(measure_round(config, task, compute, counts, options.seconds, steps, len(rounds) + 1))
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, (json.dumps({**facts, "rounds": rounds}, indent=1) + "\n").encode())
     finally:

@@ -55,8 +55,8 @@ def run(arguments: list[str]) -> int:
         raise
     steps = f"{outcome.observations:,} observations and {outcome.optimizer_steps:,} optimizer steps"
     console.print(f"{outcome.state} after {steps}", highlight=False)
-    if outcome.losses:
-        console.print(f"{lost(outcome.losses)}; the record's rows say which and how long it took", highlight=False)
+    if outcome.lost_actors:
+        console.print(f"{lost(outcome.lost_actors)}; the record's rows say which and how long it took", highlight=False)
     if outcome.state == "stopped":
         console.print(f"go on with:  {go_on}", highlight=False, soft_wrap=True)
     if not config.recording.report:

@@ -22,8 +22,8 @@ import torch
 import tyro
 from rich.console import Console
 
+from rlscale.agents.compute import resolve_precision
 from rlscale.agents.learning.results import NoiseRecord
-from rlscale.agents.machine import resolve_precision
 from rlscale.agents.rollout.evaluate import Evaluation, Evaluator
 from rlscale.crossing import find_crossing, is_on_grid
 from rlscale.envs import find_task

@@ -18,10 +18,10 @@ from pathlib import Path
 import torch
 import tyro
 
+from rlscale.agents.compute import computes_bfloat16
 from rlscale.agents.config import NoiseSettings, default_config
 from rlscale.agents.learning.learner import Learner
 from rlscale.agents.learning.remote_learners import learn_batch
-from rlscale.agents.machine import computes_bfloat16
 from rlscale.agents.rollout.fragments import Fragment
 from rlscale.agents.rollout.worker import RolloutWorker, WorkerSettings
 from rlscale.envs import Task, find_task

@@ -25,13 +25,13 @@ import torch
 import tyro
 
 from rlscale.agents.cluster.connect import connect, disconnect
+from rlscale.agents.compute import computes_bfloat16
 from rlscale.agents.config import NoiseSettings, default_config
 from rlscale.agents.learning.batch import arrange_slots
 from rlscale.agents.learning.learner import Learner
 from rlscale.agents.learning.remote_learners import RemoteLearners, learn_batch
-from rlscale.agents.machine import computes_bfloat16
 from rlscale.agents.networks import flatten_parameters, make_network
-from rlscale.agents.rollout.fleet import RayFleet
+from rlscale.agents.rollout.ray_fleet import RayFleet
 from rlscale.agents.rollout.worker import RolloutWorker, WorkerSettings
 from rlscale.envs import Task, find_task
 from rlscale.records.run import read_run

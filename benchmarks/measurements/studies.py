@@ -25,7 +25,7 @@ import tyro
 from rich.progress import track
 
 from rlscale.agents.rollout.evaluate import Evaluator
-from rlscale.agents.session import Session
+from rlscale.agents.setup import prepare
 from rlscale.envs import find_task
 from rlscale.noise import BlockStatistics, pool
 
@@ -86,14 +86,14 @@ def run(options: Options, kind: Kind) -> dict[str, Any]:
     config = plan.config_of(trial)
     often = replace(config.noise, joint_noise_period=PERIOD, policy_noise_period=PERIOD, value_noise_period=PERIOD)
     config = replace(config, noise=often)
-    session = Session(config, find_task(options.task))
-    session.start()
+    setup = prepare(config, find_task(options.task))
+    session = setup.start()
     evaluator = Evaluator(
-        session.task,
+        setup.task,
         config.update.network,
         kind.width,
         episodes=options.episodes,
-        bfloat16=session.acts_in_bfloat16,
+        bfloat16=setup.compute.acts_in_bfloat16,
         seed=kind.seed,
         threads=1,
     )

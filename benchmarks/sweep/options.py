@@ -9,16 +9,8 @@ from typing import Annotated, Literal
 
 import tyro
 
-from rlscale.agents.config import (
-    Budget,
-    NoiseSettings,
-    Rollout,
-    TrainConfig,
-    Update,
-    check_config,
-    require_not_negative,
-    require_positive,
-)
+from rlscale.agents.checks import check_config, require_not_negative, require_positive
+from rlscale.agents.config import Budget, NoiseSettings, Rollout, TrainConfig, Update
 from rlscale.agents.networks import make_network
 from rlscale.envs import Network, Task, find_task
 from rlscale.errors import UsageError

@@ -19,7 +19,8 @@ from rich.console import Console
 
 from rlscale.agents.cluster.connect import connect, disconnect
 from rlscale.agents.cluster.processes import LostWorkerError
-from rlscale.agents.machine import describe_machine, find_commit, find_versions, resolve_device
+from rlscale.agents.compute import resolve_device
+from rlscale.agents.machine import describe_machine, find_commit, find_versions
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.records.sweep import Sweep

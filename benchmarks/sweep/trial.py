@@ -18,7 +18,7 @@ import numpy as np
 from rlscale.agents.config import TrainConfig
 from rlscale.agents.learning.results import NoiseRecord
 from rlscale.agents.rollout.evaluate import Evaluation, Evaluator
-from rlscale.agents.session import Session
+from rlscale.agents.setup import prepare
 from rlscale.analysis.summary import UPDATES
 from rlscale.crossing import GoalSearch, smooth
 from rlscale.envs import Task, find_task
@@ -98,19 +98,19 @@ class TrainingCourse:
 
     def __init__(self, config: TrainConfig, *, episodes: int, folder: Path, command: list[str]) -> None:
         task: Task = find_task(config.task)
-        self._session = Session(config, task)
+        setup = prepare(config, task)
         self._evaluator = Evaluator(
             task,
             config.update.network,
             config.update.width,
             episodes=episodes,
-            bfloat16=self._session.acts_in_bfloat16,
+            bfloat16=setup.compute.acts_in_bfloat16,
             seed=config.seed,
-            threads=max(self._session.threads, config.actors * config.rollout.actor_cpus),
+            threads=max(setup.compute.threads, config.actors * config.rollout.actor_cpus),
         )
-        self._run = Run.create(folder, {**self._session.facts(command), "segments": []})
+        self._run = Run.create(folder, {**setup.manifest(command), "segments": []})
         try:
-            self._session.start()
+            self._session = setup.start()
         except BaseException:
             self._run.discard()
             raise

@@ -19,16 +19,16 @@ from typing import Any
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from rlscale.agents.cluster.processes import LostWorkerError, pickle_settings, stand_in
+from rlscale.agents.cluster.processes import LostWorkerError, enter_user_folder, pickle_settings
+from rlscale.agents.compute import Compute
 from rlscale.agents.config import TrainConfig
 from rlscale.agents.learning.batch import arrange_slots
 from rlscale.agents.learning.learner import Learner
 from rlscale.agents.learning.remote_learners import learn_batch
 from rlscale.agents.networks import flatten_parameters, make_network
-from rlscale.agents.rollout.fleet import RayFleet
 from rlscale.agents.rollout.fragments import Fragment, read
+from rlscale.agents.rollout.ray_fleet import RayFleet
 from rlscale.agents.rollout.worker import RolloutWorker, WorkerSettings
-from rlscale.agents.session import Session
 from rlscale.envs import Task, make_env
 from rlscale.sizing import FleetTime, fit_hand_over, fit_service, fit_throughput, hand_over_seconds
 
@@ -87,14 +87,14 @@ class FleetReading:
         return [self.observations / seconds for seconds in self.seconds]
 
 
-def measure_fleet(config: TrainConfig, task: Task, session: Session, shape: Shape, seconds: float) -> FleetReading:
+def measure_fleet(config: TrainConfig, task: Task, compute: Compute, shape: Shape, seconds: float) -> FleetReading:
     """Start that fleet, let it sample for so many seconds (four rounds at least, and one before that is not counted), end it.
 
     Raises:
         UsageError: it does not start.
         LostWorkerError: an actor died.
     """
-    settings = fleet_settings(config, task, session, shape)
+    settings = fleet_settings(config, task, compute, shape)
     weights = flatten_parameters(make_network(task, settings.network, config.seed, settings.width)).numpy()
     fleet = RayFleet(settings, 2 * shape.actors)
     rounds: list[float] = []
@@ -105,21 +105,21 @@ def measure_fleet(config: TrainConfig, task: Task, session: Session, shape: Shap
             started = time.perf_counter()
             fleet.request(weights, len(rounds), shape.actors)
             sampled = [fleet.take() for _ in range(shape.actors)]
-            fragments.append(tuple(s.facts.seconds for s in sampled))
+            fragments.append(tuple(s.summary.seconds for s in sampled))
             size = sum(_touch(read(s.fragment)) for s in sampled)
             rounds.append(time.perf_counter() - started)
             del sampled
             fleet.release(shape.actors)
             if len(rounds) == 1:
                 begin = time.perf_counter()
-        if lost := fleet.losses():
+        if lost := fleet.lost_actors():
             raise LostWorkerError(f"a rollout actor was lost while its fleet was measured ({lost[0].what})")
     finally:
         fleet.close()
     return FleetReading(shape, ROLLOUT, tuple(rounds[1:]), tuple(fragments[1:]), size)
 
 
-def fleet_settings(config: TrainConfig, task: Task, session: Session, shape: Shape) -> WorkerSettings:
+def fleet_settings(config: TrainConfig, task: Task, compute: Compute, shape: Shape) -> WorkerSettings:
     """What the actors of such a fleet get."""
     return WorkerSettings(
         task=task,
@@ -127,7 +127,7 @@ def fleet_settings(config: TrainConfig, task: Task, session: Session, shape: Sha
         rollout_length=ROLLOUT,
         network=config.update.network,
         width=config.update.width,
-        bfloat16=session.acts_in_bfloat16,
+        bfloat16=compute.acts_in_bfloat16,
         threads=shape.threads,
         cut_on_life_loss=config.rollout.cut_on_life_loss,
         random_first_steps=0,
@@ -188,7 +188,7 @@ def measure_emulator(task: Task, environments: int, seconds: float) -> float:
 
 def emulate(settings: bytes, folder: str) -> float:
     """In a Ray process of its own: steps environments and does nothing else."""
-    stand_in(folder)
+    enter_user_folder(folder)
     task, environments, seconds = pickle.loads(settings)
     env = make_env(task, environments, threads=1)
     generator = np.random.default_rng(0)
@@ -203,24 +203,27 @@ def emulate(settings: bytes, folder: str) -> float:
     return environments * steps / elapsed
 
 
-def sample_fragments(config: TrainConfig, task: Task, session: Session, environments: int, count: int) -> list[Fragment]:
+def sample_fragments(config: TrainConfig, task: Task, compute: Compute, environments: int, count: int) -> list[Fragment]:
     """So many successive fragments of the same environments, made in this process.
 
     Learning from them as if each had environments of its own takes the same time, and those of Atari are dear to make.
     """
-    worker = RolloutWorker(fleet_settings(config, task, session, Shape(1, session.threads, environments)), 0)
+    worker = RolloutWorker(fleet_settings(config, task, compute, Shape(1, compute.threads, environments)), 0)
     try:
         return [worker.sample(0) for _ in range(count)]
     finally:
         worker.close()
 
 
-def measure_learner(config: TrainConfig, session: Session, fragments: Sequence[Fragment], blocks: int | None) -> dict[str, Any]:
+def measure_learner(
+    config: TrainConfig, task: Task, compute: Compute, fragments: Sequence[Fragment], blocks: int | None
+) -> dict[str, Any]:
     """Seconds of updates from a batch of these fragments, as configured, noise included; one before them is not counted.
 
     Args:
         config: how to learn.
-        session: where and in which precision.
+        task: what was sampled.
+        compute: where to learn, and in which precision.
         fragments: of one rollout length; each counts as that of environments of its own.
         blocks: of an update; None as configured.
     """
@@ -229,7 +232,7 @@ def measure_learner(config: TrainConfig, session: Session, fragments: Sequence[F
     configured = replace(config, rollout=rollout)
     if blocks is not None:
         configured = replace(configured, noise=replace(config.noise, blocks=blocks))
-    learner = Learner(configured, session.task, session.device, session.precision == "bfloat16")
+    learner = Learner(configured, task, compute.device, compute.bfloat16)
     slots = arrange_slots(range(len(fragments)), fragments[0].environments)
     seconds = []
     for turn in range(LEARNER_ROUNDS + 1):

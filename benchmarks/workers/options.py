@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from rlscale.agents.config import require_not_negative, require_positive
+from rlscale.agents.checks import require_not_negative, require_positive
 from rlscale.errors import UsageError
 from rlscale.text import parse_duration
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
-from rlscale.agents.config import TrainConfig, check_config, default_config
-from rlscale.agents.memory import plan_memory
-from rlscale.agents.session import Session
+from rlscale.agents.checks import check_config
+from rlscale.agents.config import TrainConfig, default_config
+from rlscale.agents.memory import memory_plan
 from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
@@ -70,7 +70,7 @@ def to_measure(task: Task, cpus: int) -> list[Shape]:
 def recommend(
     options: WorkersOptions,
     config: TrainConfig,
-    session: Session,
+    task: Task,
     law: FleetTime,
     learner: LearnerTime,
     emulator: float,
@@ -81,7 +81,7 @@ def recommend(
     Raises:
         UsageError: none of them can train the task.
     """
-    possible = [shape for shape in grid if fits(options, config, session, shape)]
+    possible = [shape for shape in grid if fits(options, config, task, shape)]
     if not possible:
         raise UsageError("--cpus", "no fleet of these CPUs can train the task within memory", "Give more, or a smaller task")
     rates = {shape: law.rate(shape.actors, shape.environments, shape.threads) for shape in possible}
@@ -101,7 +101,7 @@ def recommend(
     return Recommendation(shape, rates[shape], one, shares, train_command(options, config, shape))
 
 
-def fits(options: WorkersOptions, config: TrainConfig, session: Session, shape: Shape) -> bool:
+def fits(options: WorkersOptions, config: TrainConfig, task: Task, shape: Shape) -> bool:
     """Whether a run with that fleet passes the checks that `rlscale train` makes, memory included."""
     rollout = replace(
         config.rollout,
@@ -112,7 +112,7 @@ def fits(options: WorkersOptions, config: TrainConfig, session: Session, shape: 
     )
     try:
         check_config(replace(config, rollout=rollout))
-        plan_memory(replace(config, rollout=rollout), session.task, None if options.ray_address is None else 1 << 62)
+        memory_plan(replace(config, rollout=rollout), task, None if options.ray_address is None else 1 << 62)
     except UsageError:
         return False
     return True

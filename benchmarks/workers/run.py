@@ -18,9 +18,9 @@ import numpy as np
 from rich.console import Console
 
 from rlscale.agents.cluster.connect import connect, disconnect, free_cpus, watch_head
+from rlscale.agents.compute import Compute, resolve_compute
 from rlscale.agents.config import TrainConfig, default_config
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
-from rlscale.agents.session import Session
 from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
 from rlscale.records.files import write_atomically
@@ -65,8 +65,9 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
     task = find_task(options.task)
     known = None if options.sweep is None else find_frontier(options.sweep, options.goal, task)
     config = base_config(options, task, known)
-    session = Session(config, task)
-    if options.lag and options.ray_address is None and session.device.type == "cpu":
+    compute = resolve_compute(config)
+    compute.prepare_process()
+    if options.lag and options.ray_address is None and compute.device.type == "cpu":
         raise UsageError(
             "--lag", "on this machine actors and learner share the same cores", "Leave it out, or give a cluster or a GPU"
         )
@@ -79,33 +80,33 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
             mend = "Wait until some are free ('ray status' shows them)"
             raise UsageError("--ray-address", "all CPUs of the cluster are in use", mend)
         grid = candidates(task, cpus)
-        identity = {"command": command, "commit": find_commit(), "cpus": cpus, "machine": describe_machine(session.device)}
+        identity = {"command": command, "commit": find_commit(), "cpus": cpus, "machine": describe_machine(compute.device)}
         kept = KeptFleets(folder / "measured.json", identity)
         if kept.fleets:
             told = f"{len(kept.fleets)} of the fleets were measured before this command was stopped: {folder / 'measured.json'}"
             console.print(told, highlight=False, soft_wrap=True)
         with watch_head(options.ray_address):
-            fleets, learning, emulator = measure(options, config, session, to_measure(task, cpus), kept, console)
+            fleets, learning, emulator = measure(options, config, task, compute, to_measure(task, cpus), kept, console)
             law = fit_fleet(fleets, config.rollout.rollout_length)
             learner = fit_updates(learning)
-            found = recommend(options, config, session, law, learner, emulator, grid)
+            found = recommend(options, config, task, law, learner, emulator, grid)
             validation = None
             if options.validate:
-                validation = validate(options, config, session, law, fleets, grid, found.shape, kept, console)
+                validation = validate(options, config, task, compute, law, fleets, grid, found.shape, kept, console)
     finally:
         disconnect()
     made = None
     if known is not None:
-        made = make_plan(known, law, learner, price_of(options, session), cpus, options.lag)
+        made = make_plan(known, law, learner, price_of(options, compute), cpus, options.lag)
     record = {
         "command": command,
         "commit": find_commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": describe_machine(session.device),
+        "machine": describe_machine(compute.device),
         "versions": find_versions(),
         "task": config.task,
         "cpus": cpus,
-        "precision": session.precision,
+        "precision": compute.precision,
         "fleets": [asdict(reading) for reading in fleets],
         "learner": learning,
         "emulator_observations_per_second": emulator,
@@ -145,23 +146,28 @@ def base_config(options: WorkersOptions, task: Task, known: Known | None) -> Tra
 
 
 def measure(
-    options: WorkersOptions, config: TrainConfig, session: Session, shapes: Sequence[Shape], kept: KeptFleets, console: Console
+    options: WorkersOptions,
+    config: TrainConfig,
+    task: Task,
+    compute: Compute,
+    shapes: Sequence[Shape],
+    kept: KeptFleets,
+    console: Console,
 ) -> tuple[list[FleetReading], list[dict[str, Any]], float]:
     """Fleets, updates, and the emulator's own rate."""
-    task = session.task
     with Steps(console, len(shapes) + 2) as steps:
         steps.begin(f"the emulator alone, {task.cost.alone} environments")
         emulator = measure_emulator(task, task.cost.alone, options.seconds)
         fleets = []
         for shape in shapes:
             steps.begin(str(shape))
-            fleets.append(kept.fleets.get(shape) or kept.keep(measure_fleet(config, task, session, shape, options.seconds)))
+            fleets.append(kept.fleets.get(shape) or kept.keep(measure_fleet(config, task, compute, shape, options.seconds)))
         steps.begin("the learner")
-        fragments = sample_fragments(config, task, session, task.cost.many, 2)
+        fragments = sample_fragments(config, task, compute, task.cost.many, 2)
         several = config.update.mini_batch is None
-        learning = [measure_learner(config, session, fragments[:count], 8 if several else None) for count in (1, 2)]
+        learning = [measure_learner(config, task, compute, fragments[:count], 8 if several else None) for count in (1, 2)]
         if several:
-            learning.append(measure_learner(config, session, fragments, 32))
+            learning.append(measure_learner(config, task, compute, fragments, 32))
     return fleets, learning, emulator
 
 
@@ -174,7 +180,8 @@ def fit_updates(learning: Sequence[dict[str, Any]]) -> LearnerTime:
 def validate(
     options: WorkersOptions,
     config: TrainConfig,
-    session: Session,
+    task: Task,
+    compute: Compute,
     law: FleetTime,
     fitted: Sequence[FleetReading],
     grid: Sequence[Shape],
@@ -193,7 +200,7 @@ def validate(
         for shape in held_out:
             steps.begin(f"held out: {shape}")
             again = kept.fleets.get(shape)
-            readings.append(again or kept.keep(measure_fleet(config, session.task, session, shape, options.seconds)))
+            readings.append(again or kept.keep(measure_fleet(config, task, compute, shape, options.seconds)))
     measuring = replace(law, rollout_length=readings[0].rollout_length)
     measured = {reading.shape: statistics.median(reading.rates) for reading in (*fitted, *readings)}
     rows: list[dict[str, Any]] = []
@@ -215,13 +222,13 @@ def validate(
     }
 
 
-def price_of(options: WorkersOptions, session: Session) -> Price:
+def price_of(options: WorkersOptions, compute: Compute) -> Price:
     """What is hired: a CPU for every worker, and for the learner a GPU and a CPU, or as many CPUs as it has threads."""
-    on_gpu = session.device.type == "cuda"
+    on_gpu = compute.device.type == "cuda"
     return Price(
         cpu_hour=1.0 if options.price_cpu_hour is None else options.price_cpu_hour,
         gpu_hour=options.price_gpu_hour,
-        learner_cpus=1.0 if on_gpu else float(session.threads),
+        learner_cpus=1.0 if on_gpu else float(compute.threads),
         learner_gpus=float(on_gpu),
         taking_turns=not on_gpu and options.ray_address is None,
     )

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rlscale.agents.config import TrainConfig, default_config
-from rlscale.agents.memory import fragment_bytes, plan_memory
+from rlscale.agents.memory import fragment_bytes, memory_plan
 from rlscale.agents.rollout.fleet import LocalFleet
 from rlscale.agents.rollout.worker import WorkerSettings
 from rlscale.envs import find_task
@@ -33,7 +33,7 @@ def test_the_bytes_of_a_fragment_are_what_it_holds(task_id, network):
 
 def test_a_million_observations_are_cut_into_small_fragments():
     """2^20 observations of 64 environments: 128 rounds of two fragments of at most 64 MiB, single frames and 3 carried in."""
-    plan = plan_memory(config_for(environments=64, actors=2, batch_size=2**20), PONG, budget=16 << 30)
+    plan = memory_plan(config_for(environments=64, actors=2, batch_size=2**20), PONG, budget=16 << 30)
     assert (plan.environments, plan.groups, plan.batch_fragments) == (32, 2, 256)
     assert plan.fragment_bytes == 32 * ((128 + 3) * 7056 + 128 * 27)
     assert plan.most_fragments == 256
@@ -45,7 +45,7 @@ def test_the_store_is_made_so_large_that_ray_spills_nothing(monkeypatch):
     import rlscale.agents.memory
 
     monkeypatch.setattr(rlscale.agents.memory, "_shared_memory", lambda: 1 << 40)
-    plan = plan_memory(config_for(environments=64, actors=2, batch_size=2**20), PONG, budget=16 << 30)
+    plan = memory_plan(config_for(environments=64, actors=2, batch_size=2**20), PONG, budget=16 << 30)
     held = plan.most_fragments * plan.fragment_bytes
     assert held + (64 << 20) < 0.8 * plan.store_bytes < 1.2 * held
 
@@ -54,44 +54,44 @@ def test_the_store_is_made_so_large_that_ray_spills_nothing(monkeypatch):
 def test_the_largest_batch_that_fits_is_named(lag):
     config = config_for(environments=16, batch_size=1 << 20, lag=lag)
     with pytest.raises(UsageError, match="--batch-size") as caught:
-        plan_memory(config, PONG, budget=2 << 30)
+        memory_plan(config, PONG, budget=2 << 30)
     largest = int(str(caught.value).split("largest that can is ")[1].split(",  ")[0].split(", give")[0].replace(",", ""))
     fits = replace(config, rollout=replace(config.rollout, batch_size=largest))
     too_many = replace(config, rollout=replace(config.rollout, batch_size=largest + 2048))
-    plan = plan_memory(fits, PONG, budget=2 << 30)
+    plan = memory_plan(fits, PONG, budget=2 << 30)
     assert plan.most_fragments * plan.fragment_bytes <= 2 << 30
     assert plan.most_fragments == (1 + lag) * plan.batch_fragments
     with pytest.raises(UsageError):
-        plan_memory(too_many, PONG, budget=2 << 30)
+        memory_plan(too_many, PONG, budget=2 << 30)
     assert "--stream --epochs 1 --mini-batch None --advantage-scale running" in str(caught.value)
 
 
 def test_too_many_environments_for_one_round():
     with pytest.raises(UsageError, match=r"--environments: .* 147,968 \(--environments 1156\)"):
-        plan_memory(config_for(environments=4096, actors=2), PONG, budget=1 << 30)
-    assert plan_memory(config_for(environments=1156, actors=2), PONG, budget=1 << 30).batch_fragments == 34
+        memory_plan(config_for(environments=4096, actors=2), PONG, budget=1 << 30)
+    assert memory_plan(config_for(environments=1156, actors=2), PONG, budget=1 << 30).batch_fragments == 34
     with pytest.raises(UsageError):
-        plan_memory(config_for(environments=1158, actors=2), PONG, budget=1 << 30)
+        memory_plan(config_for(environments=1158, actors=2), PONG, budget=1 << 30)
     with pytest.raises(UsageError, match="leave no memory"):
-        plan_memory(config_for(environments=4096, actors=2), PONG, budget=0)
+        memory_plan(config_for(environments=4096, actors=2), PONG, budget=0)
 
 
 def test_a_stream_takes_the_same_whatever_the_batch():
     streamed = {"stream": True, "epochs": 1, "mini_batch": None, "advantage_scale": "running"}
     plans = [
-        plan_memory(config_for(update=streamed, environments=32, actors=2, batch_size=2**k), PONG, 1 << 30) for k in (12, 18, 26)
+        memory_plan(config_for(update=streamed, environments=32, actors=2, batch_size=2**k), PONG, 1 << 30) for k in (12, 18, 26)
     ]
     assert len({plan.most_fragments * plan.fragment_bytes for plan in plans}) == 1
     assert plans[0].most_fragments == 5  # two an actor, one being read
     with pytest.raises(UsageError, match="--memory"):
-        plan_memory(config_for(update=streamed, environments=32, actors=2), PONG, budget=50 << 20)
+        memory_plan(config_for(update=streamed, environments=32, actors=2), PONG, budget=50 << 20)
 
 
 def test_the_machine_sets_the_budget(monkeypatch):
     import rlscale.agents.memory
 
     monkeypatch.setattr(rlscale.agents.memory, "available_bytes", lambda: 4 << 30)
-    plan_memory(config_for(environments=16, batch_size=2**18), PONG)
+    memory_plan(config_for(environments=16, batch_size=2**18), PONG)
     with pytest.raises(UsageError, match="--batch-size"):
-        plan_memory(config_for(environments=16, batch_size=2**20), PONG)
-    plan_memory(config_for(environments=16, batch_size=2**20, memory="8GiB"), PONG)  # the user may know better
+        memory_plan(config_for(environments=16, batch_size=2**20), PONG)
+    memory_plan(config_for(environments=16, batch_size=2**20, memory="8GiB"), PONG)  # the user may know better

@@ -222,11 +222,11 @@ def test_a_resumed_run_keeps_environments_unless_they_are_grouped_otherwise(tmp_
     ],
 )
 def test_the_learner_leaves_cores_to_actors_that_work_meanwhile(rollout, update, threads):
-    from rlscale.agents.session import _learner_threads
+    from rlscale.agents.compute import learner_threads
 
     config = default_config(find_task("classic/cartpole"))
     config = replace(config, rollout=replace(config.rollout, **rollout), update=replace(config.update, **update))
-    assert _learner_threads(config, cores=8) == threads
+    assert learner_threads(config, cores=8) == threads
 
 
 def test_observations_and_steps_add_up(tmp_path):

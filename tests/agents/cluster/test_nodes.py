@@ -17,7 +17,7 @@ from ray.util.placement_group import placement_group_table, remove_placement_gro
 from rlscale.agents.cluster import placement
 from rlscale.agents.cluster.connect import connect, disconnect, store_bytes
 from rlscale.agents.cluster.placement import keep_together, require_room
-from rlscale.agents.rollout.fleet import RayFleet
+from rlscale.agents.rollout.ray_fleet import RayFleet
 from rlscale.agents.rollout.worker import WorkerSettings
 from rlscale.envs import find_task
 from rlscale.errors import UsageError

@@ -9,7 +9,8 @@ import torch
 from batches import read_batch
 from making import make_fragment
 
-from rlscale.agents.config import NoiseSettings, Rollout, TrainConfig, check_config, default_config
+from rlscale.agents.checks import check_config
+from rlscale.agents.config import NoiseSettings, Rollout, TrainConfig, default_config
 from rlscale.agents.learning.learner import Learner
 from rlscale.agents.learning.remote_learners import RemoteLearners, learn_batch
 from rlscale.envs import find_task

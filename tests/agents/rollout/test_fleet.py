@@ -7,8 +7,9 @@ import pytest
 import torch
 from fleets import settings_for, weights_for
 
-from rlscale.agents.rollout.fleet import LocalFleet, RayFleet
+from rlscale.agents.rollout.fleet import LocalFleet
 from rlscale.agents.rollout.fragments import Fragment
+from rlscale.agents.rollout.ray_fleet import RayFleet
 
 
 def same(a: Fragment, b: Fragment) -> bool:
@@ -58,7 +59,7 @@ def test_actors_wait_when_there_is_no_room(ray_instance):
     try:
         fleet.request(weights_for(settings), 0, 10)
         for taken in range(10):
-            assert len(fleet._asked) + fleet._held <= 2
+            assert len(fleet._requests) + fleet._held <= 2
             fragment = fleet.take().fragment
             assert fragment.index == taken
             if taken == 1:

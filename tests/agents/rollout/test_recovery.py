@@ -17,15 +17,15 @@ from ray.cluster_utils import Cluster
 
 import rlscale.agents.rollout.actors
 from rlscale.agents.cluster.processes import LostWorkerError
-from rlscale.agents.rollout.fleet import RayFleet
 from rlscale.agents.rollout.fragments import Fragment
+from rlscale.agents.rollout.ray_fleet import RayFleet
 from rlscale.agents.rollout.worker import RolloutWorker
 
 pytestmark = pytest.mark.xdist_group("timed")
 
 
 def process_of(fleet, actor):
-    return ray.get(fleet._actors.standing[actor].__ray_call__.remote(lambda actor: os.getpid()))
+    return ray.get(fleet._actors.working[actor].__ray_call__.remote(lambda actor: os.getpid()))
 
 
 def take(fleet, fragments):
@@ -95,10 +95,10 @@ def test_in_the_middle_of_a_batch(ray_instance, make_fleet, fault):
     ]
     assert [f.policy_version for f in before + first + rest] == [0] * 4 + [1] * 8
     assert [f.actor for f in first + rest] == [0, 2, 0, 2] * 2
-    (loss,) = fleet.losses()
+    (loss,) = fleet.lost_actors()
     assert (loss.what, loss.actor, loss.groups, loss.fragments, loss.replaced_by) == (fault, 1, [1, 3], 4, 2)
     assert 0 < loss.recovery_seconds < 120
-    assert fleet.losses() == []
+    assert fleet.lost_actors() == []
     assert (fleet.actors, fleet.generation) == (2, 1)
     for group in (1, 3):
         again = [f for f in first + rest if f.group == group]
@@ -125,12 +125,12 @@ def test_both_actors_at_once_and_again(ray_instance, make_fleet):
     fleet = make_fleet(settings, 4)
     taken = []
     for version in range(2):
-        for actor in list(fleet._actors.standing):
+        for actor in list(fleet._actors.working):
             os.kill(process_of(fleet, actor), signal.SIGKILL)
         fleet.request(weights, version, 4)
         taken += take(fleet, 4)
     assert identities(taken) == [(g, n, k) for n in (1, 2) for k in (0, 1) for g in (0, 1)]
-    losses = fleet.losses()
+    losses = fleet.lost_actors()
     assert sorted(loss.actor for loss in losses) == [0, 1, 2, 3]
     assert all(loss.what == "died" and loss.recovery_seconds is not None for loss in losses)
 
@@ -142,7 +142,7 @@ def test_all_that_hang_are_found_in_one_wait(ray_instance, make_fleet):
         os.kill(process_of(fleet, actor), signal.SIGSTOP)
     fleet.request(weights_for(settings), 0, 4)
     assert identities(take(fleet, 4)) == [(0, 1, 0), (1, 1, 0), (0, 1, 1), (1, 1, 1)]
-    one, other = fleet.losses()
+    one, other = fleet.lost_actors()
     assert one.what == other.what == "hung"
     assert one.noticed == other.noticed
 
@@ -155,7 +155,7 @@ def test_an_actor_lost_after_its_groups_had_moved_away(ray_instance, make_fleet)
     victim = process_of(fleet, 0)
     os.kill(victim, signal.SIGSTOP)
     fleet.request(weights, 0, 4)
-    fleet._actors.summon()
+    fleet._actors.start()
     deadline = time.monotonic() + 60
     while fleet.actors < 2:
         assert time.monotonic() < deadline
@@ -165,7 +165,7 @@ def test_an_actor_lost_after_its_groups_had_moved_away(ray_instance, make_fleet)
     taken = take(fleet, 8)
     assert identities(taken) == [(0, 1, 0), (1, 1, 0), (2, 2, 0), (3, 2, 0), (0, 1, 1), (1, 1, 1), (2, 2, 1), (3, 2, 1)]
     assert [f.policy_version for f in taken] == [0] * 4 + [1] * 4
-    (loss,) = fleet.losses()
+    (loss,) = fleet.lost_actors()
     assert (loss.actor, loss.groups, loss.fragments, loss.replaced_by) == (0, [0, 1, 2, 3], 8, 2)
     assert [f.actor for f in taken] == [2, 2, 1, 1] * 2
 
@@ -193,7 +193,7 @@ def test_no_room_for_a_replacement(ray_instance, make_fleet, monkeypatch):
     taken = take(fleet, 4)
     assert [f.actor for f in taken] == [0, 0, 0, 0]
     assert identities(taken) == [(0, 0, 0), (1, 1, 0), (2, 0, 0), (3, 1, 0)]
-    (loss,) = fleet.losses()
+    (loss,) = fleet.lost_actors()
     assert (loss.groups, loss.replaced_by, fleet.actors) == ([1, 3], None, 1)
     ray.kill(blocker)
     deadline = time.monotonic() + 60
@@ -206,13 +206,13 @@ def test_no_room_for_a_replacement(ray_instance, make_fleet, monkeypatch):
     assert [f.actor for f in last] == [0, 0, 2, 2]
     assert [f.generation for f in last] == [0, 1, 1, 2]
     assert len(set(identities(taken + last))) == len(taken + last)
-    assert fleet.losses() == []
+    assert fleet.lost_actors() == []
 
 
 def test_whoever_has_much_to_do_does_not_hang(ray_instance, make_fleet, monkeypatch):
     """The survivor has more before it than it can make within the bound. As long as fragments come it is left in peace."""
     monkeypatch.setattr(rlscale.agents.rollout.actors, "REPLACE_SECONDS", 1)
-    monkeypatch.setattr("rlscale.agents.rollout.fleet.START_SECONDS", 0)
+    monkeypatch.setattr("rlscale.agents.rollout.ray_fleet.START_SECONDS", 0)
     settings = settings_for("bandits:SlowBandit", workers=2, groups=2)
     fleet = make_fleet(settings, 8, straggler_seconds=3.0)
     blocker = occupy()
@@ -224,7 +224,7 @@ def test_whoever_has_much_to_do_does_not_hang(ray_instance, make_fleet, monkeypa
     finally:
         ray.kill(blocker)
     assert {f.actor for f in taken} == {0}
-    assert [loss.actor for loss in fleet.losses()] == [1]
+    assert [loss.actor for loss in fleet.lost_actors()] == [1]
 
 
 def test_nobody_is_left(ray_instance, make_fleet, monkeypatch, capsys):
@@ -252,7 +252,7 @@ def test_the_same_fragment_three_times_is_no_accident(ray_instance, make_fleet):
     fleet.request(weights_for(settings), 0, 1)
     with pytest.raises(LostWorkerError, match="3 in a row were lost over the same fragment"):
         fleet.take()
-    assert [loss.actor for loss in fleet.losses()] == [0, 1]
+    assert [loss.actor for loss in fleet.lost_actors()] == [0, 1]
 
 
 def test_a_mistake_in_an_environment_is_not_repeated(ray_instance, make_fleet):
@@ -261,7 +261,7 @@ def test_a_mistake_in_an_environment_is_not_repeated(ray_instance, make_fleet):
     fleet.request(weights_for(settings), 0, 1)
     with pytest.raises(ZeroDivisionError):
         fleet.take()
-    assert fleet.losses() == []
+    assert fleet.lost_actors() == []
 
 
 @pytest.fixture
@@ -278,7 +278,7 @@ def cluster(own_ray):
 def test_nodes_come_and_go(cluster, make_fleet, monkeypatch):
     """A node joins: an actor starts there and takes its share of the groups. The node dies with fragments not taken yet."""
     monkeypatch.setattr(rlscale.agents.rollout.actors, "REPLACE_SECONDS", 3)
-    monkeypatch.setattr("rlscale.agents.rollout.fleet.LOOK_SECONDS", 0)
+    monkeypatch.setattr("rlscale.agents.rollout.ray_fleet.LOOK_SECONDS", 0)
     settings = settings_for("classic/cartpole", environments=64, length=128, groups=4)
     weights = weights_for(settings)
     fleet = make_fleet(settings, 8, grows=True)
@@ -302,14 +302,14 @@ def test_nodes_come_and_go(cluster, make_fleet, monkeypatch):
     newcomer = max(f.actor for f in taken)
     assert [f.actor for f in taken[-4:]].count(newcomer) == 2
     assert {f.generation for f in taken[-4:]} == {0, 1}
-    assert fleet.losses() == []
+    assert fleet.lost_actors() == []
 
     fleet.request(weights, 1, 4)
-    answers = [part for asked in fleet._asked for part in (asked.facts, asked.fragment)]
+    answers = [part for request in fleet._requests for part in (request.summary, request.fragment)]
     ray.wait(answers, num_returns=len(answers), timeout=60, fetch_local=False)  # made, and still there
     cluster.remove_node(node)
     taken.extend(take(fleet, 4))
-    (loss,) = fleet.losses()
+    (loss,) = fleet.lost_actors()
     assert (loss.what, loss.actor, len(loss.groups), loss.fragments, loss.replaced_by) == ("node lost", newcomer, 2, 2, None)
     assert fleet.actors == 1
     assert [f.group for f in taken] == [0, 1, 2, 3] * (len(taken) // 4)

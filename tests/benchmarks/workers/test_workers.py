@@ -8,9 +8,9 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
+from rlscale.agents.checks import check_config
 from rlscale.agents.cluster.head_node import LostHeadError
-from rlscale.agents.config import check_config, default_config
-from rlscale.agents.session import Session
+from rlscale.agents.config import default_config
 from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.options import parse_train
 from rlscale.benchmarks.workers import run as workers
@@ -86,19 +86,14 @@ def test_few_fleets_are_measured_and_many_could_be_used():
     assert len(to_measure(PONG, 2)) == 7
 
 
-@pytest.fixture(scope="module")
-def session():
-    return Session(default_config(PONG), PONG)
-
-
-def test_the_recommended_fleet(session):
+def test_the_recommended_fleet():
     """The best predicted rate, or nearly: with free workers all CPUs; with crowded ones fewer."""
     options = WorkersOptions(task=PONG.id)
     learner = LearnerTime(0.1, 0.0, 2e-4, 0.0)
     grid = candidates(PONG, 4)
     for contention, actors in ((0.0, 4), (2.0, 1)):
         law = fit_fleet(readings(contention=contention, message=0.0), 128)
-        found = recommend(options, session.config, session, law, learner, 4000.0, grid)
+        found = recommend(options, default_config(PONG), PONG, law, learner, 4000.0, grid)
         rates = {s: law.rate(s.actors, s.environments, s.threads).value for s in grid}
         assert rates[found.shape] >= 0.98 * max(rates.values())
         total = found.shape.actors * found.shape.environments

@@ -1,0 +1,234 @@
+"""`check_config` refuses settings that cannot work, each in one line that names the flag, what is wrong and the mend."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rlscale.errors import UsageError
+
+from .config import TrainConfig
+
+__all__ = ["check_config", "require_not_negative", "require_positive"]
+
+_POSITIVE = (
+    *(
+        "environments",
+        "rollout_length",
+        "batch_size",
+        "exchange_rate",
+        "fragment_environments",
+        "actor_cpus",
+        "straggler_seconds",
+    ),
+    *("epochs", "mini_batch", "width", "learning_rate", "clip", "max_grad_norm", "chunk", "learners", "lr_batch"),
+    *("observations", "optimizer_steps", "seconds", "checkpoint_seconds"),
+)
+_NOT_NEGATIVE = (
+    *("seed", "actors", "random_first_steps", "threads", "warm_up", "entropy_coef", "value_coef"),
+    *("joint_noise_period", "policy_noise_period", "value_noise_period", "entropy_noise_period"),
+)
+
+
+def require_positive(flags: Mapping[str, float | None]) -> None:
+    """Refuse a number that is not above zero or not finite; None is no number.
+
+    Raises:
+        UsageError: names the flag.
+    """
+    for flag, value in flags.items():
+        _refuse_if(
+            value is not None and not 0 < value < math.inf, flag, f"{value} is not a positive number", "Give one above zero"
+        )
+
+
+def require_not_negative(flags: Mapping[str, float | None]) -> None:
+    """Refuse a number that is below zero or not finite; None is no number.
+
+    Raises:
+        UsageError: names the flag.
+    """
+    for flag, value in flags.items():
+        _refuse_if(value is not None and not 0 <= value < math.inf, flag, f"{value} is not zero or more", "Give zero or more")
+
+
+def check_config(config: TrainConfig) -> None:
+    """Refuse settings that cannot work.
+
+    Raises:
+        UsageError: names the flag and the mend.
+    """
+    r, u, b = config.rollout, config.update, config.budget
+    settings: dict[str, Any] = {
+        "seed": config.seed,
+        **vars(r),
+        **vars(u),
+        **vars(config.noise),
+        **vars(b),
+        **vars(config.recording),
+    }
+    numbers = {name: None if isinstance(value, str) else value for name, value in settings.items()}  # None for auto and adaptive
+    require_positive({name.replace("_", "-"): numbers[name] for name in _POSITIVE})
+    require_not_negative({name.replace("_", "-"): numbers[name] for name in _NOT_NEGATIVE})
+    _refuse_if(config.seed >= 2**63, "seed", f"{config.seed} is too large", "Give one below 2**63")
+    for flag, value in (("discount", u.discount), ("gae-lambda", u.gae_lambda)):
+        _refuse_if(not 0 <= value <= 1, flag, f"{value} is not between 0 and 1", "Give for example 0.99")
+    growth = config.recording.snapshot_growth
+    _refuse_if(
+        growth != 0 and not growth > 1,
+        "snapshot-growth",
+        f"{growth} does not grow",
+        "Give a factor above 1, for example 1.06, or 0 for no snapshots",
+    )
+    _refuse_if(
+        r.environments % config.workers != 0,
+        "environments",
+        f"{r.environments} environments do not divide over {r.actors} actors",
+        f"Use for example {max(r.environments // config.workers, 1) * config.workers}",
+    )
+    no_actors = "Give --actors as well"
+    _refuse_if(
+        r.ray_address is not None and not config.rays, "ray-address", "there are no actors to place on a cluster", no_actors
+    )
+    _refuse_if(
+        r.straggler_seconds is not None and not r.actors, "straggler-seconds", "there are no actors to wait for", no_actors
+    )
+    _check_batch(config)
+    _check_fragments(config)
+    _check_noise(config)
+    if u.learners > 1:
+        _check_learners(config)
+    _refuse_if(u.anneal and b.observations is None, "anneal", "the learning rate needs an end to fall to", "Give --observations")
+    _refuse_if(
+        b.observations is None and b.optimizer_steps is None and b.seconds is None,
+        "observations",
+        "the run would have no end",
+        "Give --observations, --optimizer-steps or --seconds",
+    )
+
+
+def _check_batch(config: TrainConfig) -> None:
+    """How an iteration batch is made up and cut into mini-batches."""
+    r, mini = config.rollout, config.mini_batch
+    step = r.environments * r.rollout_length
+    size = r.batch_size if isinstance(r.batch_size, int) else step
+    _refuse_if(
+        size % step != 0,
+        "batch-size",
+        f"{size:,} is no multiple of {r.environments} environments x {r.rollout_length} steps = {step:,}",
+        f"Use for example {max(round(size / step), 1) * step}",
+    )
+    _refuse_if(
+        mini > config.batch or config.batch % mini != 0,
+        "mini-batch",
+        f"{mini} does not divide the iteration batch of {config.batch}",
+        f"Use for example {_nearest_divisor(config.batch, mini)}",
+    )
+    _refuse_if(
+        config.update.shuffle == "environments" and mini % r.rollout_length != 0,
+        "mini-batch",
+        f"{mini} observations are no whole number of environments with {r.rollout_length} steps each",
+        f"Use a multiple of {r.rollout_length}, or --shuffle transitions",
+    )
+    _refuse_if(
+        config.adaptive and config.update.mini_batch is not None,
+        "batch-size",
+        "an adaptive batch is the batch of one optimizer step",
+        "Give --mini-batch None, and best --epochs 1",
+    )
+    _refuse_if(
+        r.exchange_rate is not None and not config.adaptive,
+        "exchange-rate",
+        "only an adaptive batch size follows it",
+        "Give --batch-size adaptive as well",
+    )
+
+
+def _check_fragments(config: TrainConfig) -> None:
+    """How an iteration batch is cut into fragments and streamed."""
+    r, u = config.rollout, config.update
+    each = r.environments // config.workers
+    n = r.fragment_environments or each
+    _refuse_if(
+        each % n != 0,
+        "fragment-environments",
+        f"{n} do not divide the {each} environments of {'an actor' if r.actors else 'this process'}",
+        f"Use for example {_nearest_divisor(each, n)}",
+    )
+    _refuse_if(
+        config.adaptive and (r.fragment_environments or min(each, 8)) < 4,
+        "fragment-environments",
+        f"{n} environments are too few to see noise between them",
+        "Give at least 4, and --environments a multiple of it",
+    )
+    _refuse_if(
+        u.stream and not (u.epochs == 1 and u.mini_batch is None),
+        "stream",
+        "a batch that is freed as it is learned from is seen once",
+        "Give --epochs 1 --mini-batch None as well",
+    )
+    _refuse_if(
+        u.stream and u.advantage_scale == "batch",
+        "stream",
+        "advantages cannot be normalized over a batch that is not here yet",
+        "Give --advantage-scale running, or none",
+    )
+    _refuse_if(
+        (u.stream or u.learners > 1) and r.rollout_length < 2,
+        "rollout-length",
+        "fragments of one step may hold nothing but resets",
+        "Give at least 2",
+    )
+
+
+def _check_noise(config: TrainConfig) -> None:
+    """What is measured of the noise, and what depends on it."""
+    blocks = config.noise.blocks
+    _refuse_if(
+        blocks is not None and blocks < 2,
+        "blocks",
+        f"{blocks} blocks cannot show noise",
+        "Give at least 2; 8 or more for an interval that says much",
+    )
+    for follows, what in ((config.adaptive, "an adaptive batch"), (config.update.lr_rule == "noise", "--lr-rule noise")):
+        _refuse_if(
+            follows and not config.noise.joint_noise_period,
+            "joint-noise-period",
+            f"{what} needs the noise to be measured",
+            "Give 1",
+        )
+
+
+def _check_learners(config: TrainConfig) -> None:
+    """Every learner must have equally many blocks of equally many environments."""
+    learners, environments, blocks = config.update.learners, config.rollout.environments, config.noise.blocks
+    if config.shuffles_transitions:
+        _refuse_if(
+            (blocks or 0) % learners != 0, "blocks", f"{blocks} do not divide over {learners} learners", "Use a multiple of them"
+        )
+        return
+    _refuse_if(
+        environments % learners != 0,
+        "learners",
+        f"{environments} environments do not divide over {learners} learners",
+        f"Use {_nearest_divisor(environments, learners)}",
+    )
+    step = environments // max(config.batch // config.mini_batch, 1)
+    _refuse_if(
+        step % learners != 0,
+        "learners",
+        f"the {step} environments of a mini-batch do not divide over {learners} learners",
+        f"Use {_nearest_divisor(step, learners)}, or larger mini-batches",
+    )
+
+
+def _refuse_if(wrong: bool, flag: str, problem: str, mend: str) -> None:
+    if wrong:
+        raise UsageError(f"--{flag}", problem, mend)
+
+
+def _nearest_divisor(number: int, wanted: int) -> int:
+    """The divisor of a number that is nearest to the wanted one, as a ratio."""
+    lower = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return min(sorted({*lower, *(number // d for d in lower)}), key=lambda d: abs(math.log(d / wanted)), default=1)

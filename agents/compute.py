@@ -1,0 +1,102 @@
+"""`Compute`: the device, precision and threads that a run computes with, resolved once from its settings."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from rlscale.errors import UsageError
+
+from .config import TrainConfig
+from .machine import cpu_field, keep_freed_memory
+
+__all__ = ["Compute", "computes_bfloat16", "learner_threads", "resolve_compute", "resolve_device", "resolve_precision"]
+
+Precision = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class Compute:
+    """What a run computes with.
+
+    Attributes:
+        device: where the learners work.
+        precision: of the network's forward and backward passes in the learners.
+        threads: CPU threads of each learner, and of sampling in this process.
+        acts_in_bfloat16: whether policies act in bfloat16: where the learners compute in it and the acting device can as well.
+    """
+
+    device: torch.device
+    precision: Precision
+    threads: int
+    acts_in_bfloat16: bool
+
+    @property
+    def bfloat16(self) -> bool:
+        """Whether the learners compute in bfloat16."""
+        return self.precision == "bfloat16"
+
+    def prepare_process(self) -> None:
+        """Give this process its number of threads, and let it keep the memory that it frees."""
+        torch.set_num_threads(self.threads)
+        keep_freed_memory()
+
+
+def resolve_compute(config: TrainConfig) -> Compute:
+    """What a run with these settings computes with on this machine.
+
+    Raises:
+        UsageError: a device that is not here.
+    """
+    device = resolve_device(config.update.device)
+    acting = resolve_device(config.rollout.actor_device, "--actor-device")
+    precision = resolve_precision(config.update.precision, config.update.network, device)
+    acts_in_bfloat16 = precision == "bfloat16" and (device.type == acting.type == "cpu" or computes_bfloat16(acting))
+    threads = config.update.threads or learner_threads(config, len(os.sched_getaffinity(0)))
+    return Compute(device, precision, threads, acts_in_bfloat16)
+
+
+def resolve_device(device: str, flag: str = "--device") -> torch.device:
+    """A device by its name; `auto` is CUDA when there is one.
+
+    Raises:
+        UsageError: no such device here; names `flag`.
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        resolved = torch.device(device)
+    except RuntimeError:
+        raise UsageError(flag, f"{device!r} is no device", "Use auto, cpu or cuda") from None
+    if resolved.type not in ("cpu", "cuda"):
+        raise UsageError(flag, f"{resolved.type} is not supported", "Use auto, cpu or cuda")
+    if resolved.type == "cuda" and (resolved.index or 0) >= torch.cuda.device_count():
+        raise UsageError(flag, f"{device} is not on this machine", f"Use {flag} cpu")
+    return resolved
+
+
+def computes_bfloat16(device: torch.device) -> bool:
+    """Whether the hardware itself multiplies bfloat16; emulation would be slower than float32."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    flags = cpu_field("flags")
+    return " avx512_bf16" in flags or " amx_bf16" in flags
+
+
+def resolve_precision(precision: str, network: str, device: torch.device) -> Precision:
+    """`auto` takes bfloat16 for convolutional networks on hardware that computes in it."""
+    if precision == "auto":
+        return "bfloat16" if network != "mlp" and computes_bfloat16(device) else "float32"
+    return "bfloat16" if precision == "bfloat16" else "float32"
+
+
+def learner_threads(config: TrainConfig, cores: int) -> int:
+    """Threads of each learner: its share of the cores, less those of actors that sample meanwhile on this machine.
+
+    All threads of a learner wait for the slowest one, which would be one whose core an actor uses as well.
+    """
+    busy = config.actors * config.rollout.actor_cpus if config.overlaps and config.rollout.ray_address is None else 0
+    return max((cores - busy) // config.update.learners, 1)

@@ -1,0 +1,278 @@
+"""`RayFleet`: rollout workers as Ray actors; those that die, hang or come later change nothing about the order of fragments.
+
+The groups of environments of a lost actor are made afresh by another one (`GroupAssignment` keeps the books), and its outstanding
+fragments are requested again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..cluster.processes import LostWorkerError, describe_loss, kind_of_loss
+from .actors import MOST_STRIKES, START_SECONDS, RolloutActors
+from .assignment import GroupAssignment
+from .fleet import LostActor, Sampled
+from .worker import WorkerSettings
+
+__all__ = ["RayFleet"]
+
+UNKNOWN_SECONDS = 600  # for the first fragment of all, whose length nobody knows yet
+LEAST_STRAGGLER_SECONDS = 30
+STRAGGLER_FACTOR = 5  # times what the slowest fragment so far took
+LOOK_SECONDS = 5  # between two looks for free CPUs
+
+
+@dataclass
+class _Request:
+    """A fragment that was requested and not taken yet.
+
+    Attributes:
+        group, version: which group makes it, by which policy.
+        weights: reference to that policy's parameters.
+        actor: number of the actor that makes it.
+        summary, fragment: references to what the actor returns.
+        at: when it was requested, on this process's monotonic clock.
+        lost: the lost actor because of which it was requested again.
+    """
+
+    group: int
+    version: int
+    weights: Any
+    actor: int
+    summary: Any
+    fragment: Any
+    at: float
+    lost: LostActor | None
+
+
+class RayFleet:
+    """Workers as Ray actors, with one reserved CPU for each thread. Lost actors are replaced, each under a new number.
+
+    Args:
+        settings: `workers` is the number of actors, `threads` the number of CPUs that Ray reserves for each.
+        most_fragments: largest number that may be under way or held at once; actors wait beyond it.
+        actors: number to begin with, where that is not `workers`.
+        straggler_seconds: an actor that has finished no fragment for so long is given up; None: 30, or five times what the
+            slowest fragment so far took if that is more.
+        grows: start more actors whenever the cluster has CPUs for them, up to one a group.
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        most_fragments: int,
+        *,
+        actors: int | None = None,
+        straggler_seconds: float | None = None,
+        grows: bool = False,
+    ) -> None:
+        import ray
+
+        self._ray = ray
+        self._groups = settings.workers * settings.groups
+        first = settings.workers if actors is None else actors
+        self._assignment = GroupAssignment(self._groups, first, settings.generation)
+        groups = [dict.fromkeys(self._assignment.groups_of(actor), settings.generation) for actor in range(first)]
+        self._actors = RolloutActors(settings, groups, fewest=1 if grows else first)
+        self._straggler_seconds, self._grows = straggler_seconds, grows
+        self._most = most_fragments
+        self._waiting: deque[tuple[Any, int]] = deque()  # parameters and version of each fragment that there is no room for yet
+        self._requests: deque[_Request] = deque()  # in the order in which they are taken, finished or not
+        self._held = 0
+        self._next_group = 0
+        self._afresh: set[int] = set()  # groups whose environments may still have to be made
+        self._slowest = 0.0
+        self._finished: dict[int, int] = {}  # fragments that an actor had ready when the present wait last ran out
+        self._strikes: dict[int, int] = {}  # by group: actors lost in a row over its next fragment
+        self._lost: list[LostActor] = []
+        self._looked = time.monotonic()
+        for number in set(range(first)) - set(self._actors.working):  # another program was quicker to take its CPUs
+            moved = self._assignment.groups_of(number)
+            self._assignment.share_out(moved, self._actors.working)
+            self._make_afresh(moved)
+
+    @property
+    def actors(self) -> int:
+        return len(self._actors.working)
+
+    @property
+    def generation(self) -> int:
+        return max(self._assignment.generation)
+
+    def request(self, weights: np.ndarray, policy_version: int, fragments: int) -> None:
+        self._grow()
+        self._waiting.extend([(self._ray.put(weights), policy_version)] * fragments)
+        self._submit()
+
+    def _submit(self) -> None:
+        """Let actors begin on the fragments that wait, as far as there is room for them."""
+        while self._waiting and len(self._requests) + self._held < self._most:
+            self._requests.append(self._send(self._next_group, *self._waiting.popleft()))
+            self._next_group = (self._next_group + 1) % self._groups
+
+    def _send(self, group: int, weights: Any, version: int, lost: LostActor | None = None) -> _Request:
+        number = self._assignment.actor_of[group]
+        sample = self._actors.working[number].sample.options(num_returns=2)
+        summary, fragment = sample.remote(weights, version, group, self._assignment.generation[group])
+        return _Request(group, version, weights, number, summary, fragment, time.monotonic(), lost)
+
+    def take(self) -> Sampled:
+        if not self._requests:
+            raise RuntimeError("no fragment was requested, or all of the room is held")
+        while True:
+            first = self._requests[0]
+            try:
+                # The fragment itself as well: once it is on this machine, the loss of another cannot take it away.
+                summary, fragment = self._ray.get([first.summary, first.fragment], timeout=self._bound(first))
+                break
+            except self._ray.exceptions.GetTimeoutError:
+                self._replace(self._find_hung())
+            except self._ray.exceptions.RayError as error:
+                if kind_of_loss(error) is None:
+                    raise
+                self._replace(self._find_dead(first.actor, error))
+        self._requests.popleft()
+        self._held += 1
+        self._slowest = max(self._slowest, summary.seconds)
+        self._afresh.discard(first.group)
+        self._strikes.pop(first.group, None)
+        self._finished.clear()
+        if first.lost is not None and first.lost.recovery_seconds is None:
+            first.lost.recovery_seconds = time.monotonic() - first.lost.noticed
+        return Sampled(summary, fragment, first.fragment)
+
+    def release(self, fragments: int) -> None:
+        self._held -= fragments
+        self._submit()
+
+    def lost_actors(self) -> list[LostActor]:
+        lost, self._lost = self._lost, []
+        return lost
+
+    # --- which actors are lost ---------------------------------------------------------------------------------------------
+
+    def _bound(self, request: _Request) -> float:
+        """Seconds within which this fragment, or another one of its actor, must arrive."""
+        making = START_SECONDS if request.group in self._afresh else 0
+        if self._straggler_seconds is not None:
+            return making + self._straggler_seconds
+        known = max(LEAST_STRAGGLER_SECONDS, STRAGGLER_FACTOR * self._slowest) if self._slowest else UNKNOWN_SECONDS
+        return making + known
+
+    def _find_hung(self) -> dict[int, tuple[str, str]]:
+        """After a wait in vain, the actors that finished nothing while it lasted: by number, the kind of loss and a line."""
+        first, now = self._requests[0], time.monotonic()
+        if not self._ray.wait([first.summary, first.fragment], num_returns=2, timeout=0)[1]:
+            return {}  # it came at the last moment
+        answers = [request.summary for request in self._requests]
+        ready = set(self._ray.wait(answers, num_returns=len(answers), timeout=0, fetch_local=False)[0]) - {first.summary}
+        hung = {}
+        for number in dict.fromkeys(request.actor for request in self._requests):
+            outstanding = [request for request in self._requests if request.actor == number]
+            unfinished = [request for request in outstanding if request.summary not in ready]
+            finished = len(outstanding) - len(unfinished)
+            # What was finished before this wait was taken, or was there when the wait before it ran out.
+            idle = not finished or self._finished.get(number) == finished
+            self._finished[number] = finished
+            if unfinished and idle:
+                bound = max(self._bound(request) for request in unfinished)
+                if now - min(request.at for request in unfinished) > bound - 0.1:
+                    hung[number] = "hung", f"made no fragment for {bound:.0f} s"
+        return hung
+
+    def _find_dead(self, number: int, error: Exception) -> dict[int, tuple[str, str]]:
+        """The actor that raised this error, and all others known to be dead: by number, the kind of loss and a line."""
+        errors = {number: error}
+        answers = {request.summary: request.actor for request in self._requests if request.actor != number}
+        if answers:
+            for answer in self._ray.wait(list(answers), num_returns=len(answers), timeout=0, fetch_local=False)[0]:
+                try:
+                    self._ray.get(answer)
+                except self._ray.exceptions.RayError as other:
+                    if kind_of_loss(other) is not None:
+                        errors.setdefault(answers[answer], other)
+        nodes = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
+        dead = {actor: ("node lost", "died with its node") for actor, node in self._actors.node_of.items() if node not in nodes}
+        for actor, what in errors.items():
+            kind = kind_of_loss(what) or "died"
+            by_node = kind == "died" and (actor in dead or "node has died" in str(what))
+            dead[actor] = "node lost" if by_node else kind, describe_loss(what, "while it sampled") or kind
+        return dead
+
+    # --- which actors take over --------------------------------------------------------------------------------------------
+
+    def _replace(self, found: dict[int, tuple[str, str]]) -> None:
+        """End the lost actors, find others for their groups, and request every fragment again that was outstanding there.
+
+        Raises:
+            LostWorkerError: it keeps happening, or no actor is left.
+        """
+        if not found:
+            return
+        noticed = time.monotonic()
+        lost_of: dict[int, LostActor] = {}  # by group
+        lost = []
+        for number, (what, why) in found.items():
+            outstanding = [request for request in self._requests if request.actor == number]
+            groups = sorted({*self._assignment.groups_of(number), *(request.group for request in outstanding)} - set(lost_of))
+            lost.append(LostActor(what, number, groups, 0, None, noticed))
+            lost_of |= dict.fromkeys(groups, lost[-1])
+            self._actors.end(number)
+            self._count_strike(outstanding, why)
+        self._lost += lost
+        newcomers = self._actors.replace(len(lost), " and ".join(dict.fromkeys(why for _, why in found.values())))
+        for one in lost:
+            one.replaced_by = newcomers.pop(0) if newcomers else None
+            unassigned = self._assignment.groups_of(one.actor)
+            self._assignment.share_out(unassigned, self._actors.working if one.replaced_by is None else [one.replaced_by])
+            for group in set(one.groups) - set(unassigned):  # had moved away, but for fragments that were still to come
+                self._assignment.move(group, self._assignment.actor_of[group])
+        self._make_afresh(lost_of)
+        for index, request in enumerate(self._requests):
+            if (because := lost_of.get(request.group)) is not None:
+                because.fragments += 1
+                self._requests[index] = self._send(request.group, request.weights, request.version, because)
+
+    def _count_strike(self, outstanding: list[_Request], why: str) -> None:
+        """Note the fragment that the actor made when it was lost; several losses in a row over the same one are no accident."""
+        if outstanding:
+            group = min(outstanding, key=lambda request: request.at).group
+            self._strikes[group] = self._strikes.get(group, 0) + 1
+            if self._strikes[group] >= MOST_STRIKES:
+                raise LostWorkerError(f"a rollout worker {why} ({MOST_STRIKES} in a row were lost over the same fragment)")
+
+    def _make_afresh(self, groups: Iterable[int]) -> None:
+        """Have the actors that hold these groups now make their environments, ahead of the first fragment."""
+        for group in groups:
+            self._afresh.add(group)
+            actor = self._actors.working[self._assignment.actor_of[group]]
+            actor.prepare.remote({group: self._assignment.generation[group]})
+
+    def _grow(self) -> None:
+        """Give new actors their share of the groups; start more if there are CPUs for them."""
+        now = time.monotonic()
+        if self._grows and not self._actors.starting and now - self._looked > LOOK_SECONDS:
+            self._looked = now
+            self._actors.start_where_free(self._groups - self.actors)
+        if not self._actors.starting:
+            return
+        for newcomer in self._actors.wait_for(self._actors.starting, 0):
+            moved = self._assignment.make_room(newcomer, self._actors.working)
+            self._make_afresh(group for group, _ in moved)
+            for group, before in moved:
+                self._actors.working[before].drop.remote(group)  # behind the fragments that were requested of it
+
+    def get_state(self) -> dict[str, Any] | None:
+        return None
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        raise NotImplementedError("Ray actors are not saved")
+
+    def close(self) -> None:
+        self._actors.close()

@@ -1,0 +1,167 @@
+"""`RunSetup`: all that is decided about a run before its processes start, and `RunSetup.start`, which starts them.
+
+A run that cannot begin (a batch too large for memory, a network that cannot see the task's observations, a cluster that is too
+small) is refused here, before a folder or a process of it exists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rlscale.envs import Task
+from rlscale.text import parse_bytes
+
+from .cluster.connect import free_cpus, store_bytes
+from .cluster.placement import learner_resources, rollout_resources
+from .compute import Compute, resolve_compute
+from .config import TrainConfig, config_to_dict
+from .learning.learner import Learner
+from .learning.remote_learners import RemoteLearners
+from .machine import describe_machine, find_commit, find_versions
+from .memory import STORE_SHARE, MemoryPlan, memory_plan
+from .networks import make_network
+from .rollout.fleet import Fleet, LocalFleet
+from .rollout.ray_fleet import RayFleet
+from .rollout.worker import WorkerSettings
+from .session import Session
+
+__all__ = ["RunSetup", "prepare"]
+
+
+@dataclass(frozen=True)
+class RunSetup:
+    """A run that is ready to start.
+
+    Attributes:
+        config: its settings, which have been checked.
+        task: its task.
+        compute: the device, precision and threads of its learners.
+        memory: the fragments that its batches are made of. On an existing cluster their room is asked for when the run starts.
+        parameters: number of the network's parameters.
+    """
+
+    config: TrainConfig
+    task: Task
+    compute: Compute
+    memory: MemoryPlan
+    parameters: int
+
+    @property
+    def cpus(self) -> int:
+        """CPUs that the run's Ray actors reserve at first: the fewest that will do with `--actors auto` on a cluster."""
+        rollout, learners = self.config.rollout, self.config.update.learners
+        actors = 1 if self.config.elastic and rollout.ray_address is not None else self.config.actors
+        return actors * rollout.actor_cpus + (learners * self.compute.threads if learners > 1 else 0)
+
+    def reservations(self) -> list[dict[str, float]]:
+        """What Ray reserves for each process that the run cannot do without; this process must have joined Ray.
+
+        Raises:
+            UsageError: actors are to act on a GPU, and Ray knows of none.
+        """
+        rollout, learners = self.config.rollout, self.config.update.learners
+        reserved = [learner_resources(self.compute.threads, self.compute.device.type)] * (learners if learners > 1 else 0)
+        if actors := 1 if self.config.elastic else self.config.actors:
+            reserved += [rollout_resources(actors, rollout.actor_cpus, rollout.actor_device)] * actors
+        return reserved
+
+    def manifest(self, command: list[str]) -> dict[str, Any]:
+        """What the run is and what it runs on, as its record's manifest says it; `command` is what the user typed."""
+        task = self.task
+        return {
+            "task": {
+                "id": task.id,
+                "preprocessing": task.preprocessing,
+                "frame_skip": task.frame_skip,
+                "goals": list(task.goals),
+                "clip_reward": task.clip_reward,
+            },
+            "config": {**config_to_dict(self.config), "resume": None},
+            "seed": self.config.seed,
+            "commit": find_commit(),
+            "versions": find_versions(),
+            "machine": describe_machine(self.compute.device),
+            "device": str(self.compute.device),
+            "precision": self.compute.precision,
+            "threads": self.compute.threads,
+            "memory": asdict(self.memory),
+            "command": command,
+            "parameters": self.parameters,
+        }
+
+    def start(self, generation: int = 0) -> Session:
+        """Start the learners, the environments and their workers.
+
+        Args:
+            generation: how often the run was resumed with fresh environments.
+
+        Raises:
+            UsageError: Ray actors could not start, or the cluster's object store is too small.
+            LostWorkerError: one died while it started.
+        """
+        config, compute = self.config, self.compute
+        memory = memory_plan(config, self.task, self._store_budget()) if config.rays else self.memory
+        learner: Learner | RemoteLearners
+        if config.update.learners == 1:
+            learner = Learner(config, self.task, compute.device, bfloat16=compute.bfloat16)
+        else:
+            learner = RemoteLearners(config, self.task, compute.device, compute.bfloat16, compute.threads)
+        try:
+            fleet = self._start_fleet(memory, generation)
+        except BaseException:
+            if isinstance(learner, RemoteLearners):
+                learner.close()
+            raise
+        return Session(config, memory, learner, fleet)
+
+    def _start_fleet(self, memory: MemoryPlan, generation: int) -> Fleet:
+        config, rollout = self.config, self.config.rollout
+        settings = WorkerSettings(
+            task=self.task,
+            environments=memory.environments,
+            rollout_length=rollout.rollout_length,
+            network=config.update.network,
+            width=config.update.width,
+            bfloat16=self.compute.acts_in_bfloat16,
+            threads=rollout.actor_cpus if rollout.actors else self.compute.threads * config.update.learners,
+            cut_on_life_loss=rollout.cut_on_life_loss,
+            random_first_steps=rollout.random_first_steps,
+            seed=config.seed,
+            generation=generation,
+            groups=memory.groups // config.workers,
+            workers=config.workers,
+            device=rollout.actor_device,
+        )
+        if not rollout.actors:
+            return LocalFleet(settings)
+        actors = config.actors
+        if config.elastic and rollout.ray_address is not None:
+            actors = max(free_cpus() // rollout.actor_cpus, 1)
+        return RayFleet(
+            settings,
+            memory.most_fragments,
+            actors=min(actors, memory.groups),
+            straggler_seconds=rollout.straggler_seconds,
+            grows=config.elastic,
+        )
+
+    def _store_budget(self) -> int:
+        """Bytes of fragments that the object store of Ray can hold, or `--memory` if that is less."""
+        memory = self.config.rollout.memory
+        room = int(STORE_SHARE * store_bytes(self.config.update.learners)) - (16 << 20)  # for the parameters
+        return room if memory is None else min(parse_bytes(memory, "--memory"), room)
+
+
+def prepare(config: TrainConfig, task: Task) -> RunSetup:
+    """Decide what a run of this task needs, and give this process its threads. The settings must have been checked.
+
+    Raises:
+        UsageError: a device or network that cannot be used, or a batch that does not fit into memory.
+    """
+    compute = resolve_compute(config)
+    compute.prepare_process()
+    # On an existing cluster fragments lie in its object store, which can be asked only once this process has joined it.
+    memory = memory_plan(config, task, None if config.rollout.ray_address is None else 1 << 62)
+    network = make_network(task, config.update.network, config.seed, config.update.width)
+    return RunSetup(config, task, compute, memory, sum(p.numel() for p in network.parameters()))
