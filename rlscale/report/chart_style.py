@@ -25,6 +25,7 @@ __all__ = [
     "colour",
     "draw",
     "finish",
+    "layer",
     "log_axis",
     "log_domain",
     "message",
@@ -67,6 +68,18 @@ class Figure:
 def draw(data: list[dict[str, Any]]) -> Any:
     """A chart of these records; they travel inside the specification."""
     return alt.Chart(alt.Data(values=data))
+
+
+def layer(data: list[dict[str, Any]], mark: str, encoding: dict[str, Any], **style: Any) -> list[Any]:
+    """These records drawn with one mark, as a list of one layer; an empty list where there are no records.
+
+    Args:
+        data: the records.
+        mark: `line`, `rule`, `point` and so on.
+        encoding: channels and fields, as of Altair's `encode`.
+        style: properties of the mark.
+    """
+    return [getattr(draw(data), f"mark_{mark}")(**style).encode(**encoding)] if data else []
 
 
 def slug(*words: str) -> str:

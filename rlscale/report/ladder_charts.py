@@ -21,6 +21,7 @@ from .chart_style import (
     colour,
     draw,
     finish,
+    layer,
     log_axis,
     log_domain,
     numbers,
@@ -87,12 +88,10 @@ def ladder_figure(rows: Sequence[Row], head: str) -> Figure | None:
         ),
         draw(points).mark_rule(opacity=0.5).encode(x=x("x1"), x2="x2:Q", y=y("y"), color=by),
     ]
-    if resolved:
-        layers.append(draw(resolved).mark_rule(opacity=0.5).encode(x=x("x"), y=y("y1"), y2="y2:Q", color=by))
-        layers.append(draw(resolved).mark_circle(size=75, opacity=0.9).encode(x=x("x"), y=y("y"), color=by, tooltip=about))
-    if limits:
-        triangle = draw(limits).mark_point(size=75, filled=False)
-        layers.append(triangle.encode(x=x("x"), y=y("y"), color=by, shape=LIMITS, tooltip=about))
+    at = {"x": x("x"), "y": y("y"), "color": by, "tooltip": about}
+    layers += layer(resolved, "rule", {"x": x("x"), "y": y("y1"), "y2": "y2:Q", "color": by}, opacity=0.5)
+    layers += layer(resolved, "circle", at, size=75, opacity=0.9)
+    layers += layer(limits, "point", {**at, "shape": LIMITS}, size=75, filled=False)
     title = f"Predicted against measured critical batch size: {head_name(head)} loss"
     note = (
         "One point per goal of each task, with 95% intervals both ways; the noise scale is cumulative to the goal. "

@@ -1,4 +1,4 @@
-"""The charts of the report page: Vega-Lite specifications through Altair. What they show is derived in `summary`."""
+"""The charts of a run: returns, noise scales, speed, and what the time was spent on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from ..analysis.summary import NoiseWindow, head_kinds, noise_windows, returns, time_shares
 from ..records.run import RunRecord
-from .chart_style import PALETTE, SI_LABEL, draw, finish, message
+from .chart_style import PALETTE, SI_LABEL, draw, finish, layer, message
 
 __all__ = ["head_label", "noise_chart", "policy_chart", "return_chart", "speed_chart", "time_chart"]
 
@@ -103,21 +103,18 @@ def _noise_layers(series: dict[str, list[NoiseWindow]]) -> Any:
     x = _observations_axis()
     about = [alt.Tooltip("series:N", title="head"), alt.Tooltip("observations:Q", format=",.0f"), "updates:Q", "blocks:Q"]
     numbers = [alt.Tooltip(f"{name}:Q", format=",.3~g") for name in ("value", "low", "high")]
-    layers = []
-    if resolved:
-        base = draw(resolved)
-        layers.append(base.mark_area(opacity=0.18).encode(x=x, y=y("from"), y2="to:Q", color=colour, detail="stretch:N"))
+    bound = alt.Tooltip("bound:Q", title="not resolved, above", format=",.3~g")
+    band = {"x": x, "y": y("from"), "y2": "to:Q", "color": colour}
+    line = {"x": x, "y": y("value"), "color": colour, "detail": "stretch:N", "tooltip": [*about, *numbers]}
+    triangle = {"x": x, "y": y("from"), "color": colour, "tooltip": [*about, bound]}
+    return alt.layer(
+        *layer(resolved, "area", {**band, "detail": "stretch:N"}, opacity=0.18),
         # A window alone between others that are not resolved has no band; every window shows its own interval.
-        layers.append(base.mark_rule(opacity=0.5).encode(x=x, y=y("from"), y2="to:Q", color=colour))
-        line = base.mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=22))
-        layers.append(line.encode(x=x, y=y("value"), color=colour, detail="stretch:N", tooltip=[*about, *numbers]))
-    if unresolved:
-        base = draw(unresolved)
-        layers.append(base.mark_rule(opacity=0.15).encode(x=x, y=y("from"), y2="to:Q", color=colour))
-        bound = alt.Tooltip("bound:Q", title="not resolved, above", format=",.3~g")
-        triangle = base.mark_point(shape="triangle-up", size=40, filled=False)
-        layers.append(triangle.encode(x=x, y=y("from"), color=colour, tooltip=[*about, bound]))
-    return alt.layer(*layers)
+        *layer(resolved, "rule", band, opacity=0.5),
+        *layer(resolved, "line", line, strokeWidth=2, point=alt.OverlayMarkDef(size=22)),
+        *layer(unresolved, "rule", band, opacity=0.15),
+        *layer(unresolved, "point", triangle, shape="triangle-up", size=40, filled=False),
+    )
 
 
 def noise_chart(run: RunRecord) -> Any:

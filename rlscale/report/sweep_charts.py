@@ -21,8 +21,8 @@ from .chart_style import (
     Figure,
     clip,
     colour,
-    draw,
     finish,
+    layer,
     log_axis,
     log_domain,
     message,
@@ -76,28 +76,23 @@ def frontier_figure(sweep: ComparedSweep) -> Figure:
     goals = colour("goal", [f"goal {row.goal_label}" for row in sweep.rows])
     about = [alt.Tooltip("goal:N"), *numbers(batch="batch size", rate="learning rate"), alt.Tooltip("seed:Q")]
     diagonals, labels = _batch_lines([*reached, *missed])
-    layers = [
-        draw(diagonals).mark_line(color=GREY, strokeWidth=1, opacity=0.35).encode(x=x, y=y, detail="batch:N"),
-    ]
-    if curves:
-        line = draw(curves).mark_line(strokeWidth=2, clip=True)
-        layers.append(line.encode(x=x, y=y, color=goals, order="batch:Q"))
-    if reached:
-        point = draw(reached).mark_circle(size=42, opacity=0.75)
-        there = numbers(steps="S, optimizer steps", observations="E, observations")
-        layers.append(point.encode(x=x, y=y, color=goals, tooltip=[*about, *there]))
-    if missed:
-        triangle = draw(missed).mark_point(shape="triangle-up", angle=45, size=70, filled=False, strokeWidth=1.5)
-        beyond = numbers(steps="S, more than", observations="E, more than")
-        layers.append(triangle.encode(x=x, y=y, color=goals, tooltip=[*about, *beyond]))
-    if critical:
-        diamond = draw(critical).mark_point(shape="diamond", size=170, filled=True, stroke="white", strokeWidth=1.5, opacity=1)
-        tooltip = [alt.Tooltip("goal:N"), alt.Tooltip("estimate:N", title="critical batch size")]
-        layers.append(diamond.encode(x=x, y=y, color=goals, tooltip=tooltip))
-    text = draw(labels).encode(x=x, y=y, text="label:N")
+    there = numbers(steps="S, optimizer steps", observations="E, observations")
+    beyond = numbers(steps="S, more than", observations="E, more than")
+    estimate = [alt.Tooltip("goal:N"), alt.Tooltip("estimate:N", title="critical batch size")]
+    channels = {"x": x, "y": y, "color": goals}
+    triangle = {"shape": "triangle-up", "angle": 45, "size": 70, "filled": False, "strokeWidth": 1.5}
+    diamond = {"shape": "diamond", "size": 170, "filled": True, "stroke": "white", "strokeWidth": 1.5, "opacity": 1}
+    text = {"x": x, "y": y, "text": "label:N"}
     place = {"align": "left", "baseline": "bottom", "dx": 3, "dy": -2, "fontSize": 11}
-    layers.append(text.mark_text(**place, stroke="white", strokeWidth=3))  # a curve may pass below
-    layers.append(text.mark_text(**place, color="#444"))
+    layers = [
+        *layer(diagonals, "line", {"x": x, "y": y, "detail": "batch:N"}, color=GREY, strokeWidth=1, opacity=0.35),
+        *layer(curves, "line", {**channels, "order": "batch:Q"}, strokeWidth=2, clip=True),
+        *layer(reached, "circle", {**channels, "tooltip": [*about, *there]}, size=42, opacity=0.75),
+        *layer(missed, "point", {**channels, "tooltip": [*about, *beyond]}, **triangle),
+        *layer(critical, "point", {**channels, "tooltip": estimate}, **diamond),
+        *layer(labels, "text", text, **place, stroke="white", strokeWidth=3),  # a curve may pass below
+        *layer(labels, "text", text, **place, color="#444"),
+    ]
     return Figure(name, title, note, finish(alt.layer(*layers), 380))
 
 
@@ -166,15 +161,13 @@ def return_figure(sweep: ComparedSweep) -> Figure:
         ]
         resolved = [p for p in data if p["mark"] == "resolved"]
         limits = [p for p in data if p["mark"] != "resolved"]
-        if resolved and rule:
-            line = draw(resolved).mark_rule(opacity=rule, strokeWidth=1.5, xOffset=shift)
-            layers.append(line.encode(x=x, y=low, y2="to:Q", color=by))
-        if resolved:
-            point = draw(resolved).mark_point(shape=shape, size=size, filled=True, opacity=1 if rule else 0.5, xOffset=shift)
-            layers.append(point.encode(x=x, y=y, color=by, tooltip=tooltip))
-        if limits:
-            point = draw(limits).mark_point(size=max(size / 2, 24), filled=False, xOffset=shift)
-            layers.append(point.encode(x=x, y=y, color=by, shape=LIMITS, tooltip=tooltip))
+        if rule:
+            layers += layer(
+                resolved, "rule", {"x": x, "y": low, "y2": "to:Q", "color": by}, opacity=rule, strokeWidth=1.5, xOffset=shift
+            )
+        point = {"x": x, "y": y, "color": by, "tooltip": tooltip}
+        layers += layer(resolved, "point", point, shape=shape, size=size, filled=True, opacity=1 if rule else 0.5, xOffset=shift)
+        layers += layer(limits, "point", {**point, "shape": LIMITS}, size=max(size / 2, 24), filled=False, xOffset=shift)
     return Figure(name, title, note, finish(alt.layer(*layers), 340))
 
 
@@ -233,20 +226,19 @@ def rate_figure(sweep: ComparedSweep) -> Figure:
         scale=alt.Scale(type="log", domain=[1, worst], range=["#08306b", "#6baed6", "#eef5fb"], clamp=True),
     )
     about = numbers(batch="batch size", rate="learning rate", runs="runs")
-    layers = []
-    if lost:
-        cross = draw(lost).mark_point(shape="M-1,-1L1,1M-1,1L1,-1", size=30, color=GREY, strokeWidth=1.5)
-        layers.append(cross.encode(x=x, y=y, tooltip=[*about, alt.Tooltip("goal:N")]))
-    if tried:
-        point = draw(tried).mark_circle(size=70, opacity=1, stroke="#666", strokeWidth=0.5)
-        outcome = numbers(reached="runs that reached it", steps="optimizer steps", relative="relative to the best")
-        layers.append(point.encode(x=x, y=y, color=relative, tooltip=[*about, alt.Tooltip("goal:N"), *outcome]))
+    about.append(alt.Tooltip("goal:N"))
+    outcome = numbers(reached="runs that reached it", steps="optimizer steps", relative="relative to the best")
+    choice = [*numbers(batch="batch size", rate="chosen learning rate"), alt.Tooltip("where:N", title="lies")]
+    cross = {"shape": "M-1,-1L1,1M-1,1L1,-1", "size": 30, "color": GREY, "strokeWidth": 1.5}
+    point = {"x": x, "y": y, "color": relative, "tooltip": [*about, *outcome]}
+    layers = [
+        *layer(lost, "point", {"x": x, "y": y, "tooltip": about}, **cross),
+        *layer(tried, "circle", point, size=70, opacity=1, stroke="#666", strokeWidth=0.5),
+    ]
     for edge, ink, dash in ((False, "#000000", [1, 0]), (True, "#D55E00", [3, 2])):
         rings = [p for p in chosen if p["edge"] == edge]
-        if rings:
-            ring = draw(rings).mark_point(shape="circle", size=240, filled=False, color=ink, strokeWidth=2, strokeDash=dash)
-            tooltip = [*numbers(batch="batch size", rate="chosen learning rate"), alt.Tooltip("where:N", title="lies")]
-            layers.append(ring.encode(x=x, y=y, tooltip=tooltip))
+        ring = {"shape": "circle", "size": 240, "filled": False, "color": ink, "strokeWidth": 2, "strokeDash": dash}
+        layers += layer(rings, "point", {"x": x, "y": y, "tooltip": choice}, **ring)
     return Figure(name, title, note, finish(alt.layer(*layers), 320))
 
 
