@@ -13,10 +13,23 @@ SEEN = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH",
 SMALL = ["--environments", "8", "--rollout-length", "16", "--epochs", "2", "--mini-batch", "64", "--threads", "1"]
 
 
-def start(folder: Path, *words: str, **environment: str) -> subprocess.Popen:
+class Command(subprocess.Popen):
+    """A process that is ended, not waited for, when a test fails inside its `with` block."""
+
+    def __exit__(self, kind, *rest):
+        if kind is not None:
+            self.terminate()
+            try:
+                self.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        super().__exit__(kind, *rest)
+
+
+def start(folder: Path, *words: str, **environment: str) -> Command:
     """What it shows goes to a file `shown`."""
     with (folder / "shown").open("w") as shown:
-        return subprocess.Popen(
+        return Command(
             [*COMMAND, "train", *words],
             cwd=folder,
             stdout=shown,
