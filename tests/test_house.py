@@ -1,6 +1,7 @@
 """The house: imports run down only, every flag reaches the configuration, every logged metric is in the glossary."""
 
 import ast
+import importlib
 import inspect
 import re
 from dataclasses import fields, is_dataclass, replace
@@ -237,8 +238,30 @@ def test_every_field_of_a_sweep_is_in_the_glossary(tmp_path):
     assert logged - defined == set()
 
 
-def test_readme_and_docs_name_no_file_that_is_not_there():
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
-            if "://" not in target:
-                assert (page.parent / target).exists(), f"{page.name} names {target}"
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "results" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def anchors_of(page):
+    """The anchors that GitHub makes of a page's headings."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = [re.sub(r"[^\w\- ]", "", heading.lower()) for heading in re.findall(r"^#+ (.*)$", prose, re.MULTILINE)]
+    return {heading.strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_readme_and_docs_name_no_file_that_is_not_there(page):
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text()):
+        if "://" not in target:
+            other = (page.parent / target).resolve() if target else page
+            assert other.exists(), f"{page.name} names {target}"
+            assert not anchor or anchor in anchors_of(other), f"{page.name} names {target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_name_modules_and_names_that_are_there(page):
+    text = page.read_text()
+    for name in set(re.findall(r"python -m (rlscale[\w.]*\w)", text)) - {"rlscale.benchmarks.measurements.X"}:
+        assert name in MODULES, f"{page.name} names {name}"
+    for module, names in re.findall(r"^from (rlscale[\w.]*) import (.*)$", text, re.MULTILINE):
+        for name in names.split(", "):
+            assert hasattr(importlib.import_module(module), name), f"{page.name}: {module} offers no {name}"
