@@ -265,3 +265,15 @@ def test_pages_name_modules_and_names_that_are_there(page):
     for module, names in re.findall(r"^from (rlscale[\w.]*) import (.*)$", text, re.MULTILINE):
         for name in names.split(", "):
             assert hasattr(importlib.import_module(module), name), f"{page.name}: {module} offers no {name}"
+
+
+def test_the_tour_names_what_is_there():
+    """A link to a module is named after a class or function that the module defines."""
+    page = ROOT / "docs" / "tour.md"
+    for name, target in re.findall(r"\[`([\w.]+)`\]\((\S+\.py)\)", page.read_text()):
+        tree = ast.parse((page.parent / target).read_text())
+        scope = tree.body
+        for part in name.split("."):
+            found = [n for n in scope if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == part]
+            assert found, f"{target} defines no {name}"
+            scope = found[0].body
