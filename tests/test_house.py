@@ -228,7 +228,8 @@ def test_every_field_of_a_sweep_is_in_the_glossary(tmp_path):
     (folder,) = run_sweeps(replace(options, out=str(tmp_path)), [], Console(quiet=True))
     record = read_sweep(folder)
     logged = set(record.manifest) | set(record.plan)
-    for result in record.results.values():
+    for trial in record.results.values():
+        result = trial.to_json()
         logged |= set(result) | {result["stage"], result["state"]}
         for part in ("goals", "evaluations", "noise", "noise_windows"):
             logged |= {key for entry in result[part] for key in entry}

@@ -114,7 +114,7 @@ def run(options: Options, kind: Kind) -> dict[str, Any]:
             goals=(kind.goal,),
             most_observations=options.observations,
             make_course=lambda: TrainingCourse(config, episodes=128, folder=record, command=[]),
-        )
+        ).to_json()
         sizes = read_run(record).column("batch_observations")
     reached = result["goals"][0]
     return {

@@ -87,7 +87,9 @@ def measure(task_id: str, environments: int, options: Options, console: Console)
         course = _Remembering(
             TrainingCourse(config, episodes=plan.episodes, folder=Path(folder) / "run", command=sys.argv), task_id in EVERY_STEP
         )
-        result = run_trial(trial, goals=plan.goals, most_observations=plan.most_observations, make_course=lambda: course)
+        result = run_trial(
+            trial, goals=plan.goals, most_observations=plan.most_observations, make_course=lambda: course
+        ).to_json()
     console.print(f"{task_id}, {environments} environments: {result['state']} after {result['optimizer_steps']:,} steps")
     evaluator = Evaluator(
         find_task(task_id),

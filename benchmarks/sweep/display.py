@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -12,10 +13,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from rlscale.records.trial import Trial, TrialResult
 from rlscale.text import format_clock, format_quantity
 
-from .plan import Plan
-from .trial import Trial
+from .plan import SweepPlan
 
 __all__ = ["SweepDisplay"]
 
@@ -29,7 +30,7 @@ class SweepDisplay:
         console: where to print; a live table if it is a terminal.
     """
 
-    def __init__(self, plans: Sequence[Plan], results: Sequence[Mapping[str, dict[str, Any]]], console: Console) -> None:
+    def __init__(self, plans: Sequence[SweepPlan], results: Sequence[Mapping[str, TrialResult]], console: Console) -> None:
         self._plans, self._results, self._console = plans, results, console
         self._running: dict[tuple[int, str], Trial] = {}
         self._started = time.monotonic()
@@ -53,25 +54,23 @@ class SweepDisplay:
         with self._lock:
             self._running[sweep, trial.id] = trial
 
-    def ended(self, sweep: int, result: dict[str, Any]) -> None:
+    def ended(self, sweep: int, result: TrialResult) -> None:
         """A run ended and is recorded."""
         with self._lock:
-            self._running.pop((sweep, result["id"]), None)
-        if self._live is None or result["state"] == "failed":
+            self._running.pop((sweep, result.id), None)
+        if self._live is None or result.failed:
             self._console.print(self._line(sweep, result), highlight=False, soft_wrap=True)
 
-    def _line(self, sweep: int, result: dict[str, Any]) -> str:
+    def _line(self, sweep: int, result: TrialResult) -> str:
         task = f"{self._plans[sweep].config.task}  " if len(self._plans) > 1 else ""
-        reached = [
-            f"{format_quantity(g['optimizer_steps'])} steps to {g['goal']:g}" for g in result["goals"] if g["optimizer_steps"]
-        ]
+        reached = [f"{format_quantity(g.optimizer_steps)} steps to {g.goal:g}" for g in result.goals if g.optimizer_steps]
         outcome = ", ".join(reached) if reached else "no goal reached"
-        if result["state"] != "finished":
-            outcome += f" ({result['state']}: {result['reason']})"
+        if result.state != "finished":
+            outcome += f" ({result.state}: {result.reason})"
         done, most, left = self._progress()
         return (
-            f"{task}{result['id']:<16} {result['stage']:<6} rate {result['learning_rate']:<9.3g} {outcome}  "
-            f"{result['observations']:,} observations, {result['seconds']:.1f} s  [{done} of about {most}{left}]"
+            f"{task}{result.id:<16} {result.stage:<6} rate {result.learning_rate:<9.3g} {outcome}  "
+            f"{result.observations:,} observations, {result.seconds:.1f} s  [{done} of about {most}{left}]"
         )
 
     def _progress(self) -> tuple[int, int, str]:
@@ -95,25 +94,18 @@ class SweepDisplay:
         for name in ("batch size", "runs", "running", "given up", "rate", "optimizer steps", "observations", "goal"):
             table.add_column(name, justify="right")
         for size in plan.batch_sizes:
-            mine = [r for r in list(results.values()) if r["batch_size"] == size]
+            mine = [r for r in list(results.values()) if r.batch_size == size]
             now = sum(t.batch_size == size for (number, _), t in self._running.items() if number == sweep)
-            lost = sum(r["state"] != "finished" for r in mine)
-            best = _best(mine)
+            lost = sum(r.state != "finished" for r in mine)
+            choice = plan.choice(size, results)
             cells = ["", "", "", ""]
-            if best is not None:
-                run, goal = best
-                edge = plan.choice(size, results)
+            if choice.best is not None:
+                furthest = choice.best.goals[len(choice.best.reached) - 1]
                 cells = [
-                    f"{run['learning_rate']:.3g}" + ("  on the edge" if edge.complete and edge.on_edge else ""),
-                    format_quantity(goal["optimizer_steps"]),
-                    format_quantity(goal["observations"]),
-                    f"{goal['goal']:g}",
+                    f"{choice.best.learning_rate:.3g}" + ("  on the edge" if choice.on_edge else ""),
+                    format_quantity(furthest.optimizer_steps or math.nan),
+                    format_quantity(furthest.observations or math.nan),
+                    f"{furthest.goal:g}",
                 ]
             table.add_row(f"{size:,}", str(len(mine)), str(now or ""), str(lost or ""), *cells)
         return table
-
-
-def _best(results: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """The run that came furthest in the fewest steps, and the goal it reached."""
-    reached = [(r, g) for r in results for g in r["goals"] if g["optimizer_steps"] is not None]
-    return min(reached, key=lambda pair: (-pair[1]["goal"], pair[1]["optimizer_steps"]), default=None)

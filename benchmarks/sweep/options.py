@@ -15,7 +15,7 @@ from rlscale.agents.networks import make_network
 from rlscale.envs import Network, Task, find_task
 from rlscale.errors import UsageError
 
-from .plan import Plan
+from .plan import SweepPlan
 
 __all__ = ["SweepOptions", "make_plan", "parse_sizes"]
 
@@ -109,7 +109,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def make_plan(task_id: str, options: SweepOptions) -> Plan:
+def make_plan(task_id: str, options: SweepOptions) -> SweepPlan:
     """The plan of one task's sweep.
 
     Raises:
@@ -152,7 +152,7 @@ def make_plan(task_id: str, options: SweepOptions) -> Plan:
         noise=NoiseSettings(blocks=32),
         budget=Budget(observations=observations),
     )
-    plan = Plan(
+    plan = SweepPlan(
         config=config,
         batch_sizes=sizes,
         goals=goals,

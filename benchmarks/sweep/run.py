@@ -1,7 +1,7 @@
-"""`rlscale sweep`: run the trials of one or more plans on whatever Ray offers, and record each as it ends.
+"""`rlscale sweep`: run the trials of one or more plans, side by side on Ray or one by one, and record each as it ends.
 
-What is run is decided by `plan`, one run is `trial`, the record is `sweep`. A sweep that is
-killed, at whatever moment, goes on with the same command: finished runs are in the record, interrupted ones begin again.
+A sweep that is killed, at whatever moment, goes on with the same command: trials that ended are in the record, interrupted ones
+begin again.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections import deque
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,49 +24,50 @@ from rlscale.agents.machine import describe_machine, find_commit, find_versions
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.records.sweep import Sweep
+from rlscale.records.trial import Trial, TrialResult
 
 from .display import SweepDisplay
 from .options import SweepOptions, make_plan
-from .plan import Plan
-from .trial import TrainingCourse, Trial, run_trial
+from .plan import SweepPlan
+from .trial import TrainingCourse, run_trial
 
-__all__ = ["Job", "run_sweeps"]
+__all__ = ["Job", "TrialWorker", "run_job", "run_sweeps"]
 
-MOST_ATTEMPTS = 3  # of a run whose worker died or could not write; a run that raised another error is not repeated
+MOST_ATTEMPTS = 3  # at a trial whose worker died or could not write; one that raised another error is not repeated
 _ORDER = {"coarse": 0, "fine": 1, "final": 2, "neighbour": 3}
 
 
 @dataclass(frozen=True)
 class Job:
-    """A trial of one of the sweeps, and where its record goes."""
+    """A trial of the sweep with that number, and the folder of its record."""
 
-    plan: Plan
+    plan: SweepPlan
     trial: Trial
     folder: Path
     command: tuple[str, ...]
     sweep: int
-    attempt: int = 1
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """Tells the trials of all sweeps apart."""
+        return self.sweep, self.trial.id
 
 
-@dataclass(frozen=True)
-class _Ended:
-    """A job that ended: with a result, or because its worker died."""
-
-    job: Job
-    result: dict[str, Any] | None
-    reason: str = ""
-
-
-class _Pool(Protocol):
+class Pool(Protocol):
     """Where jobs run."""
 
     @property
-    def free(self) -> int: ...
+    def free(self) -> int:
+        """Jobs that it can take now."""
+        ...
 
     def submit(self, job: Job) -> None: ...
 
-    def wait(self, seconds: float) -> list[_Ended]:
-        """Jobs that have ended; returns after so many seconds at the latest if none has."""
+    def wait(self, seconds: float) -> list[tuple[Job, TrialResult | str]]:
+        """Jobs that have ended, each with its result, or with a sentence about what its worker died of.
+
+        Returns after so many seconds at the latest, with none if none has ended.
+        """
         ...
 
     def close(self) -> None: ...
@@ -85,10 +86,10 @@ def run_sweeps(options: SweepOptions, command: list[str], console: Console) -> l
     sweeps: list[Sweep] = []
     try:
         for plan in plans:
-            sweeps.append(_open(plan, Path(options.out), command))
+            sweeps.append(_open_sweep(plan, Path(options.out), command))
         for sweep in sweeps:
             for sentence in sweep.left_out:
-                console.print(f"note: {sentence}; that run is made again", highlight=False, soft_wrap=True)
+                console.print(f"note: {sentence}; that trial is made again", highlight=False, soft_wrap=True)
         with SweepDisplay(plans, [sweep.results for sweep in sweeps], console) as display:
             _run(plans, sweeps, options, command, display)
         return [sweep.folder for sweep in sweeps]
@@ -97,7 +98,7 @@ def run_sweeps(options: SweepOptions, command: list[str], console: Console) -> l
             sweep.close()
 
 
-def _open(plan: Plan, out: Path, command: list[str]) -> Sweep:
+def _open_sweep(plan: SweepPlan, out: Path, command: list[str]) -> Sweep:
     task = find_task(plan.config.task)
     name = task.id.replace("/", "-").replace(":", "-").replace("@", "-")
     facts = {
@@ -111,71 +112,54 @@ def _open(plan: Plan, out: Path, command: list[str]) -> Sweep:
 
 
 def _run(
-    plans: Sequence[Plan], sweeps: Sequence[Sweep], options: SweepOptions, command: list[str], display: SweepDisplay
+    plans: Sequence[SweepPlan], sweeps: Sequence[Sweep], options: SweepOptions, command: list[str], display: SweepDisplay
 ) -> None:
-    """Until every plan is through. Only this function records results."""
-    running: dict[tuple[int, str], Job] = {}
-    again: deque[Job] = deque()
-    pool: _Pool | None = None
+    """Run trials until every plan is through. Only this function records results."""
+    running: set[tuple[int, str]] = set()
+    attempts: Counter[tuple[int, str]] = Counter()
+    pool: Pool | None = None
     try:
         while True:
-            ready = [
+            jobs = [
                 Job(plan, trial, sweep.folder / "trials" / trial.id, tuple(command), number)
                 for number, (plan, sweep) in enumerate(zip(plans, sweeps, strict=True))
                 for trial in plan.next_trials(sweep.results)
-                if (number, trial.id) not in running
             ]
+            if not jobs:
+                return
+            ready = [job for job in jobs if job.key not in running]
             # Centres first, because the others wait for them; then the expensive ones, which would make a long tail.
             ready.sort(key=lambda job: (job.sweep, _ORDER[job.trial.stage], job.trial.rate_index != 0, -job.trial.batch_size))
-            if not ready and not running:
-                return
             if pool is None:
-                pool = _LocalPool() if options.jobs == 0 else _RayPool(plans, options)
-            for job in (*again, *ready)[: pool.free]:
-                if job in again:
-                    again.remove(job)
-                running[job.sweep, job.trial.id] = job
+                pool = LocalPool() if options.jobs == 0 else RayPool(plans, options)
+            for job in ready[: pool.free]:
+                running.add(job.key)
+                attempts[job.key] += 1
                 pool.submit(job)
                 display.started(job.sweep, job.trial)
-            for ended in pool.wait(0.5):
-                job = ended.job
-                if ended.result is None and job.attempt < MOST_ATTEMPTS:
-                    again.append(replace(job, attempt=job.attempt + 1))
-                    continue
-                result = ended.result or failed(job.trial, f"its worker failed {MOST_ATTEMPTS} times: {ended.reason}")
-                sweeps[job.sweep].append(result)
-                del running[job.sweep, job.trial.id]
-                display.ended(job.sweep, result)
+            for job, outcome in pool.wait(0.5):
+                running.remove(job.key)
+                if isinstance(outcome, str):
+                    if attempts[job.key] < MOST_ATTEMPTS:
+                        continue  # the plan names the trial again
+                    outcome = _failed(job.trial, f"its worker failed {MOST_ATTEMPTS} times: {outcome}")
+                sweeps[job.sweep].append(outcome)
+                display.ended(job.sweep, outcome)
     finally:
         if pool is not None:
             pool.close()
 
 
-def failed(trial: Trial, reason: str) -> dict[str, Any]:
-    """The result of a run that raised an error, or whose worker died."""
-    return {
-        **asdict(trial),
-        "state": "failed",
-        "reason": reason,
-        "optimizer_steps": 0,
-        "observations": 0,
-        "goals": [],
-        "evaluations": [],
-        "evaluation_steps": 0,
-        "evaluation_seconds": 0.0,
-        "evaluation_unfinished": 0,
-        "noise": [],
-        "noise_windows": [],
-        "seconds": 0.0,
-        "commit": find_commit(),
-    }
+def _failed(trial: Trial, reason: str) -> TrialResult:
+    """The result of a trial that raised an error, or whose worker died."""
+    return TrialResult(**asdict(trial), state="failed", reason=reason, commit=find_commit())
 
 
-def run_job(job: Job) -> dict[str, Any]:
+def run_job(job: Job) -> TrialResult:
     """Run the trial, its record in `job.folder`; what an interrupted attempt left there is removed first."""
     shutil.rmtree(job.folder, ignore_errors=True)
     try:
-        result = run_trial(
+        return run_trial(
             job.trial,
             goals=job.plan.goals,
             most_observations=job.plan.most_observations,
@@ -183,15 +167,14 @@ def run_job(job: Job) -> dict[str, Any]:
                 job.plan.config_of(job.trial), episodes=job.plan.episodes, folder=job.folder, command=list(job.command)
             ),
         )
-        return {**result, "commit": find_commit()}
     except (LostWorkerError, OSError):
-        raise  # a fault of the machine, not of the run: it is tried again
-    except Exception as error:  # one run's failure is a result of the sweep, not its end
+        raise  # a fault of the machine, not of the trial: it is tried again
+    except Exception as error:  # one trial's failure is a result of the sweep, not its end
         lines = str(error).strip().splitlines()
-        return failed(job.trial, f"{type(error).__name__}: {lines[0] if lines else ''}")
+        return _failed(job.trial, f"{type(error).__name__}: {lines[0] if lines else ''}")
 
 
-class _LocalPool:
+class LocalPool:
     """One job at a time in this process, without Ray."""
 
     def __init__(self) -> None:
@@ -204,26 +187,26 @@ class _LocalPool:
     def submit(self, job: Job) -> None:
         self._job = job
 
-    def wait(self, seconds: float) -> list[_Ended]:
+    def wait(self, seconds: float) -> list[tuple[Job, TrialResult | str]]:
         job, self._job = self._job, None
         if job is None:
             return []
         try:
-            return [_Ended(job, run_job(job))]
+            return [(job, run_job(job))]
         except OSError as error:
-            return [_Ended(job, None, str(error))]
+            return [(job, str(error))]
 
     def close(self) -> None:
         pass
 
 
-class _RayPool:
-    """Jobs in long-lived Ray actors, so that a run of five seconds does not pay for an import of ten."""
+class RayPool:
+    """Jobs in long-lived Ray actors, so that a trial of five seconds does not pay for an import of ten."""
 
-    def __init__(self, plans: Sequence[Plan], options: SweepOptions) -> None:
+    def __init__(self, plans: Sequence[SweepPlan], options: SweepOptions) -> None:
         rollout = plans[0].config.rollout
         actors = max(plan.config.actors for plan in plans)
-        # A run with rollout actors learns while they wait, and they sample while it waits: one share of CPUs serves both.
+        # A trial with rollout actors learns while they wait, and they sample while it waits: one share of CPUs serves both.
         cpus = max(1, actors * rollout.actor_cpus)
         here = len(os.sched_getaffinity(0))
         connect(options.ray_address, cpus if options.ray_address else max(here, (options.jobs or 1) * cpus))
@@ -234,17 +217,16 @@ class _RayPool:
         jobs = options.jobs or max(1, available // cpus)
         if jobs * cpus > available:
             raise UsageError("--jobs", f"{jobs} runs need {jobs * cpus} CPUs, the cluster has {available}", "Use fewer")
-        self._worker = ray.remote(_TrialWorker).options(num_cpus=0 if actors else 1)
+        self._worker = ray.remote(TrialWorker).options(num_cpus=0 if actors else 1)
         self._idle: list[Any] = []
-        self._busy: dict[Any, tuple[Any, Job]] = {}
-        self._starting: dict[Any, Any] = {}
+        self._busy: dict[Any, tuple[Any, Job | None]] = {}  # by the call that is awaited; no job: the worker is starting
         for _ in range(jobs):
             self._start()
 
     def _start(self) -> None:
-        """A worker more; it counts as free once it stands, which on a busy cluster may take long."""
+        """Start a worker; it becomes idle once it is there, which on a busy cluster may take long."""
         worker = self._worker.remote(os.getcwd())
-        self._starting[worker.ready.remote()] = worker
+        self._busy[worker.ready.remote()] = (worker, None)
 
     @property
     def free(self) -> int:
@@ -255,32 +237,31 @@ class _RayPool:
         absolute = replace(job, folder=job.folder.resolve())
         self._busy[worker.run.remote(absolute)] = (worker, job)
 
-    def wait(self, seconds: float) -> list[_Ended]:
-        done, _ = self._ray.wait([*self._busy, *self._starting], num_returns=1, timeout=seconds)
-        ended = []
-        for reference in done:
-            if reference in self._starting:
-                worker = self._starting.pop(reference)
-                self._ray.get(reference)
-                self._idle.append(worker)
-                continue
-            worker, job = self._busy.pop(reference)
+    def wait(self, seconds: float) -> list[tuple[Job, TrialResult | str]]:
+        done, _ = self._ray.wait(list(self._busy), num_returns=1, timeout=seconds)
+        ended: list[tuple[Job, TrialResult | str]] = []
+        for call in done:
+            worker, job = self._busy.pop(call)
             try:
-                ended.append(_Ended(job, self._ray.get(reference)))
+                outcome = self._ray.get(call)
                 self._idle.append(worker)
             except self._ray.exceptions.RayError as error:
-                ended.append(_Ended(job, None, str(error).strip().splitlines()[0]))
+                if job is None:
+                    raise
+                outcome = str(error).strip().splitlines()[0]
                 self._ray.kill(worker)
                 self._start()
+            if job is not None:
+                ended.append((job, outcome))
         return ended
 
     def close(self) -> None:
-        for worker in (*self._idle, *self._starting.values(), *(worker for worker, _ in self._busy.values())):
+        for worker in (*self._idle, *(worker for worker, _ in self._busy.values())):
             self._ray.kill(worker)
         disconnect()
 
 
-class _TrialWorker:
+class TrialWorker:
     """A Ray actor that runs one job after another.
 
     Args:
@@ -293,8 +274,8 @@ class _TrialWorker:
             os.chdir(folder)
 
     def ready(self) -> bool:
-        """Returns once the worker stands."""
+        """Returns once the worker has started."""
         return True
 
-    def run(self, job: Job) -> dict[str, Any]:
+    def run(self, job: Job) -> TrialResult:
         return run_job(job)

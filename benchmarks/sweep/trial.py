@@ -1,7 +1,6 @@
-"""One run of a sweep: train until every goal's crossing is known, or until the run can be given up; one result line.
+"""One trial of a sweep: train until every goal's crossing is known, or until the run can be given up.
 
-Which runs there are is in `plan`, where they run in `run`. A trial depends on nothing but its own
-description, so that it gives the same result whenever and wherever it runs.
+A trial depends on nothing but its own description, so it gives the same result whenever and wherever it runs.
 """
 
 from __future__ import annotations
@@ -9,53 +8,28 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from rlscale.agents.config import TrainConfig
 from rlscale.agents.learning.results import NoiseRecord
+from rlscale.agents.machine import find_commit
 from rlscale.agents.rollout.evaluate import Evaluation, Evaluator
 from rlscale.agents.setup import prepare
 from rlscale.analysis.summary import UPDATES
 from rlscale.crossing import GoalSearch, smooth
 from rlscale.envs import Task, find_task
 from rlscale.frontier import adaptive_gain
-from rlscale.noise import BlockStatistics, NoiseEstimate, pool, run_average
+from rlscale.noise import BlockStatistics, pool, run_average
 from rlscale.records.run import Run
+from rlscale.records.trial import GoalCrossing, NoiseAtGoal, NoiseInWindow, Trial, TrialResult
 
-__all__ = ["Course", "DivergedError", "TrainingCourse", "Trial", "run_trial"]
+__all__ = ["Course", "DivergedError", "TrainingCourse", "run_trial"]
 
 MOST_WINDOWS = 24
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A run of a sweep, completely described.
-
-    Attributes:
-        id: stable name, for example `b2048-k+1-s3`.
-        stage: `coarse`, `fine`, `final` or `neighbour`.
-        batch_size: B, environments x rollout length.
-        rate_index: k, the learning rate's place on the plan's grid, in half-octaves from its centre.
-        learning_rate: constant during the run.
-        seed: of everything.
-        most_optimizer_steps: give the run up after so many; None for no such limit.
-        limit: why, for people: what the limit was derived from.
-        measures_noise: whether the noise of every head is measured.
-    """
-
-    id: str
-    stage: str
-    batch_size: int
-    rate_index: int
-    learning_rate: float
-    seed: int
-    most_optimizer_steps: int | None
-    limit: str | None
-    measures_noise: bool
 
 
 class DivergedError(RuntimeError):
@@ -149,8 +123,8 @@ def run_trial(
     goals: Sequence[float],
     most_observations: int,
     make_course: Callable[[], Course],
-) -> dict[str, Any]:
-    """Run the trial to its end; its result, ready for JSON. docs/glossary.md defines every field.
+) -> TrialResult:
+    """Run the trial to its end.
 
     Args:
         trial: what to run.
@@ -163,7 +137,7 @@ def run_trial(
     observations_after = [0]
     noise: list[NoiseRecord] = []
     kept: dict[int, np.ndarray] = {}
-    cost = {"evaluation_steps": 0, "evaluation_seconds": 0.0, "evaluation_unfinished": 0}
+    evaluations: list[Evaluation] = []
     course = make_course()
     state, reason = "failed", None
     try:
@@ -190,52 +164,45 @@ def run_trial(
             kept[steps + 1] = course.weights()
             while due := search.due():
                 for optimizer_steps in due:
-                    evaluation = course.evaluate(kept[optimizer_steps], optimizer_steps)
-                    search.take(evaluation.at(optimizer_steps))
-                    cost["evaluation_steps"] += evaluation.steps
-                    cost["evaluation_seconds"] += evaluation.seconds
-                    cost["evaluation_unfinished"] += evaluation.unfinished
+                    evaluations.append(course.evaluate(kept[optimizer_steps], optimizer_steps))
+                    search.take(evaluations[-1].at(optimizer_steps))
             kept = {s: weights for s, weights in kept.items() if s >= search.oldest_needed}
     except BaseException as error:
         state, reason = "failed", f"{type(error).__name__}: {error}"
         raise
     finally:
         course.close("failed" if state == "failed" else "finished", reason)
-    return {
+    return TrialResult(
         **asdict(trial),
-        "state": state,
-        "reason": reason,
-        "optimizer_steps": len(observations_after) - 1,
-        "observations": observations_after[-1],
-        "goals": [_goal(search, goal, observations_after) for goal in goals],
-        "evaluations": [asdict(e) for _, e in sorted(search.evaluated.items())],
-        **cost,
-        "noise": _noise_at_goals(search, observations_after, noise),
-        "noise_windows": _noise_windows(search, observations_after, noise),
-        "seconds": time.perf_counter() - started,
-    }
+        state=state,
+        reason=reason,
+        optimizer_steps=len(observations_after) - 1,
+        observations=observations_after[-1],
+        goals=tuple(_goal(search, goal, observations_after) for goal in goals),
+        evaluations=tuple(evaluated for _, evaluated in sorted(search.evaluated.items())),
+        evaluation_steps=sum(evaluation.steps for evaluation in evaluations),
+        evaluation_seconds=sum(evaluation.seconds for evaluation in evaluations),
+        evaluation_unfinished=sum(evaluation.unfinished for evaluation in evaluations),
+        noise=_noise_at_goals(search, observations_after, noise),
+        noise_windows=_noise_windows(search, observations_after, noise),
+        seconds=time.perf_counter() - started,
+        commit=find_commit(),
+    )
 
 
-def _goal(search: GoalSearch, goal: float, observations_after: list[int]) -> dict[str, Any]:
+def _goal(search: GoalSearch, goal: float, observations_after: list[int]) -> GoalCrossing:
     """Where the goal was reached, or how far the run is known not to have reached it."""
     crossing = search.crossings.get(goal)
     if crossing is None:
-        return {
-            "goal": goal,
-            "optimizer_steps": None,
-            "interval": None,
-            "observations": None,
-            "not_before": math.floor(search.settled),
-        }
-    estimate = crossing.optimizer_steps
-    assert estimate.value is not None
-    return {
-        "goal": goal,
-        "optimizer_steps": estimate.value,
-        "interval": estimate.interval,
-        "observations": float(np.interp(estimate.value, np.arange(len(observations_after)), observations_after)),
-        "not_before": None,
-    }
+        return GoalCrossing(goal, None, None, None, not_before=math.floor(search.settled))
+    steps = crossing.optimizer_steps
+    assert steps.value is not None
+    return GoalCrossing(goal, steps.value, steps.interval, _observations_at(steps.value, observations_after), None)
+
+
+def _observations_at(optimizer_steps: float, observations_after: list[int]) -> float:
+    """Observations sampled by then, between two steps by interpolation."""
+    return float(np.interp(optimizer_steps, np.arange(len(observations_after)), observations_after))
 
 
 def _by_head(noise: Sequence[NoiseRecord]) -> dict[str, list[tuple[int, BlockStatistics]]]:
@@ -247,9 +214,10 @@ def _by_head(noise: Sequence[NoiseRecord]) -> dict[str, list[tuple[int, BlockSta
     return heads
 
 
-def _noise_at_goals(search: GoalSearch, observations_after: list[int], noise: Sequence[NoiseRecord]) -> list[dict[str, Any]]:
+def _noise_at_goals(search: GoalSearch, observations_after: list[int], noise: Sequence[NoiseRecord]) -> tuple[NoiseAtGoal, ...]:
     """The noise scale on the way to each goal: over the first updates, over the last before it, and cumulative (paper, D.1)."""
     found = []
+    batch = observations_after[-1] / max(len(observations_after) - 1, 1)
     for head, measured in _by_head(noise).items():
         for goal, crossing in search.crossings.items():
             reached = crossing.optimizer_steps.value
@@ -257,23 +225,18 @@ def _noise_at_goals(search: GoalSearch, observations_after: list[int], noise: Se
             until = [statistics for step, statistics in measured if step < reached]
             if len(until) < 2:
                 continue
-            window = min(UPDATES, len(until))
-            batch = observations_after[-1] / (len(observations_after) - 1)
+            # The fewest equal windows of at most 20 updates: a remainder of a few updates would be all noise.
+            window = math.ceil(len(until) / math.ceil(len(until) / UPDATES))
             quantities = {
-                "start": pool(until[:window]),
-                "goal": pool(until[-window:]),
-                "cumulative": run_average(until, batch, _window_of(until)),
+                "start": pool(until[:UPDATES]),
+                "goal": pool(until[-UPDATES:]),
+                "cumulative": run_average(until, batch, window),
             }
-            gain = _gain(until, batch, _window_of(until))
-            for quantity, estimated in quantities.items():
-                entry = {"head": head, "goal": goal, "quantity": quantity, **_packed(estimated)}
-                found.append({**entry, "gain": gain if quantity == "cumulative" else None})
-    return found
-
-
-def _window_of(statistics: list[BlockStatistics]) -> int:
-    """Updates in each of the fewest equal windows of at most 20; a remainder of a few updates would be all noise."""
-    return math.ceil(len(statistics) / math.ceil(len(statistics) / UPDATES))
+            gain = _gain(until, batch, window)
+            for quantity, pooled in quantities.items():
+                gained = gain if quantity == "cumulative" else None
+                found.append(NoiseAtGoal.of(head, pooled, goal=goal, quantity=quantity, gain=gained))
+    return tuple(found)
 
 
 def _gain(statistics: list[BlockStatistics], batch: float, window: int) -> float | None:
@@ -288,7 +251,7 @@ def _gain(statistics: list[BlockStatistics], batch: float, window: int) -> float
     return adaptive_gain(scales, full_batch_steps)
 
 
-def _noise_windows(search: GoalSearch, observations_after: list[int], noise: Sequence[NoiseRecord]) -> list[dict[str, Any]]:
+def _noise_windows(search: GoalSearch, observations_after: list[int], noise: Sequence[NoiseRecord]) -> tuple[NoiseInWindow, ...]:
     """The noise scale along the run, each window beside the smoothed return of its policies."""
     evaluated = list(search.evaluated.values())
     windows = []
@@ -298,25 +261,12 @@ def _noise_windows(search: GoalSearch, observations_after: list[int], noise: Seq
             part = measured[start : start + size]
             middle = max(1.0, float(np.mean([step for step, _ in part])))  # of the policies that were measured
             windows.append(
-                {
-                    "head": head,
-                    "optimizer_steps": middle,
-                    "observations": float(np.interp(middle, np.arange(len(observations_after)), observations_after)),
-                    "return": float(smooth(evaluated, np.log([middle]))[0]) if evaluated else None,
-                    **_packed(pool([statistics for _, statistics in part])),
-                }
+                NoiseInWindow.of(
+                    head,
+                    pool([statistics for _, statistics in part]),
+                    optimizer_steps=middle,
+                    observations=_observations_at(middle, observations_after),
+                    mean_return=float(smooth(evaluated, np.log([middle]))[0]) if evaluated else None,
+                )
             )
-    return windows
-
-
-def _packed(noise: NoiseEstimate) -> dict[str, Any]:
-    return {
-        "value": noise.b_simple,
-        "interval": noise.interval,
-        "trace_cov": noise.trace_cov,
-        "grad_sq": noise.grad_sq,
-        "blocks": noise.blocks,
-        "measurements": noise.updates,
-        "top_tenth_share": noise.top_tenth_share,
-        "reason": noise.reason,
-    }
+    return tuple(windows)

@@ -1,8 +1,6 @@
 """Tasks side by side: for every goal of every sweep the measured critical batch size and what the noise scale predicts.
 
-What lives here: rows, their export as CSV and Parquet, the agreement over tasks. What does not: which runs make a frontier
-(`sweep_runs`), the fit (`rlscale.frontier`), the mean over seeds (`predictions`), and how rows are shown
-(`rlscale.report.comparison_page`).
+`compare` makes a row of every goal of every sweep and of every single run; `to_csv` and `to_parquet` write the rows as files.
 """
 
 from __future__ import annotations
@@ -23,15 +21,15 @@ from ..estimate import Estimate
 from ..frontier import Frontier, fit
 from ..records.run import RunRecord
 from ..records.sweep import SweepRecord
+from ..records.trial import TrialResult
 from .predictions import HEADS, QUANTITIES, Prediction, predict, predict_from_run, ratio
+from .sizes import SizeRuns, size_runs
 from .summary import mean_batch
-from .sweep_runs import SizeRuns, SweepRun, read_runs, size_runs
 
 __all__ = ["ComparedSweep", "Comparison", "Row", "agreement_of", "compare", "to_csv", "to_parquet"]
 
 # Steps after which the optimizer's own running mean of squared gradients has settled: 1/(1 - β₂).
 _OPTIMIZER_MEMORY = {"adam": 1000, "rmsprop": 100}
-_PLAN_FIELDS = {"batch_sizes", "goals", "rates", "seeds", "noise_batch", "config"}
 
 
 @dataclass(frozen=True)
@@ -98,16 +96,19 @@ class ComparedSweep:
     Attributes:
         name: as in its rows.
         record: as it was read.
-        runs: all that could be understood.
         sizes: the runs that make the frontier, by batch size.
         rows: one per goal.
     """
 
     name: str
     record: SweepRecord
-    runs: tuple[SweepRun, ...]
     sizes: tuple[SizeRuns, ...]
     rows: tuple[Row, ...]
+
+    @property
+    def runs(self) -> list[TrialResult]:
+        """Every trial that ended."""
+        return list(self.record.results.values())
 
 
 @dataclass(frozen=True)
@@ -142,10 +143,6 @@ def compare(sweeps: Sequence[SweepRecord], runs: Sequence[RunRecord], left_out: 
     compared = []
     for record, name in zip(sweeps, _names(sweeps), strict=True):
         notes += record.left_out
-        missing = _PLAN_FIELDS - set(record.plan)
-        if missing:
-            notes.append(f"{name}: its plan lacks {', '.join(sorted(missing))}, so it was left out")
-            continue
         one, said = _compare_sweep(record, name)
         notes += [f"{name}: {sentence}" for sentence in said]
         if one.rows:
@@ -189,17 +186,14 @@ def _names(sweeps: Sequence[SweepRecord]) -> list[str]:
 
 
 def _compare_sweep(record: SweepRecord, name: str) -> tuple[ComparedSweep, list[str]]:
-    runs, notes = read_runs(record)
-    if not runs:
-        notes.append("no run of it has ended")
-        return ComparedSweep(name, record, (), (), ()), notes
-    sizes, said = size_runs(record, runs)
-    notes += said
+    if not record.results:
+        return ComparedSweep(name, record, (), ()), ["no run of it has ended"]
+    sizes, notes = size_runs(record)
     rows = [_row(record, name, sizes, float(goal)) for goal in record.plan["goals"]]
     unreached = [row.goal_label for row in rows if row.learning_rates is None]
     if unreached:
         notes.append(f"no run reached {'goal' if len(unreached) == 1 else 'goals'} {', '.join(unreached)}")
-    return ComparedSweep(name, record, tuple(runs), tuple(sizes), tuple(rows)), notes
+    return ComparedSweep(name, record, tuple(sizes), tuple(rows)), notes
 
 
 def _row(record: SweepRecord, name: str, sizes: Sequence[SizeRuns], goal: float) -> Row:

@@ -1,12 +1,12 @@
-"""The critical batch size that the noise scale predicts: one figure a goal, head and quantity, from several seeds.
+"""The critical batch size that the noise scale predicts: one figure per goal, loss and quantity, from several seeds.
 
-What lives here: the mean over seeds with its interval, and the ratio of two estimates. What does not: the noise scale of one
-run (`rlscale.noise`), and which runs there are (`rlscale.analysis.sweep_runs`).
+The mean over seeds with its interval and the ratio of two estimates live here; the noise scale of one run is in `rlscale.noise`.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,8 +14,8 @@ from scipy.special import stdtrit
 
 from ..estimate import Estimate
 from ..records.run import RunRecord
+from ..records.trial import NoiseAtGoal, TrialResult
 from .summary import noise_over_run, noise_windows
-from .sweep_runs import NoiseReading, SweepRun
 
 __all__ = ["HEADS", "QUANTITIES", "Prediction", "geometric_mean", "predict", "predict_from_run", "ratio"]
 
@@ -97,7 +97,7 @@ def ratio(measured: Estimate, predicted: Estimate) -> Estimate:
     return Estimate(value, (value * math.exp(-below), value * math.exp(above)))
 
 
-def predict(runs: Sequence[SweepRun], goal: float, batch_size: int) -> tuple[tuple[Prediction, ...], int | None]:
+def predict(runs: Sequence[TrialResult], goal: float, batch_size: int) -> tuple[tuple[Prediction, ...], int | None]:
     """What the runs of one batch size predict for a goal, and which batch size that was.
 
     Args:
@@ -108,21 +108,21 @@ def predict(runs: Sequence[SweepRun], goal: float, batch_size: int) -> tuple[tup
     Returns:
         Predictions in the order of `HEADS` and `QUANTITIES`; empty, and None, where no run measured the noise to that goal.
     """
-    readings: dict[int, list[NoiseReading]] = {}
+    noises: dict[int, list[NoiseAtGoal]] = {}
     for run in runs:
-        for reading in run.noise:
-            if reading.goal == goal:
-                readings.setdefault(run.batch_size, []).append(reading)
-    if not readings:
+        for noise in run.noise:
+            if noise.goal == goal:
+                noises.setdefault(run.batch_size, []).append(noise)
+    if not noises:
         return (), None
-    nearest = min(readings, key=lambda size: (abs(math.log(size / batch_size)), size))
+    nearest = min(noises, key=lambda size: (abs(math.log(size / batch_size)), size))
     found = []
     for head in HEADS:
         for quantity in QUANTITIES:
-            mine = [r for r in readings[nearest] if (r.head, r.quantity) == (head, quantity)]
+            mine = [r for r in noises[nearest] if (r.head, r.quantity) == (head, quantity)]
             if mine:
                 gains = [r.gain for r in mine if r.gain is not None]
-                gain = math.exp(sum(map(math.log, gains)) / len(gains)) if gains else None
+                gain = statistics.geometric_mean(gains) if gains else None
                 resolved = sum(r.scale.value is not None for r in mine)
                 scale = geometric_mean([r.scale for r in mine])
                 found.append(Prediction(head, quantity, scale, resolved, len(mine), gain))

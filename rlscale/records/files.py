@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gzip
 import json
 import math
 import os
 import sys
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +28,7 @@ __all__ = [
     "is_full",
     "lock_folder",
     "now",
+    "read_lines",
     "read_manifest",
     "when_there_is_room",
     "write_atomically",
@@ -78,6 +81,22 @@ def read_manifest(path: Path, *, what: str, schema: int, field: str) -> dict[str
             field, f"{folder} has schema {manifest.get('schema')}, this rlscale reads {schema}", "Use the version that wrote it"
         )
     return manifest
+
+
+def read_lines(path: Path, field: str, mend: str) -> tuple[list[bytes], bytes]:
+    """The whole lines of a file, or of its compressed `.gz` as in published records, and what a crash left of the last one.
+
+    Raises:
+        UsageError: it cannot be read; `field` is what the user named the folder with.
+    """
+    packed = path.with_name(f"{path.name}.gz")
+    try:
+        content = gzip.decompress(packed.read_bytes()) if packed.exists() else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or "it is damaged"
+        raise UsageError(field, f"cannot read {path}: {reason}", mend) from None
+    *lines, torn = content.split(b"\n")
+    return lines, torn
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -11,14 +11,12 @@ What is in a checkpoint is the business of `rlscale.agents.train`; how a record 
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import math
 import os
 import shutil
 import socket
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +32,7 @@ from .files import (
     end_torn_line,
     lock_folder,
     now,
+    read_lines,
     read_manifest,
     when_there_is_room,
     write_atomically,
@@ -218,13 +217,7 @@ def read_run(folder: Path, field: str = "RUN") -> RunRecord:
         UsageError: no run there, one of another schema, or a damaged line among good ones.
     """
     manifest = read_manifest(folder / _MANIFEST, what="run", schema=SCHEMA, field=field)
-    try:
-        packed = folder / f"{_ROWS}.gz"  # published records may be compressed
-        content = gzip.decompress(packed.read_bytes()) if packed.exists() else (folder / _ROWS).read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or "it is damaged"
-        raise UsageError(field, f"cannot read {folder / _ROWS}: {reason}", "Name the folder of a run") from None
-    *lines, tail = content.split(b"\n")
+    lines, tail = read_lines(folder / _ROWS, field, "Name the folder of a run")
     rows: list[dict[str, Any]] = []
     torn = len(tail)
     for number, line in enumerate(lines, 1):

@@ -9,17 +9,16 @@ What a plan means is the business of `plan`; what is concluded from results, of 
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from ..errors import UsageError
-from .files import TORN, dump_json, end_torn_line, lock_folder, now, read_manifest, write_atomically
+from .files import TORN, dump_json, end_torn_line, lock_folder, now, read_lines, read_manifest, write_atomically
+from .trial import TrialResult
 
 __all__ = ["SWEEP_SCHEMA", "Sweep", "SweepRecord", "is_sweep", "read_sweep"]
 
@@ -40,7 +39,7 @@ class SweepRecord:
 
     folder: Path
     manifest: dict[str, Any]
-    results: dict[str, dict[str, Any]]
+    results: dict[str, TrialResult]
     left_out: tuple[str, ...] = field(default=())
 
     @property
@@ -108,13 +107,13 @@ class Sweep:
             os.close(lock)
             raise
 
-    def append(self, result: Mapping[str, Any]) -> None:
-        """Record a run that ended; it is on disk when this returns."""
-        line = dump_json(result)
+    def append(self, result: TrialResult) -> None:
+        """Record a trial that ended; it is on disk when this returns."""
+        line = dump_json(result.to_json())
         self._lines.write(line + "\n")
         self._lines.flush()
         os.fsync(self._lines.fileno())
-        self.results[str(result["id"])] = json.loads(line)
+        self.results[result.id] = TrialResult.from_json(json.loads(line))  # what a later session of the sweep will read
 
     def close(self) -> None:
         self._lines.close()
@@ -141,46 +140,29 @@ def read_sweep(folder: Path, field: str = "SWEEP") -> SweepRecord:
         UsageError: no sweep there, or one of another schema.
     """
     manifest = _read_manifest(folder, field)
-    packed = folder / f"{_RESULTS}.gz"  # published records may be compressed
-    try:
-        content = gzip.decompress(packed.read_bytes()) if packed.exists() else (folder / _RESULTS).read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or "it is damaged"
-        raise UsageError(field, f"cannot read {folder / _RESULTS}: {reason}", "Restore it from a copy") from None
-    results: dict[str, dict[str, Any]] = {}
+    lines, _ = read_lines(folder / _RESULTS, field, "Restore it from a copy")  # the sweep repeats the run of a torn last line
+    results: dict[str, TrialResult] = {}
     left_out = []
-    *lines, _ = content.split(b"\n")  # what follows the last line end is a line that a crash cut short: that run is repeated
     for number, line in enumerate(lines, 1):
         if line.endswith(TORN):
             continue
+        where, fault = f"{folder.name}: line {number} of {_RESULTS}", "is damaged"
         try:
-            result = json.loads(line)
-            identity, missing = str(result["id"]), _FIELDS - set(result)
-        except (ValueError, KeyError, TypeError):
-            left_out.append(f"{folder.name}: line {number} of {_RESULTS} is damaged and was left out")
+            stored = json.loads(line)
+            where, fault = f"{where}, the result of {stored['id']}", "cannot be understood"
+            result = TrialResult.from_json(stored)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            said = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+            left_out.append(f"{where} {fault} and was left out ({said})")
             continue
-        if missing:
-            left_out.append(f"{folder.name}: line {number} of {_RESULTS} ({identity}) lacks {', '.join(sorted(missing))}")
-        elif identity in results:
-            left_out.append(f"{folder.name}: line {number} of {_RESULTS} repeats {identity} and was left out")
+        if result.id in results:
+            left_out.append(f"{where} repeats an earlier one and was left out")
         else:
-            results[identity] = result
+            results[result.id] = result
     return SweepRecord(folder, manifest, results, tuple(left_out))
 
 
 _PLAN = {"config", "batch_sizes", "goals", "rates", "seeds", "noise_batch"}
-_FIELDS = {
-    "id",
-    "stage",
-    "batch_size",
-    "rate_index",
-    "learning_rate",
-    "seed",
-    "state",
-    "optimizer_steps",
-    "observations",
-    "goals",
-}
 
 
 def _read_manifest(folder: Path, field: str) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import altair as alt
 import numpy as np
 
 from ..analysis.comparison import ComparedSweep
-from ..analysis.sweep_runs import SweepRun
 from .chart_style import (
     GREY,
     LIMITS,
@@ -123,7 +122,7 @@ def return_figure(sweep: ComparedSweep) -> Figure:
                 predicted.append({"series": names[head], "return": row.goal, **shown(prediction.scale)})
     runs = [run for size in sweep.sizes for run in size.runs if size.basis == "final" and run.batch_size == batch]
     for run in runs:
-        for window in run.windows:
+        for window in run.noise_windows:
             if window.head in heads and window.mean_return is not None:
                 at = {"return": window.mean_return, "seed": run.seed, "observations": window.observations}
                 windows.append({"series": names[window.head], **at, **shown(window.scale)})
@@ -188,10 +187,10 @@ def rate_figure(sweep: ComparedSweep) -> Figure:
     goals = [row.goal for row in sweep.rows if row.goal is not None]
     for batch in sorted({run.batch_size for run in sweep.runs}):
         mine = [run for run in sweep.runs if run.batch_size == batch and not run.failed]
-        goal = next((g for g in reversed(goals) if any(_steps(run, g) for run in mine)), None)
+        goal = next((g for g in reversed(goals) if any(run.steps_to(g) for run in mine)), None)
         by_rate: dict[float, list[float | None]] = {}
         for run in mine:
-            by_rate.setdefault(run.learning_rate, []).append(None if goal is None else _steps(run, goal))
+            by_rate.setdefault(run.learning_rate, []).append(None if goal is None else run.steps_to(goal))
         means = {
             rate: math.exp(float(np.mean(np.log([s for s in steps if s is not None]))))
             for rate, steps in by_rate.items()
@@ -240,8 +239,3 @@ def rate_figure(sweep: ComparedSweep) -> Figure:
         ring = {"shape": "circle", "size": 240, "filled": False, "color": ink, "strokeWidth": 2, "strokeDash": dash}
         layers += layer(rings, "point", {"x": x, "y": y, "tooltip": choice}, **ring)
     return Figure(name, title, note, finish(alt.layer(*layers), 320))
-
-
-def _steps(run: SweepRun, goal: float) -> float | None:
-    reading = run.goals.get(goal)
-    return None if reading is None else reading.optimizer_steps

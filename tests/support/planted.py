@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 
 from rlscale.agents.config import default_config
-from rlscale.benchmarks.sweep.plan import Plan
-from rlscale.benchmarks.sweep.trial import Trial
+from rlscale.benchmarks.sweep.plan import SweepPlan
 from rlscale.envs import find_task
 from rlscale.records.sweep import Sweep, SweepRecord, read_sweep
+from rlscale.records.trial import GoalCrossing, NoiseAtGoal, NoiseInWindow, Trial, TrialResult
 
 HEADS = {"policy": 1.0, "value": 0.1, "joint": 0.3, "policy_last_layer": 0.8}  # noise scale, relative to B_crit
 
 
-def make_plan(**changes) -> Plan:
+def make_plan(**changes) -> SweepPlan:
     config = default_config(find_task("classic/cartpole"))
     config = replace(config, rollout=replace(config.rollout, rollout_length=16))
     settings = {
@@ -33,7 +33,7 @@ def make_plan(**changes) -> Plan:
         "most_observations": 50_000_000,
         "noise_batch": 2048,
     }
-    return Plan(**{**settings, **changes})
+    return SweepPlan(**{**settings, **changes})
 
 
 class Planted:
@@ -60,8 +60,8 @@ class Planted:
         later = goals - 1 - goal
         return self.s_min / 1.6**later, self.b_crit / self.growth**later
 
-    def result(self, trial: Trial, plan: Plan) -> dict:
-        """The result line of one trial."""
+    def result(self, trial: Trial, plan: SweepPlan) -> TrialResult:
+        """The result of one trial."""
         slower = math.exp(self.curvature * (trial.rate_index - self.best_rate) ** 2 + self.scatter * self.rng.normal())
         most = plan.most_observations / trial.batch_size
         limit = math.inf if trial.most_optimizer_steps is None else trial.most_optimizer_steps
@@ -72,64 +72,62 @@ class Planted:
             s = s_min * (1 + b_crit / trial.batch_size) * slower
             reached = s <= made
             goals.append(
-                {
-                    "goal": goal,
-                    "optimizer_steps": s if reached else None,
-                    "interval": [0.95 * s, 1.05 * s] if reached else None,
-                    "observations": s * trial.batch_size if reached else None,
-                    "not_before": None if reached else math.floor(made),
-                }
+                GoalCrossing(
+                    goal,
+                    optimizer_steps=s if reached else None,
+                    interval=(0.95 * s, 1.05 * s) if reached else None,
+                    observations=s * trial.batch_size if reached else None,
+                    not_before=None if reached else math.floor(made),
+                )
             )
-        finished = goals[-1]["optimizer_steps"] is not None
-        steps = math.ceil(goals[-1]["optimizer_steps"]) if finished else math.floor(made)
-        return {
+        finished = goals[-1].optimizer_steps is not None
+        steps = math.ceil(goals[-1].optimizer_steps) if finished else math.floor(made)
+        return TrialResult(
             **asdict(trial),
-            "state": "finished" if finished else "hopeless" if limit < most else "budget",
-            "reason": None if finished else trial.limit or "observations spent",
-            "optimizer_steps": steps,
-            "observations": steps * trial.batch_size,
-            "goals": goals,
-            "evaluations": [],
-            "evaluation_steps": 40_000,
-            "evaluation_seconds": 3.0,
-            "evaluation_unfinished": 0,
-            "noise": self._noise(goals) if trial.stage == "final" else [],
-            "noise_windows": self._windows(plan, steps, trial.batch_size) if trial.stage == "final" else [],
-            "seconds": 20.0,
-        }
+            state="finished" if finished else "hopeless" if limit < most else "budget",
+            reason=None if finished else trial.limit or "observations spent",
+            optimizer_steps=steps,
+            observations=steps * trial.batch_size,
+            goals=tuple(goals),
+            evaluation_steps=40_000,
+            evaluation_seconds=3.0,
+            noise=tuple(self._noise(goals)) if trial.stage == "final" else (),
+            noise_windows=tuple(self._windows(plan, steps, trial.batch_size)) if trial.stage == "final" else (),
+            seconds=20.0,
+        )
 
     def _scale(self, value: float) -> dict:
         value *= math.exp(self.scatter * self.rng.normal())
         facts = {"trace_cov": 1.0, "grad_sq": 1 / value, "blocks": 32, "measurements": 20, "top_tenth_share": 0.2}
-        return {"value": value, "interval": [0.8 * value, 1.3 * value], **facts}
+        return {"value": value, "interval": (0.8 * value, 1.3 * value), "reason": None, **facts}
 
-    def _noise(self, goals: list[dict]) -> list[dict]:
+    def _noise(self, goals: list[GoalCrossing]) -> list[NoiseAtGoal]:
         found = []
         for j, goal in enumerate(goals):
             cumulative = self.frontier(j, len(goals))[1] * self.predicted
-            if goal["optimizer_steps"] is not None:
+            if goal.optimizer_steps is not None:
                 for head, relative in HEADS.items():
                     for quantity, factor in (("start", 0.3), ("goal", 2.0), ("cumulative", 1.0)):
                         gain = 0.8 if quantity == "cumulative" else None
                         scale = self._scale(cumulative * relative * factor)
-                        found.append({"head": head, "goal": goal["goal"], "quantity": quantity, **scale, "gain": gain})
+                        found.append(NoiseAtGoal(head, goal=goal.goal, quantity=quantity, gain=gain, **scale))
         return found
 
-    def _windows(self, plan: Plan, steps: int, batch_size: int) -> list[dict]:
+    def _windows(self, plan: SweepPlan, steps: int, batch_size: int) -> list[NoiseInWindow]:
         found = []
         for head, relative in HEADS.items():
             for i in range(12):
                 share = (i + 0.5) / 12
                 scale = self._scale(self.b_crit * self.predicted * relative * 3 ** (2 * share - 1))
                 if i == 0 and head != "policy":
-                    scale |= {"value": None, "interval": [scale["interval"][0], None]}
+                    scale |= {"value": None, "interval": (scale["interval"][0], math.inf)}
                 at = {"optimizer_steps": steps * share, "observations": steps * share * batch_size}
-                found.append({"head": head, **at, "return": share * plan.goals[-1] * 1.05, **scale})
+                found.append(NoiseInWindow(head, mean_return=share * plan.goals[-1] * 1.05, **at, **scale))
         return found
 
 
 def write_sweep(
-    folder: Path, planted: Planted, task: str = "classic/cartpole", plan: Plan | None = None, most=10_000, change=None
+    folder: Path, planted: Planted, task: str = "classic/cartpole", plan: SweepPlan | None = None, most=10_000, change=None
 ):
     """Run the plan on the planted task, at most so many runs; the record as read back.
 

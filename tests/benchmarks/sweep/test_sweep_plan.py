@@ -3,7 +3,7 @@
 import itertools
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
 from rlscale.frontier import fit
 from rlscale.noise import BlockStatistics
+from rlscale.records.trial import GoalCrossing, TrialResult
 
 CARTPOLE = make_plan("classic/cartpole", SweepOptions(tasks=("classic/cartpole",), batch_sizes="64..1024", goals=(100.0, 200.0)))
 
@@ -27,11 +28,18 @@ def reached(plan, trial, optimum=0.0, spread=0.02, best=None):
     steps = 100 * (1 + 500 / trial.batch_size) * math.exp(0.1 * (trial.rate_index - optimum) ** 2 + noise)
     found = trial.most_optimizer_steps is None or steps <= trial.most_optimizer_steps
     goals = [
-        {"goal": goal, "optimizer_steps": steps * share if found or share < 0.5 else None, "observations": 1.0}
-        for goal, share in zip(plan.goals, (0.4, 1.0), strict=True)
+        goal_at(goal, steps * share if found or share < 0.5 else None) for goal, share in zip(plan.goals, (0.4, 1.0), strict=True)
     ]
-    spent = steps if found else trial.most_optimizer_steps
-    return {"id": trial.id, "goals": goals, "optimizer_steps": math.ceil(spent)}
+    return result_of(trial, goals, math.ceil(steps if found else trial.most_optimizer_steps))
+
+
+def goal_at(goal, steps):
+    """A goal reached after so many steps, or missed."""
+    return GoalCrossing(goal, steps, None, None if steps is None else 1.0, None)
+
+
+def result_of(trial, goals, optimizer_steps):
+    return TrialResult(**asdict(trial), state="finished", reason=None, goals=tuple(goals), optimizer_steps=optimizer_steps)
 
 
 def complete(plan, respond, order=None):
@@ -85,7 +93,7 @@ def test_limits_follow_from_named_results_only():
     first = CARTPOLE.next_trials(results)
     assert [(t.batch_size, t.rate_index, t.most_optimizer_steps) for t in first] == [(1024, 0, None)]
     results[first[0].id] = reached(CARTPOLE, first[0])
-    steps = results[first[0].id]["goals"][-1]["optimizer_steps"]
+    steps = results[first[0].id].goals[-1].optimizer_steps
     following = CARTPOLE.next_trials(results)
     siblings = [t for t in following if t.batch_size == 1024]
     assert {t.rate_index for t in siblings} == {-4, -2, 2, 4}
@@ -100,8 +108,8 @@ def test_a_failed_run_is_passed_over_and_a_size_without_any_goal_ends_with_its_c
 
     def respond(plan, trial):
         if trial.batch_size == 64:
-            return {"id": trial.id, "goals": [{"goal": g, "optimizer_steps": None} for g in plan.goals], "optimizer_steps": 9}
-        return {"id": trial.id, "goals": [], "optimizer_steps": 0} if trial.rate_index == 0 else reached(plan, trial, spread=0.0)
+            return result_of(trial, [goal_at(goal, None) for goal in plan.goals], 9)
+        return result_of(trial, [], 0) if trial.rate_index == 0 else reached(plan, trial, spread=0.0)
 
     results = complete(plan, respond)
     assert [t.stage for t in plan.trials(results) if t.batch_size == 64] == ["coarse"] * 5
@@ -124,9 +132,10 @@ def test_a_lucky_run_on_the_brink_is_not_chosen():
 
     def respond(plan, trial):
         if trial.rate_index == 4 and trial.seed == 0:
-            return reached(plan, replace(trial, rate_index=0, most_optimizer_steps=None), spread=0.0) | {"id": trial.id}
+            lucky = reached(plan, replace(trial, rate_index=0, most_optimizer_steps=None), spread=0.0)
+            return result_of(trial, lucky.goals, lucky.optimizer_steps)
         if trial.rate_index > 2:
-            return reached(plan, replace(trial, most_optimizer_steps=24)) | {"id": trial.id, "optimizer_steps": 600}
+            return result_of(trial, reached(plan, replace(trial, most_optimizer_steps=24)).goals, 600)
         return reached(plan, replace(trial, most_optimizer_steps=None), spread=0.1)
 
     results = complete(plan, respond)
@@ -191,10 +200,10 @@ def sweep_regression(step_size, clones, sizes=tuple(4**i for i in range(7))):
 
 
 def frontier_of(results):
-    final = [r for r in results.values() if r["stage"] == "final"]
-    assert all(r["state"] == "finished" for r in final)
-    steps = [r["goals"][0]["optimizer_steps"] for r in final]
-    return fit([r["batch_size"] for r in final], steps, group=[r["seed"] for r in final])
+    final = [r for r in results.values() if r.stage == "final"]
+    assert all(r.state == "finished" for r in final)
+    steps = [r.goals[0].optimizer_steps for r in final]
+    return fit([r.batch_size for r in final], steps, group=[r.seed for r in final])
 
 
 @pytest.fixture(scope="module")
@@ -211,11 +220,11 @@ def test_a_known_critical_batch_size_comes_out_of_real_runs(small_steps):
 
 def test_the_noise_measured_on_the_way_predicts_it(small_steps):
     plan, results = small_steps
-    noise = [n for r in results.values() if r["batch_size"] == plan.noise_batch for n in r["noise"]]
-    cumulative = [n["value"] for n in noise if n["quantity"] == "cumulative"]
+    noise = [n for r in results.values() if r.batch_size == plan.noise_batch for n in r.noise]
+    cumulative = [n.value for n in noise if n.quantity == "cumulative"]
     assert len(cumulative) == 2
     assert np.mean(cumulative) == pytest.approx(NOISE_SCALE, rel=0.15)
-    assert [n["gain"] for n in noise if n["quantity"] == "cumulative"] == pytest.approx([1.0, 1.0], abs=0.05)
+    assert [n.gain for n in noise if n.quantity == "cumulative"] == pytest.approx([1.0, 1.0], abs=0.05)
 
 
 def test_steps_of_the_largest_size_show_a_frontier_that_only_the_step_size_made():
@@ -230,10 +239,10 @@ def test_cloned_observations_multiply_the_critical_batch_size_and_leave_the_step
     plain, cloned = frontier_of(small_steps[1]), frontier_of(results)
     assert cloned.b_crit.value == pytest.approx(4 * plain.b_crit.value, rel=1e-6)
     assert cloned.s_min.value == pytest.approx(plain.s_min.value, rel=1e-6)
-    by_size = itertools.groupby(sorted(results.values(), key=lambda r: r["batch_size"]), key=lambda r: r["batch_size"])
+    by_size = itertools.groupby(sorted(results.values(), key=lambda r: r.batch_size), key=lambda r: r.batch_size)
     for size, runs in by_size:
-        steps = sorted(r["goals"][0]["optimizer_steps"] for r in runs)
-        same = sorted(r["goals"][0]["optimizer_steps"] for r in small_steps[1].values() if r["batch_size"] == size // 4)
+        steps = sorted(r.goals[0].optimizer_steps for r in runs)
+        same = sorted(r.goals[0].optimizer_steps for r in small_steps[1].values() if r.batch_size == size // 4)
         assert steps == pytest.approx(same, rel=1e-9)
 
 
@@ -257,7 +266,7 @@ def test_the_cumulative_noise_scale_is_the_mean_over_full_batch_steps_up_to_the_
     search = GoalSearch([1.0])
     search.crossings[1.0] = Crossing(1.0, Estimate(39.5, (39.0, 40.0)), 9)
     noise = [NoiseRecord("policy", "rollout", step, s) for step, s in enumerate([*DRIFT, *[statistics(10**6)] * 20])]
-    found = {n["quantity"]: n["value"] for n in _noise_at_goals(search, [100 * step for step in range(61)], noise)}
+    found = {n.quantity: n.value for n in _noise_at_goals(search, [100 * step for step in range(61)], noise)}
     first, last = FULL_BATCH_STEPS
     assert found["start"] == pytest.approx(10)
     assert found["goal"] == pytest.approx(1000)

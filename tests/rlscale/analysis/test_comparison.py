@@ -12,9 +12,10 @@ from run_records import make_run
 
 from rlscale.analysis.comparison import agreement_of, compare, to_csv, to_parquet
 from rlscale.analysis.predictions import geometric_mean, ratio
-from rlscale.analysis.sweep_runs import read_runs, size_runs
+from rlscale.analysis.sizes import size_runs
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
+from rlscale.records.trial import GoalCrossing
 
 
 def row_of(record, goal=200.0):
@@ -46,9 +47,9 @@ def test_a_planted_frontier_comes_out(tmp_path):
 def test_only_final_runs_at_the_chosen_rate_make_the_frontier(tmp_path):
     def spoil(trial, result):
         if trial.stage == "neighbour":
-            result["goals"] = [
-                {**goal, "optimizer_steps": 1.0, "observations": float(trial.batch_size)} for goal in result["goals"]
-            ]
+            size = float(trial.batch_size)
+            goals = tuple(replace(goal, optimizer_steps=1.0, observations=size) for goal in result.goals)
+            result = replace(result, goals=goals)
         return result
 
     fair = row_of(write_sweep(tmp_path / "fair", Planted()))
@@ -61,7 +62,9 @@ def test_only_final_runs_at_the_chosen_rate_make_the_frontier(tmp_path):
 def test_a_neighbour_that_was_faster_is_named_and_not_taken(tmp_path):
     def quicker(trial, result):
         if trial.stage == "neighbour" and trial.batch_size == 2048 and trial.rate_index > 0:
-            result["goals"] = [{**goal, "optimizer_steps": goal["optimizer_steps"] / 2} for goal in result["goals"]]
+            result = replace(
+                result, goals=tuple(replace(goal, optimizer_steps=goal.optimizer_steps / 2) for goal in result.goals)
+            )
         return result
 
     comparison = compare([write_sweep(tmp_path / "quicker", Planted(), change=quicker)], [])
@@ -75,8 +78,8 @@ def test_a_neighbour_that_was_faster_is_named_and_not_taken(tmp_path):
 def test_a_run_that_missed_the_goal_enters_as_a_limit(tmp_path):
     def miss(trial, result):
         if trial.id == "b8192-k+0-s2":
-            last = {**result["goals"][-1], "optimizer_steps": None, "interval": None, "observations": None, "not_before": 40}
-            result = {**result, "state": "hopeless", "goals": [*result["goals"][:-1], last]}
+            last = GoalCrossing(result.goals[-1].goal, None, None, None, not_before=40)
+            result = replace(result, state="hopeless", goals=(*result.goals[:-1], last))
         return result
 
     row = row_of(write_sweep(tmp_path / "s", Planted(), change=miss))
@@ -88,11 +91,11 @@ def test_a_run_that_missed_the_goal_enters_as_a_limit(tmp_path):
 
 def test_a_size_at_which_no_rate_reached_any_goal_is_one_limit(tmp_path):
     record = write_sweep(tmp_path / "s", Planted(s_min=60, b_crit=2000), plan=make_plan(most_observations=700_000))
-    sizes, notes = size_runs(record, read_runs(record)[0])
+    sizes, notes = size_runs(record)
     assert [size.basis for size in sizes] == ["final"] * 5 + ["missed"]
     ((run, steps, observations),) = sizes[-1].points(200.0)
     assert math.isinf(steps)
-    assert observations == min(r.goals[200.0].not_before for r in sizes[-1].runs) * 32768
+    assert observations == min(r.crossing(200.0).not_before for r in sizes[-1].runs) * 32768
     assert run.stage == "coarse"
     assert not notes
     row = row_of(record)
@@ -145,7 +148,7 @@ def test_one_branch_is_not_identifiable_and_the_limit_is_kept(tmp_path):
 def test_failed_runs_are_left_out_and_named(tmp_path):
     def fail(trial, result):
         if trial.id in ("b32-k+0-s1", "b2048-k+0-s3"):
-            return {**result, "state": "failed", "reason": "ValueError: boom", "goals": [], "noise": [], "noise_windows": []}
+            return replace(result, state="failed", reason="ValueError: boom", goals=(), noise=(), noise_windows=())
         return result
 
     comparison = compare([write_sweep(tmp_path / "s", Planted(), change=fail)], [])
@@ -157,7 +160,7 @@ def test_failed_runs_are_left_out_and_named(tmp_path):
 
 def test_the_nearest_batch_size_predicts_where_the_planned_one_cannot(tmp_path):
     def silent(trial, result):
-        return {**result, "noise": []} if trial.batch_size == 2048 else result
+        return replace(result, noise=()) if trial.batch_size == 2048 else result
 
     row = row_of(write_sweep(tmp_path / "s", Planted(), change=silent))
     assert row.prediction_batch == 512
@@ -174,8 +177,8 @@ def test_a_goal_that_no_run_reached(tmp_path):
 
 def test_an_open_interval_comes_back_from_json(tmp_path):
     def open_ended(trial, result):
-        result["noise"] = [{**noise, "value": None, "interval": [500.0, None]} for noise in result["noise"]]
-        return result
+        noise = (replace(noise, value=None, interval=(500.0, math.inf)) for noise in result.noise)
+        return replace(result, noise=tuple(noise))
 
     row = row_of(write_sweep(tmp_path / "s", Planted(), change=open_ended))
     prediction = row.prediction("policy", "cumulative")

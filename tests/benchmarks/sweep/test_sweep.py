@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -41,7 +42,7 @@ def silent():
 
 
 def without_clocks(results):
-    return {name: {key: value for key, value in r.items() if key not in CLOCKS} for name, r in results.items()}
+    return {name: replace(r, **dict.fromkeys(CLOCKS, 0.0)) for name, r in results.items()}
 
 
 def rows_without_clocks(folder):
@@ -61,22 +62,22 @@ def test_a_sweep_leaves_a_result_and_a_run_record_for_every_trial(undisturbed):
     trials = plan.trials(undisturbed.results)
     assert set(undisturbed.results) == {t.id for t in trials}
     assert plan.next_trials(undisturbed.results) == []
-    assert {r["state"] for r in undisturbed.results.values()} <= {"finished", "hopeless"}
+    assert {r.state for r in undisturbed.results.values()} <= {"finished", "hopeless"}
     for trial in trials:
         result, run = undisturbed.results[trial.id], read_run(undisturbed.folder / "trials" / trial.id)
-        assert run.rows[-1]["optimizer_steps"] == result["optimizer_steps"]
-        assert run.rows[-1]["observations"] == result["observations"]
+        assert run.rows[-1]["optimizer_steps"] == result.optimizer_steps
+        assert run.rows[-1]["observations"] == result.observations
         assert run.manifest["config"]["update"]["learning_rate"] == trial.learning_rate
         assert run.manifest["config"]["update"]["epochs"] == 1
         assert all(row["optimizer_steps"] == i + 1 for i, row in enumerate(run.rows)), "one optimizer step an iteration"
-        for goal in result["goals"]:
-            if goal["optimizer_steps"] is not None:
-                assert goal["optimizer_steps"] < result["optimizer_steps"]
-                assert goal["interval"][0] <= goal["optimizer_steps"] <= goal["interval"][1]
-                share = goal["observations"] / (goal["optimizer_steps"] * trial.batch_size)
+        for goal in result.goals:
+            if goal.optimizer_steps is not None:
+                assert goal.optimizer_steps < result.optimizer_steps
+                assert goal.interval[0] <= goal.optimizer_steps <= goal.interval[1]
+                share = goal.observations / (goal.optimizer_steps * trial.batch_size)
                 assert 0.8 < share <= 1.0, "observations leave masked steps out"
-    assert any(r["noise_windows"] for r in undisturbed.results.values() if r["measures_noise"])
-    assert not any(r["noise_windows"] for r in undisturbed.results.values() if not r["measures_noise"])
+    assert any(r.noise_windows for r in undisturbed.results.values() if r.measures_noise)
+    assert not any(r.noise_windows for r in undisturbed.results.values() if not r.measures_noise)
 
 
 @pytest.mark.parametrize(
@@ -143,17 +144,17 @@ def test_one_runs_failure_does_not_end_the_sweep(tmp_path, monkeypatch):
     monkeypatch.setattr(sweep_module, "TrainingCourse", course)
     (folder,) = run_sweeps(SweepOptions(**{**QUICK, "seeds": 2}, jobs=0, out=str(tmp_path)), [], silent())
     results = read_sweep(folder).results
-    lost = [r for r in results.values() if r["state"] == "failed"]
-    assert {r["seed"] for r in lost} == {1}
-    assert {r["reason"] for r in lost} == {"RuntimeError: the seed that fails"}
-    assert any(r["seed"] == 2 and r["state"] == "finished" for r in results.values())
+    lost = [r for r in results.values() if r.state == "failed"]
+    assert {r.seed for r in lost} == {1}
+    assert {r.reason for r in lost} == {"RuntimeError: the seed that fails"}
+    assert any(r.seed == 2 and r.state == "finished" for r in results.values())
 
 
 def test_a_run_whose_worker_dies_is_tried_again(own_ray, tmp_path, monkeypatch):
     deaths = tmp_path / "deaths"
     deaths.mkdir()
 
-    class MortalWorker(sweep_module._TrialWorker):
+    class MortalWorker(sweep_module.TrialWorker):
         """Dies in its first attempt at the run of the larger size's centre, and every time at another."""
 
         def run(self, job: Job):
@@ -164,12 +165,12 @@ def test_a_run_whose_worker_dies_is_tried_again(own_ray, tmp_path, monkeypatch):
                 os._exit(1)
             return run_job(job)
 
-    monkeypatch.setattr(sweep_module, "_TrialWorker", MortalWorker)
+    monkeypatch.setattr(sweep_module, "TrialWorker", MortalWorker)
     (folder,) = run_sweeps(SweepOptions(**QUICK, jobs=2, out=str(tmp_path / "sweeps")), [], silent())
     results = read_sweep(folder).results
-    assert results["b256-k+0-s0"]["state"] == "finished"
-    assert results["b256-k+2-s0"]["state"] == "failed"
-    assert "3 times" in results["b256-k+2-s0"]["reason"]
+    assert results["b256-k+0-s0"].state == "finished"
+    assert results["b256-k+2-s0"].state == "failed"
+    assert "3 times" in results["b256-k+2-s0"].reason
 
 
 def test_atari_runs_sample_with_rollout_actors(own_ray, tmp_path):
@@ -188,7 +189,7 @@ def test_atari_runs_sample_with_rollout_actors(own_ray, tmp_path):
     (folder,) = run_sweeps(options, [], silent())
     record = read_sweep(folder)
     assert record.plan["config"]["rollout"]["actors"] == 1
-    states = {r["state"]: r["reason"] for r in record.results.values()}
+    states = {r.state: r.reason for r in record.results.values()}
     assert set(states) <= {"finished", "budget", "hopeless"}, states
     assert read_run(folder / "trials" / "b256-k+0-s0").rows[0]["transfer_seconds"] > 0
 
