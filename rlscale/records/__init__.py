@@ -1,1 +1,26 @@
-"""TODO."""
+"""The records of runs and sweeps: what is written to disk, and how it is read back.
+
+A run is a folder with a manifest and one row per iteration (`rlscale.records.run`); a sweep is a folder with its plan and one
+`TrialResult` per trial that ended (`rlscale.records.sweep`, `rlscale.records.trial`). Both survive a crash at any moment
+(`rlscale.records.files`), and both carry a schema version. TensorBoard events are written beside a run
+(`rlscale.records.events`). docs/glossary.md defines every recorded field.
+
+What is concluded from records is in `rlscale.analysis`, and how they are shown is in `rlscale.report`. Start with `read_run`
+and `read_sweep`.
+"""
+
+from .run import Run, RunRecord, read_run
+from .sweep import Sweep, SweepRecord, is_sweep, read_sweep
+from .trial import Trial, TrialResult
+
+__all__ = [
+    "Run",
+    "RunRecord",
+    "Sweep",
+    "SweepRecord",
+    "Trial",
+    "TrialResult",
+    "is_sweep",
+    "read_run",
+    "read_sweep",
+]
