@@ -62,14 +62,15 @@ test-long: $(STAMP)
 	$(PYTEST) -m long
 
 bench: $(STAMP)
-	.venv/bin/python -m benchmarks.noise_cost
-	.venv/bin/python -m benchmarks.sampling
-	.venv/bin/python -m benchmarks.memory
-	.venv/bin/python -m benchmarks.learning
-	.venv/bin/python -m benchmarks.scaling
+	.venv/bin/python -m rlscale.benchmarks.measurements.learner noise-cost
+	.venv/bin/python -m rlscale.benchmarks.measurements.sampling
+	.venv/bin/python -m rlscale.benchmarks.measurements.memory
+	.venv/bin/python -m rlscale.benchmarks.measurements.learner blocks
+	.venv/bin/python -m rlscale.benchmarks.measurements.learner precision
+	.venv/bin/python -m rlscale.benchmarks.measurements.learner several
+	.venv/bin/python -m rlscale.benchmarks.measurements.scaling
 
-# An environment of its own: TorchRL's wheel installs a top-level package `benchmarks`, which outside the checkout would stand
-# before ours.
+# An environment of its own, because the other libraries bring many packages.
 $(PEERS_STAMP): pyproject.toml constraints.txt
 	@echo "== installing into .venv-peers (a few minutes, once)"
 	$(PYTHON) -m venv .venv-peers
@@ -77,7 +78,7 @@ $(PEERS_STAMP): pyproject.toml constraints.txt
 	@touch $(PEERS_STAMP)
 
 peers: $(PEERS_STAMP)
-	.venv-peers/bin/python -m benchmarks.peers
+	.venv-peers/bin/python -m rlscale.benchmarks.measurements.peers
 
 clean:
 	rm -rf .venv .venv-peers build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

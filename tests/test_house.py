@@ -110,6 +110,14 @@ def test_no_circle_of_imports():
             visit(node, [])
 
 
+def test_nothing_imports_the_measurements():
+    """They measure this project; what is installed and run must not depend on them."""
+    room = "rlscale.benchmarks.measurements"
+    for name in MODULES:
+        if not name.startswith(room):
+            assert not [target for target in imports_of(name) if target.startswith(room)], name
+
+
 def test_rooms_are_small():
     """At most sixteen Python files a folder, no module of the package over 400 lines."""
     folders = {path.parent for path in MODULES.values()} | {path.parent for path in (ROOT / "tests").rglob("*.py")}

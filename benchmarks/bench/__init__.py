@@ -1,1 +1,15 @@
-"""TODO."""
+"""The suite of `rlscale bench`, and the comparison of two of its results.
+
+`suite` says what one round measures: fleets of Ray actors, the learner alone, and whole iterations, always on Atari Pong.
+`compare` reads two result files and says which rates changed by more than the rounds themselves scatter. The options and the
+result file are in `rlscale.benchmarks.commands.bench`; how one fleet is measured is in `rlscale.benchmarks.workers.calibration`.
+
+The suite has a version: change it whenever what is measured changes. Start with `suite.measure_round`.
+"""
+
+from __future__ import annotations
+
+from .compare import compare_files, rate_ratio
+from .suite import measure_round
+
+__all__ = ["compare_files", "measure_round", "rate_ratio"]

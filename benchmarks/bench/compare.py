@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from scipy.stats import t as student
+from scipy.stats import ttest_ind
 
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
@@ -60,13 +61,10 @@ def rate_ratio(before: Sequence[float], after: Sequence[float], confidence: floa
     difference = statistics.fmean(logs[1]) - statistics.fmean(logs[0])
     if min(map(len, logs)) < 2:
         return Estimate(math.exp(difference), None)
-    parts = [statistics.variance(values) / len(values) for values in logs]
-    total = sum(parts)
-    if not total:
-        return Estimate(math.exp(difference), (math.exp(difference),) * 2)
-    freedom = total**2 / sum(part**2 / (len(values) - 1) for part, values in zip(parts, logs, strict=True))
-    reach = float(student.ppf((1 + confidence) / 2, freedom)) * math.sqrt(total)
-    return Estimate(math.exp(difference), (math.exp(difference - reach), math.exp(difference + reach)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # SciPy warns of rounds that are all alike
+        low, high = ttest_ind(logs[1], logs[0], equal_var=False).confidence_interval(confidence)
+    return Estimate(math.exp(difference), (math.exp(low), math.exp(high)))
 
 
 def _verdict(ratio: Estimate) -> str:

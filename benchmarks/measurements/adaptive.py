@@ -3,7 +3,7 @@
     python -m rlscale.benchmarks.measurements.adaptive [--tasks TASK ...] [--out FILE]
 
 Both kinds of run take one optimizer step per batch and 16 steps of each environment. A fixed batch has as many environments as
-it needs; an adaptive one takes turns among 512 environments, eight at a time, B = √(r 𝓑) of them (agents/schedule.py). For each
+it needs; an adaptive one takes turns among 512 environments, eight at a time, B = √(r 𝓑) of them. For each
 batch size, and for the adaptive one, the fastest of three learning rates on one seed is measured again on fresh seeds. A run
 costs its optimizer steps to the goal, at r observations each, plus its observations. Predicted: γ (paper, appendix D) is read
 from the noise of the final fixed runs, and on the fitted frontier the best adaptive run costs S_min r + E_min +
@@ -13,11 +13,8 @@ from the noise of the final fixed runs, and on the fitted frontier the best adap
 from __future__ import annotations
 
 import math
-import multiprocessing
-import os
 import statistics
 import tempfile
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +28,7 @@ from rlscale.records.run import read_run
 
 from ..sweep.options import SweepOptions, make_plan
 from ..sweep.trial import TrainingCourse, run_trial
-from .measuring import print_table, write_result
+from .measuring import map_in_processes, print_table, settings_of, write_result
 
 ENVIRONMENTS = 512
 CURVE = 40  # points of a run's batch sizes in the record
@@ -74,29 +71,25 @@ class Kind:
 
 def main() -> None:
     options = tyro.cli(Options)
-    workers = len(os.sched_getaffinity(0))
     runs: list[dict[str, Any]] = []
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
 
-        def make(kinds: list[Kind]) -> list[dict[str, Any]]:
-            futures = [pool.submit(run, options, kind) for kind in kinds]
-            for future in futures:
-                done = future.result()
-                runs.append(done)
-                reached = f"{done['optimizer_steps']:.0f} steps" if done["optimizer_steps"] else "missed the goal"
-                size = done["batch_size"] or "adaptive"
-                print(f"{done['task']} {size} rate {done['learning_rate']:g} seed {done['seed']}: {reached}", flush=True)
-            write_result(options.out, {"options": said(options), "runs": runs})
-            return runs[-len(kinds) :]
+    def make(kinds: list[Kind]) -> list[dict[str, Any]]:
+        for done in map_in_processes(run, [(options, kind) for kind in kinds]):
+            runs.append(done)
+            reached = f"{done['optimizer_steps']:.0f} steps" if done["optimizer_steps"] else "missed the goal"
+            size = done["batch_size"] or "adaptive"
+            print(f"{done['task']} {size} rate {done['learning_rate']:g} seed {done['seed']}: {reached}", flush=True)
+        write_result(options.out, {"options": settings_of(options), "runs": runs})
+        return runs[-len(kinds) :]
 
-        for task, goal in zip(options.tasks, options.goals, strict=True):
-            sizes = (None, *sorted(options.batch_sizes, reverse=True))
-            tried = make([Kind(task, goal, size, rate, 0) for size in sizes for rate in options.rates])
-            final = []
-            for size in sizes:
-                fastest = min((r for r in tried if r["batch_size"] == size), key=lambda r: cost(r, options.exchange_rate))
-                final += [Kind(task, goal, size, fastest["learning_rate"], 1 + seed) for seed in range(options.seeds)]
-            show(task, goal, make(final), options)
+    for task, goal in zip(options.tasks, options.goals, strict=True):
+        sizes = (None, *sorted(options.batch_sizes, reverse=True))
+        tried = make([Kind(task, goal, size, rate, 0) for size in sizes for rate in options.rates])
+        final = []
+        for size in sizes:
+            fastest = min((r for r in tried if r["batch_size"] == size), key=lambda r: cost(r, options.exchange_rate))
+            final += [Kind(task, goal, size, fastest["learning_rate"], 1 + seed) for seed in range(options.seeds)]
+        show(task, goal, make(final), options)
 
 
 def run(options: Options, kind: Kind) -> dict[str, Any]:
@@ -188,11 +181,6 @@ def show(task: str, goal: float, final: list[dict[str, Any]], options: Options) 
         plain, root = s_min * r + e_min, 2 * math.sqrt(s_min * r * e_min)
         print(f"predicted from the noise of {head}: gamma {gamma:.2f}, {(plain + root * math.sqrt(gamma)) / (plain + root):.2f}")
     print(f"frontier: S_min {frontier.s_min}, E_min {frontier.e_min}, B_crit {frontier.b_crit}")
-
-
-def said(options: Options) -> dict[str, Any]:
-    """The options, for the record."""
-    return {key: value for key, value in asdict(options).items() if key != "out"}
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ The disturbed runs are `rlscale train TASK --actors auto` on a Ray cluster of th
 The second node joins when the run has begun, dies after a third of its time, and comes back after two thirds; meanwhile a
 random rollout actor gets SIGKILL every few seconds. Checked in the record: every iteration has one fragment of every group,
 and none enters twice. The undisturbed runs make as many observations with other seeds; whether the disturbed ones learn as
-well is told by the interval in which one more undisturbed run would lie with 95%.
+well is read from the interval in which one more undisturbed run would lie with a probability of 95%.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tyro
 from scipy.stats import t as student
 
-from rlscale.records.run import read_run
+from rlscale.records.run import RunRecord, read_run
 
-from .measuring import print_table, write_result
-from .unharmed import mean_return
+from .measuring import NO_HEADS, print_table, returns_of, settings_of, train, write_result
 
 STORE_BYTES = 256 << 20
 STATISTICS = {"end": "last fifth", "whole": "whole run"}
@@ -65,7 +64,6 @@ def main() -> None:
     if options.disturbed < 1:
         sys.exit("--disturbed: there is nothing to measure; give at least 1")
     runs: list[dict[str, Any]] = []
-    told = {name: value for name, value in asdict(options).items() if name != "out"}
 
     def keep(run: dict[str, Any]) -> None:
         runs.append(run)
@@ -74,7 +72,7 @@ def main() -> None:
             f"{len(run['losses'])} lost, return {run['end']:.2f} in the last fifth",
             flush=True,
         )
-        write_result(options.out, {"options": told, "runs": runs})
+        write_result(options.out, {"options": settings_of(options), "runs": runs})
 
     for number in range(options.disturbed):
         keep(disturbed(options, 1000 + number))
@@ -84,21 +82,15 @@ def main() -> None:
     report(options, runs)
 
 
-def words_of(options: Options, seed: int, folder: str, *more: str) -> list[str]:
-    """What is typed after `rlscale`."""
-    noise = [word for head in ("policy", "value", "entropy") for word in (f"--{head}-noise-period", "0")]
-    settings = shlex.split(options.settings)
-    return ["train", options.task, *settings, *noise, "--seed", str(seed), "--run", f"{folder}/run", *more]
+def words_of(options: Options, seed: int, *more: str) -> list[str]:
+    """What is typed after `rlscale train`."""
+    return [options.task, *shlex.split(options.settings), *NO_HEADS, "--seed", str(seed), *more]
 
 
 def undisturbed(options: Options, seed: int, observations: int) -> dict[str, Any]:
     """A run on two actors of its own Ray instance."""
-    with tempfile.TemporaryDirectory() as folder:
-        words = words_of(options, seed, folder, "--actors", "2", "--observations", str(observations))
-        done = subprocess.run([sys.executable, "-m", "rlscale", *words], capture_output=True, text=True, check=False)
-        if done.returncode:
-            sys.exit(f"{' '.join(words)} failed:\n{done.stderr}")
-        return {"kind": "undisturbed", "seed": seed, "events": [], **read(Path(folder) / "run")}
+    record = train(*words_of(options, seed, "--actors", "2", "--observations", str(observations)))
+    return {"kind": "undisturbed", "seed": seed, "events": [], **facts_of(record)}
 
 
 def disturbed(options: Options, seed: int) -> dict[str, Any]:
@@ -109,13 +101,13 @@ def disturbed(options: Options, seed: int) -> dict[str, Any]:
     cluster = Cluster(initialize_head=True, head_node_args=node)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            words = words_of(options, seed, folder, "--actors", "auto", "--ray-address", cluster.address)
-            words += ["--observations", "1000000000", "--seconds", str(options.seconds)]
-            with subprocess.Popen([sys.executable, "-m", "rlscale", *words], stdout=subprocess.DEVNULL) as process:
+            words = words_of(options, seed, "--actors", "auto", "--ray-address", cluster.address)
+            words += ["--observations", "1000000000", "--seconds", str(options.seconds), "--run", f"{folder}/run"]
+            with subprocess.Popen([sys.executable, "-m", "rlscale", "train", *words], stdout=subprocess.DEVNULL) as process:
                 events = disturb(process, cluster, node, Path(folder) / "run", options, random.Random(seed))
             if process.returncode:
                 sys.exit(f"{' '.join(words)} ended with {process.returncode}")
-            return {"kind": "disturbed", "seed": seed, "events": events, **read(Path(folder) / "run")}
+            return {"kind": "disturbed", "seed": seed, "events": events, **facts_of(read_run(Path(folder) / "run"))}
     finally:
         cluster.shutdown()
 
@@ -175,9 +167,8 @@ def processes_below(ancestor: int, name: bytes) -> list[int]:
     return found
 
 
-def read(folder: Path) -> dict[str, Any]:
+def facts_of(record: RunRecord) -> dict[str, Any]:
     """What a run's record says, and whether it keeps what was promised."""
-    record = read_run(folder)
     rows = record.rows
     rollout = record.manifest["config"]["rollout"]
     environments = record.manifest["memory"]["environments"]
@@ -195,7 +186,6 @@ def read(folder: Path) -> dict[str, Any]:
         for row in rows
     )
     finished = [row for row in rows if row["episodes"]]
-    late = [row for row in finished if row["observations"] > 0.8 * rows[-1]["observations"]]
     return {
         "iterations": len(rows),
         "observations": rows[-1]["observations"],
@@ -210,8 +200,7 @@ def read(folder: Path) -> dict[str, Any]:
             after["seconds"] - before["seconds"] for before, after in zip([{"seconds": 0.0}, *rows], rows, strict=False)
         ),
         "curve": [[row["observations"], row["return_mean"], row["episodes"]] for row in finished],
-        "end": mean_return(late),
-        "whole": mean_return(finished),
+        **returns_of(rows),
     }
 
 
@@ -230,12 +219,12 @@ def report(options: Options, runs: list[dict[str, Any]]) -> None:
         sizes = run["steps_per_iteration"]
         rows.append(
             [
-                str(run["seed"]),
+                run["seed"],
                 f"{run['iterations']:,}",
                 " and ".join(f"{size:,}" for size in sizes),
                 "yes" if run["every_group_once_an_iteration"] else "NO",
-                str(run["fragments_twice"]),
-                str(len(run["losses"])),
+                run["fragments_twice"],
+                len(run["losses"]),
                 f"{statistics.median(recovered):.1f}, {max(recovered):.1f}" if recovered else "none",
                 f"{run['longest_iteration_seconds']:.1f}",
             ]

@@ -14,7 +14,6 @@ import heapq
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -36,20 +35,6 @@ LONG = 24  # iterations of the truth at least, and so many fragments
 MANY = 1500
 OBSERVATION_BYTES = 7100.0
 PARAMETER_BYTES = 6.75e6
-
-
-@dataclass(frozen=True)
-class Options:
-    """Recommendations against the optimum in simulated clusters."""
-
-    draws: int = 100
-    """Clusters."""
-    record: Path = Path("results/workers-pong.json")
-    """Recorded step times: what `rlscale workers --validate` wrote."""
-    seed: int = 0
-    """Of the draws."""
-    out: Path = Path("results/cluster-simulation.json")
-    """Where the record goes."""
 
 
 @dataclass(frozen=True)
@@ -282,7 +267,8 @@ def run_draw(times: StepTimes, seed: int) -> dict[str, Any]:
     chosen = recommend_workers(cluster, times, generator)
     costs = {n: true_cost(cluster, times, seed, n) for n in cluster.counts}
     best = min(costs, key=lambda n: costs[n])
-    facts = {k: v for k, v in asdict(cluster).items() if k != "speeds"}
+    facts = asdict(cluster)
+    del facts["speeds"]
     return {
         "seed": seed,
         "workers": len(cluster.speeds),
@@ -294,30 +280,37 @@ def run_draw(times: StepTimes, seed: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    options = tyro.cli(Options)
-    times = read_step_times(options.record)
-    draws = []
-    for seed in range(options.seed, options.seed + options.draws):
-        draws.append(run_draw(times, seed))
-        last = draws[-1]
+def main(
+    draws: int = 100,
+    record: Path = Path("results/workers-pong.json"),
+    seed: int = 0,
+    out: Path = Path("results/cluster-simulation.json"),
+) -> None:
+    """Compare recommendations with the optimum in simulated clusters.
+
+    Args:
+        draws: Clusters.
+        record: Recorded step times: what `rlscale workers --validate` wrote.
+        seed: Seed of the first cluster; the next ones follow.
+        out: Where the record goes.
+    """
+    times = read_step_times(record)
+    done = []
+    for number in range(seed, seed + draws):
+        last = run_draw(times, number)
+        done.append(last)
         print(
-            f"{len(draws)} of {options.draws}: {last['workers']} workers, recommended {last['recommended']}, "
+            f"{len(done)} of {draws}: {last['workers']} workers, recommended {last['recommended']}, "
             f"best {last['best']}: {100 * last['above_optimum']:.1f}% above",
             flush=True,
         )
-    above = [draw["above_optimum"] for draw in draws]
+    above = [draw["above_optimum"] for draw in done]
     within = sum(value <= 0.05 for value in above)
-    rows = [[str(len(draws)), str(within), f"{100 * statistics.median(above):.1f}", f"{100 * max(above):.1f}"]]
+    rows = [[draws, within, f"{100 * statistics.median(above):.1f}", f"{100 * max(above):.1f}"]]
     columns = ["clusters", "within 5% of the optimum", "median above it, %", "worst, %"]
     print_table("Price of an observation at the recommended number of workers", columns, rows)
-    write_result(options.out, summarize(options.record, draws))
-
-
-def summarize(record: Path, draws: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What is written down."""
-    return {"step_times": str(record), "within": sum(d["above_optimum"] <= 0.05 for d in draws), "draws": list(draws)}
+    write_result(out, {"step_times": str(record), "within": within, "draws": done})
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main)

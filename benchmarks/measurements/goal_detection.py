@@ -23,8 +23,9 @@ import tyro
 from rich.console import Console
 
 from rlscale.agents.compute import resolve_precision
+from rlscale.agents.config import TrainConfig
 from rlscale.agents.learning.results import NoiseRecord
-from rlscale.agents.rollout.evaluate import Evaluation, Evaluator
+from rlscale.agents.rollout.evaluate import Evaluator
 from rlscale.crossing import find_crossing, is_on_grid
 from rlscale.envs import find_task
 
@@ -52,28 +53,20 @@ class Options:
     """The record."""
 
 
-class _Remembering:
-    """A course that keeps every policy that the comparison will evaluate."""
+class _RememberingCourse(TrainingCourse):
+    """A course of training that keeps every policy that the comparison evaluates."""
 
-    def __init__(self, course: TrainingCourse, every_step: bool) -> None:
-        self._course, self._every_step, self._steps = course, every_step, 0
+    def __init__(self, config: TrainConfig, every_step: bool, **settings: Any) -> None:
+        super().__init__(config, **settings)
+        self._every_step, self._steps = every_step, 0
         self.policies: dict[int, np.ndarray] = {}
 
     def advance(self) -> tuple[int, list[NoiseRecord]]:
-        advanced = self._course.advance()
+        advanced = super().advance()
         self._steps += 1
         if self._every_step or is_on_grid(self._steps):
-            self.policies[self._steps] = self._course.weights()
+            self.policies[self._steps] = self.weights()
         return advanced
-
-    def weights(self) -> np.ndarray:
-        return self._course.weights()
-
-    def evaluate(self, weights: np.ndarray, optimizer_steps: int) -> Evaluation:
-        return self._course.evaluate(weights, optimizer_steps)
-
-    def close(self, state: str, reason: str | None) -> None:
-        self._course.close(state, reason)
 
 
 def measure(task_id: str, environments: int, options: Options, console: Console) -> dict[str, Any]:
@@ -84,8 +77,8 @@ def measure(task_id: str, environments: int, options: Options, console: Console)
     trial = plan.next_trials({})[0]
     config = plan.config_of(trial)
     with tempfile.TemporaryDirectory() as folder:
-        course = _Remembering(
-            TrainingCourse(config, episodes=plan.episodes, folder=Path(folder) / "run", command=sys.argv), task_id in EVERY_STEP
+        course = _RememberingCourse(
+            config, task_id in EVERY_STEP, episodes=plan.episodes, folder=Path(folder) / "run", command=sys.argv
         )
         result = run_trial(
             trial, goals=plan.goals, most_observations=plan.most_observations, make_course=lambda: course

@@ -1,67 +1,138 @@
-"""Paired timing and result records, shared by the benchmark scripts. What is measured is theirs."""
+"""What the measurements share: paired rounds, runs in processes of their own, statistics of runs, tables, records."""
 
 from __future__ import annotations
 
 import json
+import math
+import multiprocessing
+import os
 import shlex
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rlscale.agents.compute import computes_bfloat16
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
+from rlscale.records.run import RunRecord, read_run
 
-__all__ = ["median_and_spread", "print_table", "rounds_of", "write_result"]
+__all__ = [
+    "CPU",
+    "NO_HEADS",
+    "in_turn",
+    "map_in_processes",
+    "mean_return",
+    "median_and_spread",
+    "precisions",
+    "print_table",
+    "returns_of",
+    "rounds_of",
+    "settings_of",
+    "train",
+    "write_result",
+]
+
+CPU = torch.device("cpu")
+NO_HEADS = [word for head in ("policy", "value", "entropy") for word in (f"--{head}-noise-period", "0")]
+Case = TypeVar("Case")
+
+
+def precisions() -> dict[str, bool]:
+    """The precisions that this machine computes in, by name, and whether each is bfloat16."""
+    return {"float32": False, "bfloat16": True} if computes_bfloat16(CPU) else {"float32": False}
+
+
+def in_turn(cases: Iterable[Case], turn: int) -> list[Case]:
+    """All cases, beginning with another one each turn, so that none is always the first."""
+    cases = list(cases)
+    return cases[turn % len(cases) :] + cases[: turn % len(cases)]
 
 
 def rounds_of(tasks: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each task in each round; all tasks run once per round, starting with another one each time.
+    """Seconds of each task in each round; all tasks run once per round.
 
-    Machines drift, so figures are only to be compared within a round.
+    Machines drift, so figures should only be compared within a round.
     """
-    names = list(tasks)
-    seconds: dict[str, list[float]] = {name: [] for name in names}
+    seconds: dict[str, list[float]] = {name: [] for name in tasks}
     for task in tasks.values():  # not counted: caches, allocator, lazy imports
         task()
-    for i in range(rounds):
-        for name in names[i % len(names) :] + names[: i % len(names)]:
+    for turn in range(rounds):
+        for name in in_turn(tasks, turn):
             started = time.perf_counter()
             tasks[name]()
             seconds[name].append(time.perf_counter() - started)
     return seconds
 
 
-def median_and_spread(values: list[float]) -> str:
+def map_in_processes(function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+    """Results of a function for each tuple of arguments, in their order; as many processes work as there are cores."""
+    cores = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(function, *zip(*jobs, strict=True))
+
+
+def train(*words: object) -> RunRecord:
+    """The record of a run of `rlscale train WORDS` in a process of its own. A run that fails ends this process too."""
+    with tempfile.TemporaryDirectory() as folder:
+        typed = ["train", *map(str, words), "--run", f"{folder}/run"]
+        done = subprocess.run([sys.executable, "-m", "rlscale", *typed], capture_output=True, text=True, check=False)
+        if done.returncode:
+            sys.exit(f"rlscale {shlex.join(typed)} failed:\n{done.stderr}")
+        return read_run(Path(folder) / "run")
+
+
+def returns_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Mean return of the episodes that finished in the last fifth of a run's observations, and in the whole run."""
+    late = [row for row in rows if row["observations"] > 0.8 * rows[-1]["observations"]]
+    return {"end": mean_return(late), "whole": mean_return(rows)}
+
+
+def mean_return(rows: Iterable[dict[str, Any]]) -> float:
+    """Mean return of all episodes of the rows; nan if there are none."""
+    finished = [row for row in rows if row["episodes"]]
+    episodes = sum(row["episodes"] for row in finished)
+    return sum(row["return_mean"] * row["episodes"] for row in finished) / episodes if episodes else math.nan
+
+
+def median_and_spread(values: Sequence[float]) -> str:
     """Median with the middle half in brackets."""
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [*values] * 3
     words = [f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.3g}" for x in (middle, low, high)]
     return f"{words[0]} [{words[1]}, {words[2]}]"
 
 
-def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table for people."""
     table = Table(*columns, title=Text(title), title_justify="left")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(str, row))
     Console(width=120).print(table)
 
 
+def settings_of(options: Any) -> dict[str, Any]:
+    """The options of a measurement as its record keeps them: all but the record's own path."""
+    return {name: value for name, value in vars(options).items() if name != "out"}
+
+
 def write_result(path: Path, readings: Any) -> None:
-    """A record with every single reading, and what it was measured with."""
+    """Write a record: every single reading, and what it was measured with."""
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {
         "command": shlex.join(["python", *sys.orig_argv[1:]]),
         "commit": find_commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": describe_machine(torch.device("cpu")),
+        "machine": describe_machine(CPU),
         "versions": find_versions(),
         "readings": readings,
     }

@@ -28,7 +28,7 @@ import tyro
 
 from rlscale.records.run import read_run
 
-from .measuring import median_and_spread, print_table, write_result
+from .measuring import NO_HEADS, median_and_spread, print_table, write_result
 
 FRAME_BYTES = 84 * 84
 ROLLOUT = 128
@@ -37,21 +37,6 @@ EVERY_SECONDS = 0.2
 PATIENCE_SECONDS = 30.0  # for processes to end
 MARK = "RLSCALE_MEASURED_RUN"
 TOGETHER = ["--epochs", "1", "--mini-batch", "None", "--advantage-scale", "running", "--optimizer-steps", "1"]
-NO_HEADS = [word for head in ("policy", "value", "entropy") for word in (f"--{head}-noise-period", "0")]
-
-
-@dataclass(frozen=True)
-class Options:
-    """Peak memory of a run against the size of its batch."""
-
-    sizes: str = "10,12,14,16,18,20"
-    """Batches that are held: powers of two, for example 10..20 or 10,12,14."""
-    streamed: str = "12,14,16,18"
-    """Batches that are streamed, likewise; '' for none."""
-    rounds: int = 1
-    """Runs of each."""
-    out: Path = Path("results/memory.json")
-    """Where the record goes."""
 
 
 @dataclass
@@ -141,17 +126,29 @@ class Family:
             return False
 
 
-def main() -> None:
-    options = tyro.cli(Options)
+def main(
+    sizes: str = "10,12,14,16,18,20",
+    streamed: str = "12,14,16,18",
+    rounds: int = 1,
+    out: Path = Path("results/memory.json"),
+) -> None:
+    """Measure the peak memory of a run against the size of its batch.
+
+    Args:
+        sizes: Batches that are held: powers of two, for example 10..20 or 10,12,14.
+        streamed: Batches that are streamed, likewise; '' for none.
+        rounds: Runs of each.
+        out: Where the record goes.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the run under way is ended as well
-    cases = [(size, False) for size in exponents(options.sizes)] + [(size, True) for size in exponents(options.streamed)]
+    cases = [(size, False) for size in exponents(sizes)] + [(size, True) for size in exponents(streamed)]
     readings: list[dict[str, Any]] = []
-    for _ in range(options.rounds):
-        for size, streamed in cases:
-            reading = measure(1 << size, streamed)
+    for _ in range(rounds):
+        for size, streams in cases:
+            reading = measure(1 << size, streams)
             readings.append(reading)
             with contextlib.redirect_stdout(None):  # the last one says where the record is
-                write_result(options.out, readings)
+                write_result(out, readings)
             print(line(reading), flush=True)
     columns = [
         "observations",
@@ -164,13 +161,13 @@ def main() -> None:
         "spilled",
     ]
     rows = []
-    for size, streamed in cases:
-        done = [r for r in readings if (r["batch_size"], r["streamed"]) == (1 << size, streamed) and "failed" not in r]
+    for size, streams in cases:
+        done = [r for r in readings if (r["batch_size"], r["streamed"]) == (1 << size, streams) and "failed" not in r]
         if done:
             rows.append(
                 [
                     f"{1 << size:,}",
-                    "streamed" if streamed else "held",
+                    "streamed" if streams else "held",
                     median_of([r["peak_bytes"] / 2**20 for r in done]),
                     f"{done[0]['frame_bytes'] / 2**20:,.0f}",
                     median_of([(r["peak_bytes"] - r["frame_bytes"]) / 2**20 for r in done]),
@@ -180,7 +177,7 @@ def main() -> None:
                 ]
             )
     print_table("Peak memory of a run on two actors", columns, rows)
-    write_result(options.out, readings)
+    write_result(out, readings)
 
 
 def exponents(text: str) -> list[int]:
@@ -317,4 +314,4 @@ def _kind(command: bytes, is_root: bool) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main)

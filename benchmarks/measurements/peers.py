@@ -19,7 +19,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,9 +29,7 @@ import torch
 import tyro
 from torch import nn
 
-from rlscale.records.run import read_run
-
-from .measuring import median_and_spread, print_table, write_result
+from .measuring import NO_HEADS, median_and_spread, print_table, train, write_result
 
 ENVIRONMENTS, STEPS, EPOCHS, MINI_BATCH = 8, 128, 4, 256
 BATCH = ENVIRONMENTS * STEPS
@@ -60,15 +57,10 @@ def ours(precision: str, *, noise: bool) -> Callable[[int], list[float]]:
     """Observations per second of each iteration of `rlscale train` on two Ray actors, from its record."""
 
     def run(iterations: int) -> list[float]:
-        with tempfile.TemporaryDirectory() as folder:
-            run = Path(folder) / "run"
-            words = ["train", "atari/pong", "--environments", ENVIRONMENTS, "--rollout-length", STEPS, "--epochs", EPOCHS]
-            words += ["--mini-batch", MINI_BATCH, "--precision", precision, "--actors", 2, "--run", run]
-            words += [] if noise else ["--joint-noise-period", 0, "--policy-noise-period", 0]
-            words += [] if noise else ["--value-noise-period", 0, "--entropy-noise-period", 0]
-            words += ["--optimizer-steps", (iterations + WARM_UP) * EPOCHS * BATCH // MINI_BATCH]
-            subprocess.run([sys.executable, "-m", "rlscale", *map(str, words)], check=True, stdout=subprocess.DEVNULL)
-            rows = read_run(run).rows
+        words = ["--environments", ENVIRONMENTS, "--rollout-length", STEPS, "--epochs", EPOCHS, "--mini-batch", MINI_BATCH]
+        words += ["--precision", precision, "--actors", 2, *([] if noise else ["--joint-noise-period", 0, *NO_HEADS])]
+        words += ["--optimizer-steps", (iterations + WARM_UP) * EPOCHS * BATCH // MINI_BATCH]
+        rows = train("atari/pong", *words).rows
         seconds = [0.0] + [row["seconds"] for row in rows]
         return [
             row["batch_observations"] / (after - before) for row, before, after in zip(rows, seconds, seconds[1:], strict=False)
@@ -292,15 +284,7 @@ def main() -> None:
     readings: dict[str, list[list[float]]] = {name: [] for name in options.systems or SYSTEMS}
     for turn in range(options.rounds):
         for name in readings:
-            words = [
-                sys.executable,
-                "-m",
-                "rlscale.benchmarks.measurements.peers",
-                "--only",
-                name,
-                "--iterations",
-                str(options.iterations),
-            ]
+            words = [sys.executable, "-m", __spec__.name, "--only", name, "--iterations", str(options.iterations)]
             done = subprocess.run(words, capture_output=True, text=True, check=False)
             if done.returncode:
                 sys.exit(f"{name} failed:\n{done.stderr}")

@@ -9,7 +9,6 @@ from the record: seconds of the measurement by seconds of the learner's updates.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +18,7 @@ from rlscale.analysis.summary import noise_over_run
 from rlscale.records.run import read_run
 
 
-@dataclass(frozen=True)
-class Options:
-    """The noise scale inside an RLlib job."""
-
-    iterations: int = 8
-    """Calls of `train()`."""
-    environments: int = 16
-    """Environments, on two env runners."""
-    steps: int = 128
-    """Steps of each of them in a batch."""
-    epochs: int = 10
-    """Passes over the batch."""
-    every: int = 4
-    """The noise is measured in every so many-th update."""
-    run: str = "results/rllib-pong"
-    """Where the record goes; a new folder."""
-
-
-def configure(options: Options) -> Any:
+def configure(environments: int, steps: int, epochs: int) -> Any:
     """The job, without the measurement."""
     import ale_py
     import gymnasium
@@ -58,15 +39,15 @@ def configure(options: Options) -> Any:
         .environment("pong", env_config={"frameskip": 1, "repeat_action_probability": 0.0}, clip_rewards=True)
         .env_runners(
             num_env_runners=2,
-            num_envs_per_env_runner=options.environments // 2,
-            rollout_fragment_length=options.steps,
+            num_envs_per_env_runner=environments // 2,
+            rollout_fragment_length=steps,
             env_to_module_connector=lambda *_, **__: FrameStackingEnvToModule(num_frames=4),
         )
         .training(
             learner_connector=lambda *_, **__: FrameStackingLearner(num_frames=4),
-            train_batch_size_per_learner=options.environments * options.steps,
+            train_batch_size_per_learner=environments * steps,
             minibatch_size=128,
-            num_epochs=options.epochs,
+            num_epochs=epochs,
             lambda_=0.95,
             kl_coeff=0.5,
             clip_param=0.1,
@@ -88,21 +69,37 @@ def configure(options: Options) -> Any:
     )
 
 
-def main() -> None:
-    options = tyro.cli(Options)
+def main(
+    iterations: int = 8,
+    environments: int = 16,
+    steps: int = 128,
+    epochs: int = 10,
+    every: int = 4,
+    run: str = "results/rllib-pong",
+) -> None:
+    """Train Pong with RLlib and measure the noise scale inside the job.
+
+    Args:
+        iterations: Calls of `train()`.
+        environments: Environments, on two env runners.
+        steps: Steps of each of them in a batch.
+        epochs: Passes over the batch.
+        every: The noise is measured in every so many-th update.
+        run: Where the record goes; a new folder.
+    """
     import ray
 
     from rlscale.rllib import measure_noise
 
     ray.init("local", num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    algorithm = measure_noise(configure(options), options.run, every=options.every).build_algo()
-    for iteration in range(options.iterations):
+    algorithm = measure_noise(configure(environments, steps, epochs), run, every=every).build_algo()
+    for iteration in range(iterations):
         result = algorithm.train()
         took = result["learners"]["__all_modules__"]["noise_seconds"]
         print(f"iteration {iteration}: {result['time_this_iter_s']:.1f} s, of which the noise {took:.1f} s", flush=True)
     algorithm.stop()
     ray.shutdown()
-    record = read_run(Path(options.run))
+    record = read_run(Path(run))
     learning, noise = record.column("learning_seconds"), record.column("noise_seconds")
     share, due = noise.sum() / learning.sum(), noise > 0
     print(f"the noise took {share:.1%} of the learner's time, {(noise / learning)[due].mean():.1%} when due")
@@ -112,4 +109,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main)

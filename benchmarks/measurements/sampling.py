@@ -1,9 +1,11 @@
-"""Sampling with Ray actors against the machine's own limit, side by side in one run.
+"""Sampling: fleets of Ray actors beside bare processes, which are the machine's own limit.
 
-    python -m rlscale.benchmarks.measurements.sampling [--rounds N] [--out FILE]
+    python -m rlscale.benchmarks.measurements.sampling [--rounds N] [--seconds N] [--out FILE]
 
-The limit: as many bare one-thread processes, each an `AtariVectorEnv` and a network forward in a loop, nothing kept, no Ray.
-Processes and actors both stay alive for the whole run and take turns, so that each round compares like with like.
+The limit is as many one-thread processes as there are cores, each with an `AtariVectorEnv` and a network forward in a loop; they
+keep nothing and do not use Ray. The fleets have from one actor to twice as many as there are cores, and half as many with two
+CPUs each. Every process and every actor has the same number of environments. All stay alive and take turns, so that each
+round compares like with like.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ import multiprocessing
 import os
 import statistics
 import time
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -21,7 +22,6 @@ import torch
 import tyro
 
 from rlscale.agents.cluster.connect import connect, disconnect
-from rlscale.agents.compute import computes_bfloat16
 from rlscale.agents.machine import keep_freed_memory
 from rlscale.agents.networks import ActingNetwork, flatten_parameters, make_network
 from rlscale.agents.rollout.ray_fleet import RayFleet
@@ -29,79 +29,108 @@ from rlscale.agents.rollout.worker import WorkerSettings
 from rlscale.envs import find_task
 from rlscale.envs.atari import rom_of
 
-from .measuring import median_and_spread, print_table, write_result
+from .measuring import in_turn, median_and_spread, precisions, print_table, write_result
 
 
-@dataclass(frozen=True)
-class Options:
-    """Sampling rate of Ray actors against bare processes."""
+def main(
+    task: str = "atari/pong",
+    rounds: int = 9,
+    seconds: float = 4.0,
+    environments: int = 16,
+    rollout_length: int = 128,
+    out: Path = Path("results/sampling.json"),
+) -> None:
+    """Measure the sampling rate of Ray actors and of bare processes.
 
-    task: str = "atari/pong"
-    """An Atari task."""
-    rounds: int = 9
-    """Paired rounds."""
-    seconds: float = 4.0
-    """Seconds of each turn."""
-    environments: int = 16
-    """Environments of each actor and each process."""
-    rollout_length: int = 128
-    """Steps of a fragment."""
-    out: Path = Path("results/sampling.json")
-    """Where the record goes."""
-
-
-def main() -> None:
-    options = tyro.cli(Options)
-    workers = len(os.sched_getaffinity(0))
-    task = find_task(options.task)
+    Args:
+        task: An Atari task.
+        rounds: Paired rounds.
+        seconds: Seconds of each turn, at least.
+        environments: Environments of each actor and of each process.
+        rollout_length: Steps of a fragment.
+        out: Where the record goes.
+    """
+    cores = len(os.sched_getaffinity(0))
+    # Actors, and CPUs of each.
+    fleets = [(n, 1) for n in sorted({1, 2, cores, 2 * cores})] + [(n, 2) for n in sorted({1, max(cores // 2, 1)})]
     readings, rows = [], []
-    for bfloat16 in (False, True) if computes_bfloat16(torch.device("cpu")) else (False,):
-        settings = WorkerSettings(
-            task, options.environments, options.rollout_length, task.network, bfloat16, 1, True, 0, 0, workers=workers
+    for precision, bfloat16 in precisions().items():
+        played = find_task(task)
+        settings = {
+            (actors, cpus): WorkerSettings(
+                played, environments, rollout_length, played.network, bfloat16, cpus, True, 0, 0, workers=actors
+            )
+            for actors, cpus in fleets
+        }
+        bare, rates = measure(settings, cores, rounds, seconds)
+        readings.append(
+            {
+                "precision": precision,
+                "environments_each": environments,
+                "bare": bare,
+                "fleets": [{"actors": n, "actor_cpus": cpus, "observations_per_second": rates[n, cpus]} for n, cpus in fleets],
+            }
         )
-        weights = flatten_parameters(make_network(task, task.network, 0)).numpy()
-        context = multiprocessing.get_context("spawn")
-        pipes = [context.Pipe() for _ in range(workers)]
-        processes = [context.Process(target=bare_loop, args=(end, settings, i)) for i, (_, end) in enumerate(pipes)]
-        for process in processes:
-            process.start()
-        connect(None, workers)
-        fleet = RayFleet(settings, 2 * workers)
-        bare, ray_rates = [], []
-        try:
-            for turn in range(options.rounds + 1):
-                for pipe, _ in pipes:
-                    pipe.send(options.seconds)
-                limit = sum(pipe.recv() for pipe, _ in pipes)
-                observations, started = 0, time.perf_counter()
-                while time.perf_counter() - started < options.seconds:
-                    fleet.request(weights, turn, workers)
-                    observations += workers * options.environments * options.rollout_length
-                    for _ in range(workers):
-                        fleet.take()
-                    fleet.release(workers)
-                rate = observations / (time.perf_counter() - started)
-                if turn:  # the first turn warms up
-                    bare.append(limit)
-                    ray_rates.append(rate)
-        finally:
+        rows.append([precision, f"{cores} bare processes", 1, f"{statistics.median(bare):,.0f}", "", ""])
+        for (actors, cpus), found in rates.items():
+            gain = [rate / one for rate, one in zip(found, rates[1, 1], strict=True)]
+            share = [100 * rate / limit for rate, limit in zip(found, bare, strict=True)]
+            cells = [f"{actors} Ray actors", cpus, f"{statistics.median(found):,.0f}", median_and_spread(gain)]
+            rows.append([precision, *cells, median_and_spread(share)])
+    columns = ["precision", "", "CPUs of each", "observations/s", "× one actor", "% of the bare processes"]
+    print_table(f"Sampling {task}, {environments} environments each: median [middle half]", columns, rows)
+    write_result(out, readings)
+
+
+def measure(
+    settings: dict[tuple[int, int], WorkerSettings], cores: int, rounds: int, seconds: float
+) -> tuple[list[float], dict[tuple[int, int], list[float]]]:
+    """Observations per second of the bare processes and of each fleet, in each round."""
+    one = next(iter(settings.values()))
+    weights = flatten_parameters(make_network(one.task, one.network, 0)).numpy()
+    context = multiprocessing.get_context("spawn")
+    pipes = [context.Pipe() for _ in range(cores)]
+    processes = [context.Process(target=bare_loop, args=(end, one, i)) for i, (_, end) in enumerate(pipes)]
+    for process in processes:
+        process.start()
+    connect(None, sum(actors * cpus for actors, cpus in settings))  # all fleets are alive, one at a time works
+    fleets: dict[tuple[int, int], RayFleet] = {}
+    bare: list[float] = []
+    rates: dict[tuple[int, int], list[float]] = {case: [] for case in settings}
+    try:
+        fleets.update({case: RayFleet(settings[case], 2 * case[0]) for case in settings})
+        for turn in range(rounds + 1):  # the first one warms up and is not counted
+            for pipe, _ in pipes:
+                pipe.send(seconds)
+            limit = sum(pipe.recv() for pipe, _ in pipes)
+            bare += [limit] if turn else []
+            for case in in_turn(fleets, turn):
+                rate = sample(fleets[case], case[0], one.environments * one.rollout_length, weights, turn, seconds)
+                rates[case] += [rate] if turn else []
+            print(f"round {turn} of {rounds}", flush=True)
+    finally:
+        for fleet in fleets.values():
             fleet.close()
-            disconnect()
-            for process in processes:
-                process.kill()
-        precision = "bfloat16" if bfloat16 else "float32"
-        readings.append({"precision": precision, "bare": bare, "ray": ray_rates, "environments_each": options.environments})
-        shares = [100 * r / b for r, b in zip(ray_rates, bare, strict=True)]
-        rows.append(
-            [precision, f"{statistics.median(bare):,.0f}", f"{statistics.median(ray_rates):,.0f}", median_and_spread(shares)]
-        )
-    columns = ["precision", f"{workers} bare processes, observations/s", f"{workers} Ray actors, observations/s", "share, %"]
-    print_table(f"Sampling {options.task}: median [middle half]", columns, rows)
-    write_result(options.out, readings)
+        disconnect()
+        for process in processes:
+            process.kill()
+    return bare, rates
+
+
+def sample(fleet: RayFleet, actors: int, observations: int, weights: np.ndarray, turn: int, seconds: float) -> float:
+    """Observations per second of a fleet whose fragments have so many observations each."""
+    total, started = 0, time.perf_counter()
+    while time.perf_counter() - started < seconds:
+        fleet.request(weights, turn, actors)
+        for _ in range(actors):
+            fleet.take()
+        fleet.release(actors)
+        total += actors * observations
+    return total / (time.perf_counter() - started)
 
 
 def bare_loop(pipe: Connection, settings: WorkerSettings, index: int) -> None:
-    """On each request step and infer for so many seconds; answer with observations per second."""
+    """On each request, step and infer for so many seconds; answer with observations per second."""
     from ale_py.vector_env import AtariVectorEnv
 
     torch.set_num_threads(1)
@@ -122,4 +151,4 @@ def bare_loop(pipe: Connection, settings: WorkerSettings, index: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main)

@@ -14,9 +14,6 @@ results/studies.json; `python docs/pictures/studies.py` draws it, and docs/studi
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +27,7 @@ from rlscale.envs import find_task
 from rlscale.noise import BlockStatistics, pool
 
 from ..sweep.options import SweepOptions, make_plan
-from .measuring import write_result
+from .measuring import map_in_processes, settings_of, write_result
 
 WINDOW = 20  # optimizer steps of a window
 PERIOD = 2  # optimizer steps between measurements
@@ -148,11 +145,8 @@ def main() -> None:
         )
         for seed in range(options.seeds)
     ]
-    cores = len(os.sched_getaffinity(0))
-    with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool_of_processes:
-        runs = list(track(pool_of_processes.map(run, [options] * len(kinds), kinds), "runs", total=len(kinds)))
-    settings = {**asdict(options), "out": str(options.out)}
-    write_result(options.out, {"settings": settings, "runs": runs})
+    runs = list(track(map_in_processes(run, [(options, kind) for kind in kinds]), "runs", total=len(kinds)))
+    write_result(options.out, {"settings": settings_of(options), "runs": runs})
 
 
 if __name__ == "__main__":
