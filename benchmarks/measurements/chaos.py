@@ -43,7 +43,7 @@ class Options:
     task: str = "minatar/breakout"
     """The task."""
     seconds: float = 120.0
-    """Of each disturbed run."""
+    """Seconds of each disturbed run."""
     kill_seconds: float = 6.0
     """Mean time between two kills; each lies between half of it and one and a half."""
     disturbed: int = 2
@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def words_of(options: Options, seed: int, *more: str) -> list[str]:
-    """What is typed after `rlscale train`."""
+    """The words after `rlscale train`."""
     return [options.task, *shlex.split(options.settings), *NO_HEADS, "--seed", str(seed), *more]
 
 
@@ -115,7 +115,7 @@ def disturbed(options: Options, seed: int) -> dict[str, Any]:
 def disturb(
     process: subprocess.Popen[bytes], cluster: Any, node: dict[str, int], run: Path, options: Options, rng: random.Random
 ) -> list[list[Any]]:
-    """Do harm until the process ends: [seconds since the first iteration, what was done]."""
+    """Kill actors, remove and add a node until the process ends; returns [seconds since the first iteration, what was done]."""
     rows = run / "iterations.jsonl"
     while process.poll() is None and not (rows.exists() and rows.stat().st_size):
         time.sleep(0.2)
@@ -147,7 +147,7 @@ def disturb(
 
 
 def processes_below(ancestor: int, name: bytes) -> list[int]:
-    """Processes below that one that Ray has named after what they run, oldest first."""
+    """Ids of the descendants of a process whose command line contains a name, oldest first; Ray names its actors so."""
     parents: dict[int, int] = {}
     for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdecimal()):
         try:
@@ -168,7 +168,7 @@ def processes_below(ancestor: int, name: bytes) -> list[int]:
 
 
 def facts_of(record: RunRecord) -> dict[str, Any]:
-    """What a run's record says, and whether it keeps what was promised."""
+    """What a run's record says, and whether every iteration has one fragment of every group."""
     rows = record.rows
     rollout = record.manifest["config"]["rollout"]
     environments = record.manifest["memory"]["environments"]

@@ -1,11 +1,11 @@
-"""Clusters that nobody here has: a discrete-event simulation of workers, network and learner, to test recommendations against.
+"""A discrete-event simulation of clusters (workers, network, learner), to test the recommendations of `rlscale workers`.
 
     python -m rlscale.benchmarks.measurements.cluster_simulation [--draws N] [--record FILE] [--out FILE]
 
 A draw is a cluster of 4 to 1,024 workers with random speeds, stragglers, neighbours on a node, links, learner, prices, batch and
-lag. Every fragment takes a step time that was recorded (`rlscale workers --validate`), never one that a law gave. Then the tool
-does what it does on a real cluster: it measures a few fleets for a few rounds, fits (`fit_fleet`) and
-recommends the number of workers at which an observation costs least; its true cost is compared with that of the best of all.
+lag. Every fragment takes a step time that `rlscale workers --validate` recorded; no fitted law enters the simulation. The
+simulated cluster is then treated as a real one: a few fleets are measured for a few rounds, the law is fitted (`fit_fleet`), and
+the number of workers at which an observation costs least is recommended. Its true cost is compared with that of the best number.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def simulate(
 
 
 def recommend_workers(cluster: Cluster, times: StepTimes, generator: np.random.Generator) -> int:
-    """What the tool would say: measure a few fleets for a few rounds, fit, take the cheapest predicted."""
+    """What the tool would recommend: it measures a few fleets for a few rounds, fits, and takes the cheapest prediction."""
     most = len(cluster.speeds)
     counts = sorted({2**k for k in range(1, 11)} | {most} | ({3} if most < 8 else set()))
     shapes = [Shape(1, 1, e) for e in MEASURED] + [Shape(n, 1, MEASURED[1]) for n in counts if 1 < n <= most]
@@ -261,7 +261,7 @@ def true_cost(cluster: Cluster, times: StepTimes, seed: int, workers: int) -> fl
 
 
 def run_draw(times: StepTimes, seed: int) -> dict[str, Any]:
-    """One cluster: what was recommended, what would have been best."""
+    """One cluster: the recommended number of workers, and the best one."""
     generator = np.random.default_rng([seed, 0xC1])
     cluster = draw_cluster(generator)
     chosen = recommend_workers(cluster, times, generator)

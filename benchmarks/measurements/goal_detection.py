@@ -13,7 +13,7 @@ import math
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -37,22 +37,6 @@ EVERY_STEP = ("classic/cartpole",)  # tasks whose policies are all evaluated, no
 OTHER_EPISODES = 0x0DD  # added to the seed: the comparison shares no episode with the search
 
 
-@dataclass(frozen=True)
-class Options:
-    """Compare the goal search with an evaluation of every policy."""
-
-    tasks: tuple[str, ...] = ("classic/cartpole", "minatar/freeway")
-    """Tasks."""
-    environments: tuple[int, ...] = (8, 1024)
-    """Environments of each run; the batch is 16 times as large."""
-    episodes: int = 128
-    """Episodes of each evaluation of the comparison."""
-    observations: int = 30_000_000
-    """A run that has spent so many is given up."""
-    out: Path = Path("results/goal-detection.json")
-    """The record."""
-
-
 class _RememberingCourse(TrainingCourse):
     """A course of training that keeps every policy that the comparison evaluates."""
 
@@ -69,11 +53,9 @@ class _RememberingCourse(TrainingCourse):
         return advanced
 
 
-def measure(task_id: str, environments: int, options: Options, console: Console) -> dict[str, Any]:
+def measure(task_id: str, environments: int, episodes: int, observations: int, console: Console) -> dict[str, Any]:
     """One run, and what became of each goal by both ways."""
-    plan = make_plan(
-        task_id, SweepOptions(tasks=(task_id,), batch_sizes=str(16 * environments), observations=options.observations)
-    )
+    plan = make_plan(task_id, SweepOptions(tasks=(task_id,), batch_sizes=str(16 * environments), observations=observations))
     trial = plan.next_trials({})[0]
     config = plan.config_of(trial)
     with tempfile.TemporaryDirectory() as folder:
@@ -88,7 +70,7 @@ def measure(task_id: str, environments: int, options: Options, console: Console)
         find_task(task_id),
         config.update.network,
         config.update.width,
-        episodes=options.episodes,
+        episodes=episodes,
         bfloat16=resolve_precision(config.update.precision, config.update.network, torch.device("cpu")) == "bfloat16",
         seed=config.seed + OTHER_EPISODES,
         threads=1,
@@ -129,13 +111,25 @@ def measure(task_id: str, environments: int, options: Options, console: Console)
     }
 
 
-def main() -> None:
-    """Measure every case and write the record."""
-    options = tyro.cli(Options)
+def main(
+    tasks: tuple[str, ...] = ("classic/cartpole", "minatar/freeway"),
+    environments: tuple[int, ...] = (8, 1024),
+    episodes: int = 128,
+    observations: int = 30_000_000,
+    out: Path = Path("results/goal-detection.json"),
+) -> None:
+    """Compare the goal search with an evaluation of every policy.
+
+    Args:
+        tasks: Tasks.
+        environments: Environments of each run; the batch is 16 times as large.
+        episodes: Episodes of each evaluation of the comparison.
+        observations: A run that has spent this many is given up.
+        out: Where the record goes.
+    """
     console = Console()
-    cases = [measure(task, count, options, console) for task in options.tasks for count in options.environments]
-    write_result(options.out, cases)
+    write_result(out, [measure(task, count, episodes, observations, console) for task in tasks for count in environments])
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main)

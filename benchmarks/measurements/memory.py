@@ -3,9 +3,9 @@
     python -m rlscale.benchmarks.measurements.memory [--sizes 10,12..20] [--streamed 12..18] [--rounds N] [--out FILE]
 
 Each reading is one real `rlscale train atari/pong` on two Ray actors, of one iteration and one optimizer step, in a session of
-its own. Meanwhile the proportional set sizes of all processes that came out of it are added up every so many seconds: private
-memory counts once, and so does what they share, the object store among it. Memory does not drift as time does: one reading of a
-size is enough to see the curve. The record is written anew after each run, and Ctrl-C ends the run that is under way.
+its own. Five times a second the proportional set sizes of all its processes are added up, so that private memory and shared
+memory (the object store) both count once. Memory does not drift as time does: one reading of a size is enough to see the curve.
+The record is rewritten after each run. Ctrl-C ends the current run.
 """
 
 from __future__ import annotations

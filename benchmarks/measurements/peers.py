@@ -21,7 +21,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,22 +34,6 @@ ENVIRONMENTS, STEPS, EPOCHS, MINI_BATCH = 8, 128, 4, 256
 BATCH = ENVIRONMENTS * STEPS
 WARM_UP = 2
 LIBRARIES = ("Stable-Baselines3", "RLlib", "TorchRL")
-
-
-@dataclass(frozen=True)
-class Options:
-    """End-to-end speed beside other libraries."""
-
-    rounds: int = 5
-    """Processes of each system."""
-    iterations: int = 6
-    """Counted iterations of each process."""
-    systems: tuple[str, ...] = ()
-    """Only these, by the names it prints: fewer systems leave time for more rounds. All, unless told."""
-    out: Path = Path("results/peers.json")
-    """Where the record goes."""
-    only: str | None = None
-    """Run one system and print its rates: what this script starts itself."""
 
 
 def ours(precision: str, *, noise: bool) -> Callable[[int], list[float]]:
@@ -272,19 +255,33 @@ SYSTEMS: dict[str, Callable[[int], list[float]]] = {
 }
 
 
-def main() -> None:
-    options = tyro.cli(Options)
-    if options.only is not None:
-        print(json.dumps(SYSTEMS[options.only](options.iterations)))
+def main(
+    rounds: int = 5,
+    iterations: int = 6,
+    systems: tuple[str, ...] = (),
+    out: Path = Path("results/peers.json"),
+    only: str | None = None,
+) -> None:
+    """Measure end-to-end speed beside other libraries.
+
+    Args:
+        rounds: Processes of each system.
+        iterations: Counted iterations of each process.
+        systems: Only these, by the names in the table: fewer systems leave time for more rounds. Without it, all.
+        out: Where the record goes.
+        only: Run this system in this process and print its rates; the script starts itself so.
+    """
+    if only is not None:
+        print(json.dumps(SYSTEMS[only](iterations)))
         return
-    unknown = [name for name in options.systems if name not in SYSTEMS]
+    unknown = [name for name in systems if name not in SYSTEMS]
     if unknown:
         print(f"--systems: no system is called {unknown[0]!r}. There are: {'; '.join(SYSTEMS)}", file=sys.stderr)
         sys.exit(2)
-    readings: dict[str, list[list[float]]] = {name: [] for name in options.systems or SYSTEMS}
-    for turn in range(options.rounds):
+    readings: dict[str, list[list[float]]] = {name: [] for name in systems or SYSTEMS}
+    for turn in range(rounds):
         for name in readings:
-            words = [sys.executable, "-m", __spec__.name, "--only", name, "--iterations", str(options.iterations)]
+            words = [sys.executable, "-m", __spec__.name, "--only", name, "--iterations", str(iterations)]
             done = subprocess.run(words, capture_output=True, text=True, check=False)
             if done.returncode:
                 sys.exit(f"{name} failed:\n{done.stderr}")
@@ -309,8 +306,8 @@ def main() -> None:
     ]
     columns = ["system", "observations/s, median (middle half)", *(f"x {library}" for library in fastest)]
     print_table("Pong, PPO, 8 x 128 steps, 4 epochs, mini-batch 256, end to end", columns, rows)
-    write_result(options.out, readings)
+    write_result(out, readings)
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main)

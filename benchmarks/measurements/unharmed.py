@@ -3,15 +3,15 @@
     python -m rlscale.benchmarks.measurements.unharmed [--task TASK] [--seeds N] [--observations N] [--out FILE]
 
 Plain is `--lag 0 --precision float32 --learners 1`, the other `--lag 1 --precision bfloat16 --learners 2`; everything else is
-equal. Two statistics of each run: the mean return of the episodes that finished in the last fifth of the observations, and in
-the whole run (the height of the learning curve). Runs are told apart from seeds by Welch's interval of the difference of means.
+equal. Each run gives two statistics: the mean return of the episodes that finished in the last fifth of the observations, and
+that of the whole run (the height of the learning curve). Welch's interval of the difference of means says what seeds
+alone explain.
 """
 
 from __future__ import annotations
 
 import shlex
 import statistics
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 import tyro
 from scipy.stats import ttest_ind
 
-from .measuring import NO_HEADS, mean_return, print_table, returns_of, settings_of, train, write_result
+from .measuring import NO_HEADS, mean_return, print_table, returns_of, train, write_result
 
 KINDS = {
     "plain": ["--lag", "0", "--precision", "float32", "--learners", "1"],
@@ -28,50 +28,46 @@ KINDS = {
 POINTS = 50  # of a learning curve in the record
 
 
-@dataclass(frozen=True)
-class Options:
-    """Learning with and without overlap, bfloat16 and several learners."""
-
-    task: str = "minatar/breakout"
-    """The task."""
-    seeds: int = 5
-    """Runs of each kind."""
-    observations: int = 600_000
-    """Of each run."""
+def main(
+    task: str = "minatar/breakout",
+    seeds: int = 5,
+    observations: int = 600_000,
     settings: str = (
         "--environments 64 --rollout-length 32 --epochs 2 --mini-batch 1024 --learning-rate 5e-3 --entropy-coef 0.03 --threads 1"
-    )
-    """What both kinds have in common, as typed after `rlscale train TASK`."""
-    out: Path = Path("results/unharmed.json")
-    """Where the record goes."""
+    ),
+    out: Path = Path("results/unharmed.json"),
+) -> None:
+    """Compare learning with overlap, bfloat16 and several learners to learning without them.
 
-
-def main() -> None:
-    options = tyro.cli(Options)
+    Args:
+        task: The task.
+        seeds: Runs of each kind.
+        observations: Observations of each run.
+        settings: What both kinds have in common, as typed after `rlscale train TASK`.
+        out: Where the record goes.
+    """
+    options = {"task": task, "seeds": seeds, "observations": observations, "settings": settings}
     runs: list[dict[str, Any]] = []
-    for seed in range(options.seeds):
+    for seed in range(seeds):
         for kind in KINDS:
-            done = run(options, kind, seed)
-            runs.append(done)
-            print(f"seed {seed}, {kind}: {done['end']:.2f} in the last fifth, {done['whole']:.2f} in all", flush=True)
-            write_result(options.out, {"options": settings_of(options), "runs": runs})
+            words = [task, *shlex.split(settings), *KINDS[kind], "--seed", str(seed), "--observations", str(observations)]
+            runs.append(run({"kind": kind, "seed": seed}, [*words, *NO_HEADS]))
+            print(f"seed {seed}, {kind}: {runs[-1]['end']:.2f} in the last fifth, {runs[-1]['whole']:.2f} in all", flush=True)
+            write_result(out, {"options": options, "runs": runs})
     rows = []
     for statistic, name in (("end", "last fifth"), ("whole", "whole run")):
         values = [[each[statistic] for each in runs if each["kind"] == kind] for kind in KINDS]
         rows.append([name, *map(spread, values), difference(*values)])
-    print_table(f"Mean return of finished episodes, {options.task}", ["of", *KINDS, "difference [95%]"], rows)
+    print_table(f"Mean return of finished episodes, {task}", ["of", *KINDS, "difference [95%]"], rows)
 
 
-def run(options: Options, kind: str, seed: int) -> dict[str, Any]:
-    """One run of the real command; its curve and statistics."""
-    words = [options.task, *shlex.split(options.settings), *KINDS[kind], "--seed", str(seed)]
-    words += ["--observations", str(options.observations), *NO_HEADS]
+def run(labels: dict[str, Any], words: list[str]) -> dict[str, Any]:
+    """One run of the real command: its labels, statistics and learning curve."""
     rows = train(*words).rows
     finished = [row for row in rows if row["episodes"]]
     curve = [part for part in np.array_split(np.array(finished, dtype=object), POINTS) if len(part)]
     return {
-        "kind": kind,
-        "seed": seed,
+        **labels,
         "command": ["rlscale", "train", *words, "--run", "RUN"],
         **returns_of(rows),
         "curve": [[part[-1]["observations"], mean_return(part)] for part in curve],
@@ -95,4 +91,4 @@ def difference(plain: list[float], other: list[float]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main)
