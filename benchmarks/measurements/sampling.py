@@ -93,11 +93,11 @@ def measure(
     processes = [context.Process(target=bare_loop, args=(end, one, i)) for i, (_, end) in enumerate(pipes)]
     for process in processes:
         process.start()
-    connect(None, sum(actors * cpus for actors, cpus in settings))  # all fleets are alive, one at a time works
     fleets: dict[tuple[int, int], RayFleet] = {}
     bare: list[float] = []
     rates: dict[tuple[int, int], list[float]] = {case: [] for case in settings}
     try:
+        connect(None, sum(actors * cpus for actors, cpus in settings))  # all fleets are alive, one at a time works
         fleets.update({case: RayFleet(settings[case], 2 * case[0]) for case in settings})
         for turn in range(rounds + 1):  # the first one warms up and is not counted
             for pipe, _ in pipes:
