@@ -11,7 +11,7 @@ from typing import Any
 
 from rlscale.noise import estimate
 
-from .learning.results import NoiseRecord
+from .learning import NoiseRecord
 
 __all__ = ["RayMetrics"]
 

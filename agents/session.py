@@ -16,16 +16,11 @@ import numpy as np
 from rlscale.noise import BlockStatistics
 from rlscale.records.run import pack_statistics
 
-from .cluster.connect import spilled_bytes
+from .cluster import spilled_bytes
 from .config import TrainConfig
-from .learning.batch import FragmentSlot, arrange_slots
-from .learning.learner import Learner
-from .learning.remote_learners import RemoteLearners
-from .learning.results import UpdateResult
-from .learning.schedule import NoiseWindow, adaptive_batch, scaled_rate
+from .learning import FragmentSlot, Learner, NoiseWindow, RemoteLearners, UpdateResult, adaptive_batch, arrange_slots, scaled_rate
 from .memory import MemoryPlan
-from .rollout.fleet import Fleet, Sampled
-from .rollout.fragments import FragmentSummary
+from .rollout import Fleet, FragmentSummary, Sampled
 
 __all__ = ["Progress", "Session"]
 

@@ -12,18 +12,14 @@ from typing import Any
 from rlscale.envs import Task
 from rlscale.text import parse_bytes
 
-from .cluster.connect import free_cpus, store_bytes
-from .cluster.placement import learner_resources, rollout_resources
+from .cluster import free_cpus, learner_resources, rollout_resources, store_bytes
 from .compute import Compute, resolve_compute
 from .config import TrainConfig, config_to_dict
-from .learning.learner import Learner
-from .learning.remote_learners import RemoteLearners
+from .learning import Learner, RemoteLearners
 from .machine import describe_machine, find_commit, find_versions
 from .memory import STORE_SHARE, MemoryPlan, memory_plan
 from .networks import make_network
-from .rollout.fleet import Fleet, LocalFleet
-from .rollout.ray_fleet import RayFleet
-from .rollout.worker import WorkerSettings
+from .rollout import Fleet, LocalFleet, RayFleet, WorkerSettings
 from .session import Session
 
 __all__ = ["RunSetup", "prepare"]

@@ -20,16 +20,15 @@ import torch
 
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
+from rlscale.records import Run
 from rlscale.records.events import EventWriter
-from rlscale.records.run import Run
 
 from .checks import check_config
-from .cluster.connect import connect, disconnect, head_address, watch_head
+from .cluster import connect, disconnect, head_address, require_room, watch_head
 from .cluster.head_node import LostHeadError, answers
-from .cluster.placement import require_room
 from .cluster.processes import LostWorkerError, first_line
 from .config import TrainConfig, config_from_dict
-from .learning.results import NoiseRecord
+from .learning import NoiseRecord
 from .metrics import RayMetrics
 from .networks import PARAMETER_ORDER
 from .session import Session

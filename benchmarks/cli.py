@@ -43,8 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         said, code = [f"no room to write {error.filename or 'the record'}: {error.strerror}", *_notes(error)], 1
     except RuntimeError as error:
-        from rlscale.agents.cluster.head_node import LostHeadError
-        from rlscale.agents.cluster.processes import LostWorkerError
+        from rlscale.agents.cluster import LostHeadError, LostWorkerError
 
         if not isinstance(error, LostWorkerError):
             raise

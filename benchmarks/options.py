@@ -20,7 +20,7 @@ import tyro
 from rlscale.agents.config import TrainConfig, config_from_dict, default_config
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
-from rlscale.records.run import read_run
+from rlscale.records import read_run
 
 __all__ = ["parse", "parse_train"]
 

@@ -16,13 +16,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .analysis.comparison import compare
+    from .analysis import compare
     from .crossing import find_crossing
     from .estimate import Estimate
     from .frontier import fit as fit_frontier
     from .noise import BlockStatistics, block_statistics, noise_scale, pool, run_average
-    from .records.run import read_run
-    from .records.sweep import read_sweep
+    from .records import read_run, read_sweep
 
 __all__ = [
     "BlockStatistics",

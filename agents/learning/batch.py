@@ -11,7 +11,7 @@ import torch
 from rlscale.envs import Task
 
 from ..config import Update
-from ..rollout.fragments import Fragment, FragmentTensors
+from ..rollout import Fragment, FragmentTensors
 from .advantages import generalized_advantages
 
 __all__ = ["FragmentSlot", "IterationBatch", "Moments", "Sum", "arrange_slots"]

@@ -21,7 +21,7 @@ from rlscale.envs import Task
 
 from ..config import TrainConfig
 from ..networks import flatten_parameters, make_network
-from ..rollout.fragments import Fragment
+from ..rollout import Fragment
 from .batch import FragmentSlot, IterationBatch, Moments, Sum
 from .blocks import BatchBlocks
 from .gradients import FIGURES, LAST_LAYER, BlockGradients, BlockPart

@@ -21,11 +21,11 @@ import torch
 from rlscale.envs import Task
 from rlscale.noise import BlockStatistics
 
-from ..cluster.placement import keep_together, learner_resources
+from ..cluster import keep_together, learner_resources
 from ..cluster.processes import LostWorkerError, describe_loss, enter_user_folder, pickle_settings
 from ..config import TrainConfig
 from ..machine import keep_freed_memory
-from ..rollout.fragments import Fragment
+from ..rollout import Fragment
 from .batch import FragmentSlot, arrange_slots
 from .blocks import share_of_columns
 from .learner import Learner

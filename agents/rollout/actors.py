@@ -13,7 +13,7 @@ import numpy as np
 
 from rlscale.errors import UsageError
 
-from ..cluster.connect import free_cpus
+from ..cluster import free_cpus
 from ..cluster.placement import SPREAD, rollout_resources
 from ..cluster.processes import LostWorkerError, describe_loss, enter_user_folder, first_line, pickle_settings
 from .fragments import Fragment, FragmentSummary

@@ -19,9 +19,7 @@ from rich.table import Table
 
 from rlscale.agents.compute import Compute
 from rlscale.agents.config import NoiseSettings, TrainConfig
-from rlscale.agents.learning.batch import arrange_slots
-from rlscale.agents.learning.learner import Learner
-from rlscale.agents.learning.remote_learners import learn_batch
+from rlscale.agents.learning import Learner, arrange_slots, learn_batch
 from rlscale.agents.setup import prepare
 from rlscale.envs import Task
 from rlscale.text import format_quantity

@@ -18,8 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from rlscale.agents.checks import require_positive
-from rlscale.agents.cluster.connect import connect, disconnect, watch_head
-from rlscale.agents.cluster.processes import LostWorkerError
+from rlscale.agents.cluster import LostWorkerError, connect, disconnect, watch_head
 from rlscale.agents.compute import resolve_compute
 from rlscale.agents.config import default_config
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
@@ -27,7 +26,7 @@ from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.records.files import write_atomically
 
-from ..bench.compare import compare_files
+from ..bench import compare_files
 from ..bench.suite import SUITE, TASK, VERSION, actor_counts, describe_nodes, measure_round, show
 from ..options import parse
 from ..steps import Steps

@@ -19,8 +19,7 @@ from rich.table import Table
 
 from rlscale.analysis.comparison import Comparison, compare, to_csv, to_parquet
 from rlscale.errors import UsageError
-from rlscale.records.run import RunRecord, read_run
-from rlscale.records.sweep import SweepRecord, is_sweep, read_sweep
+from rlscale.records import RunRecord, SweepRecord, is_sweep, read_run, read_sweep
 from rlscale.report.words import flags, range_of, remarks, say_agreement, say_prediction, warnings
 
 from ..options import parse

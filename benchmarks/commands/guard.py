@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from rlscale.errors import UsageError
-from rlscale.records.run import Run, read_run
+from rlscale.records import Run, read_run
 
 __all__ = ["guarded_folder", "run_guarded"]
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import tyro
 
 from rlscale.errors import UsageError
-from rlscale.records.run import read_run
+from rlscale.records import read_run
 from rlscale.report.run_page import write_report
 
 from ..options import parse

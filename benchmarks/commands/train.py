@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rlscale.agents.cluster.processes import LostWorkerError
+from rlscale.agents.cluster import LostWorkerError
 from rlscale.agents.train import train
 
 from ..options import parse_train

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from rlscale.agents.config import Budget
-from rlscale.agents.learning.results import NoiseRecord
+from rlscale.agents.learning import NoiseRecord
 from rlscale.analysis.summary import UPDATES
 from rlscale.noise import BlockStatistics, pool
 from rlscale.text import format_bytes, format_clock, format_quantity

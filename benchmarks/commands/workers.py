@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shlex
 
-from rlscale.agents.cluster.processes import LostWorkerError
+from rlscale.agents.cluster import LostWorkerError
 
 from ..options import parse
-from ..workers.options import WorkersOptions
-from ..workers.run import run_workers
+from ..workers import WorkersOptions, run_workers
 
 __all__ = ["run"]
 

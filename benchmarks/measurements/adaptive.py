@@ -24,7 +24,7 @@ import tyro
 
 from rlscale.agents.config import TrainConfig
 from rlscale.frontier import fit
-from rlscale.records.run import read_run
+from rlscale.records import read_run
 
 from ..sweep.options import SweepOptions, make_plan
 from ..sweep.trial import TrainingCourse, run_trial

@@ -28,7 +28,7 @@ from typing import Any
 import tyro
 from scipy.stats import t as student
 
-from rlscale.records.run import RunRecord, read_run
+from rlscale.records import RunRecord, read_run
 
 from .measuring import NO_HEADS, print_table, returns_of, settings_of, train, write_result
 

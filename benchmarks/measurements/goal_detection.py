@@ -24,8 +24,8 @@ from rich.console import Console
 
 from rlscale.agents.compute import resolve_precision
 from rlscale.agents.config import TrainConfig
-from rlscale.agents.learning.results import NoiseRecord
-from rlscale.agents.rollout.evaluate import Evaluator
+from rlscale.agents.learning import NoiseRecord
+from rlscale.agents.rollout import Evaluator
 from rlscale.crossing import find_crossing, is_on_grid
 from rlscale.envs import find_task
 

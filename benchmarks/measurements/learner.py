@@ -22,13 +22,10 @@ from typing import Any
 import torch
 import tyro
 
-from rlscale.agents.cluster.connect import connect, disconnect
+from rlscale.agents.cluster import connect, disconnect
 from rlscale.agents.config import NoiseSettings, TrainConfig, default_config
-from rlscale.agents.learning.batch import arrange_slots
-from rlscale.agents.learning.learner import Learner
-from rlscale.agents.learning.remote_learners import RemoteLearners, learn_batch
-from rlscale.agents.rollout.fragments import Fragment
-from rlscale.agents.rollout.worker import RolloutWorker, WorkerSettings
+from rlscale.agents.learning import Learner, RemoteLearners, arrange_slots, learn_batch
+from rlscale.agents.rollout import Fragment, RolloutWorker, WorkerSettings
 from rlscale.envs import find_task
 from rlscale.noise import estimate
 

@@ -25,7 +25,7 @@ from rich.text import Text
 
 from rlscale.agents.compute import computes_bfloat16
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
-from rlscale.records.run import RunRecord, read_run
+from rlscale.records import RunRecord, read_run
 
 __all__ = [
     "CPU",

@@ -26,7 +26,7 @@ from typing import Any
 
 import tyro
 
-from rlscale.records.run import read_run
+from rlscale.records import read_run
 
 from .measuring import NO_HEADS, median_and_spread, print_table, write_result
 

@@ -15,7 +15,7 @@ from typing import Any
 import tyro
 
 from rlscale.analysis.summary import noise_over_run
-from rlscale.records.run import read_run
+from rlscale.records import read_run
 
 
 def configure(environments: int, steps: int, epochs: int) -> Any:

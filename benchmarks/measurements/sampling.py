@@ -21,11 +21,10 @@ import numpy as np
 import torch
 import tyro
 
-from rlscale.agents.cluster.connect import connect, disconnect
+from rlscale.agents.cluster import connect, disconnect
 from rlscale.agents.machine import keep_freed_memory
 from rlscale.agents.networks import ActingNetwork, flatten_parameters, make_network
-from rlscale.agents.rollout.ray_fleet import RayFleet
-from rlscale.agents.rollout.worker import WorkerSettings
+from rlscale.agents.rollout import RayFleet, WorkerSettings
 from rlscale.envs import find_task
 from rlscale.envs.atari import rom_of
 

@@ -21,7 +21,7 @@ from typing import Any
 import tyro
 from rich.progress import track
 
-from rlscale.agents.rollout.evaluate import Evaluator
+from rlscale.agents.rollout import Evaluator
 from rlscale.agents.setup import prepare
 from rlscale.envs import find_task
 from rlscale.noise import BlockStatistics, pool

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from rlscale.records.trial import Trial, TrialResult
+from rlscale.records import Trial, TrialResult
 from rlscale.text import format_clock, format_quantity
 
 from .plan import SweepPlan

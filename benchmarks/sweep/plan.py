@@ -25,7 +25,7 @@ from typing import Any
 
 from rlscale.agents.config import TrainConfig, config_to_dict
 from rlscale.analysis.rates import CHOOSING_STAGES, RateChoice, choose_rate
-from rlscale.records.trial import Trial, TrialResult
+from rlscale.records import Trial, TrialResult
 
 __all__ = ["SweepPlan"]
 

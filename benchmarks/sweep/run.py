@@ -17,14 +17,12 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
-from rlscale.agents.cluster.connect import connect, disconnect
-from rlscale.agents.cluster.processes import LostWorkerError
+from rlscale.agents.cluster import LostWorkerError, connect, disconnect
 from rlscale.agents.compute import resolve_device
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
-from rlscale.records.sweep import Sweep
-from rlscale.records.trial import Trial, TrialResult
+from rlscale.records import Sweep, Trial, TrialResult
 
 from .display import SweepDisplay
 from .options import SweepOptions, make_plan

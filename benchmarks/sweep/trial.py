@@ -15,16 +15,16 @@ from typing import Protocol
 import numpy as np
 
 from rlscale.agents.config import TrainConfig
-from rlscale.agents.learning.results import NoiseRecord
+from rlscale.agents.learning import NoiseRecord
 from rlscale.agents.machine import find_commit
-from rlscale.agents.rollout.evaluate import Evaluation, Evaluator
+from rlscale.agents.rollout import Evaluation, Evaluator
 from rlscale.agents.setup import prepare
 from rlscale.analysis.summary import UPDATES
 from rlscale.crossing import GoalSearch, smooth
 from rlscale.envs import Task, find_task
 from rlscale.frontier import adaptive_gain
 from rlscale.noise import BlockStatistics, pool, run_average
-from rlscale.records.run import Run
+from rlscale.records import Run
 from rlscale.records.trial import GoalCrossing, NoiseAtGoal, NoiseInWindow, Trial, TrialResult
 
 __all__ = ["Course", "DivergedError", "TrainingCourse", "run_trial"]

@@ -22,13 +22,9 @@ from scipy.optimize import isotonic_regression
 from rlscale.agents.cluster.processes import LostWorkerError, enter_user_folder, pickle_settings
 from rlscale.agents.compute import Compute
 from rlscale.agents.config import TrainConfig
-from rlscale.agents.learning.batch import arrange_slots
-from rlscale.agents.learning.learner import Learner
-from rlscale.agents.learning.remote_learners import learn_batch
+from rlscale.agents.learning import Learner, arrange_slots, learn_batch
 from rlscale.agents.networks import flatten_parameters, make_network
-from rlscale.agents.rollout.fragments import Fragment, read
-from rlscale.agents.rollout.ray_fleet import RayFleet
-from rlscale.agents.rollout.worker import RolloutWorker, WorkerSettings
+from rlscale.agents.rollout import Fragment, RayFleet, RolloutWorker, WorkerSettings, read
 from rlscale.envs import Task, make_env
 from rlscale.sizing import FleetTime, fit_hand_over, fit_service, fit_throughput, hand_over_seconds
 

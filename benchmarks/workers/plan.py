@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlscale.agents.config import TrainConfig, config_from_dict
-from rlscale.analysis.comparison import compare
+from rlscale.analysis import compare
 from rlscale.envs import Task
 from rlscale.errors import UsageError
 from rlscale.frontier import Frontier
-from rlscale.records.sweep import read_sweep
+from rlscale.records import read_sweep
 from rlscale.sizing import Choice, CostPlan, FleetTime, LearnerTime, Price, plan
 from rlscale.text import format_duration
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from rlscale.agents.cluster.connect import connect, disconnect, free_cpus, watch_head
+from rlscale.agents.cluster import connect, disconnect, free_cpus, watch_head
 from rlscale.agents.compute import Compute, resolve_compute
 from rlscale.agents.config import TrainConfig, default_config
 from rlscale.agents.machine import describe_machine, find_commit, find_versions

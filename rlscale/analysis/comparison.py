@@ -19,9 +19,7 @@ from ..agreement import Agreement, agreement
 from ..errors import UsageError
 from ..estimate import Estimate
 from ..frontier import Frontier, fit
-from ..records.run import RunRecord
-from ..records.sweep import SweepRecord
-from ..records.trial import TrialResult
+from ..records import RunRecord, SweepRecord, TrialResult
 from .predictions import HEADS, QUANTITIES, Prediction, predict, predict_from_run, ratio
 from .sizes import SizeRuns, size_runs
 from .summary import mean_batch

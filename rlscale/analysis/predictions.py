@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from scipy.special import stdtrit
 
 from ..estimate import Estimate
-from ..records.run import RunRecord
+from ..records import RunRecord
 from ..records.trial import NoiseAtGoal, TrialResult
 from .summary import noise_over_run, noise_windows
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..records.trial import TrialResult
+from ..records import TrialResult
 
 __all__ = ["CHOOSING_STAGES", "RateChoice", "choose_rate"]
 

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..records.sweep import SweepRecord
-from ..records.trial import TrialResult
+from ..records import SweepRecord, TrialResult
 from .rates import CHOOSING_STAGES, choose_rate
 
 __all__ = ["SizeRuns", "size_runs"]

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..estimate import Estimate
 from ..noise import NoiseEstimate, pool, run_average
-from ..records.run import RunRecord
+from ..records import RunRecord
 
 __all__ = [
     "HEADS",

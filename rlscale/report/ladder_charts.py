@@ -11,7 +11,7 @@ from typing import Any
 
 import altair as alt
 
-from ..analysis.comparison import Row
+from ..analysis import Row
 from .chart_style import (
     GREY,
     LIMITS,

@@ -9,7 +9,7 @@ import altair as alt
 import numpy as np
 
 from ..analysis.summary import NoiseWindow, head_kinds, noise_windows, returns, time_shares
-from ..records.run import RunRecord
+from ..records import RunRecord
 from .chart_style import PALETTE, SI_LABEL, draw, finish, layer, message
 
 __all__ = ["head_label", "noise_chart", "policy_chart", "return_chart", "speed_chart", "time_chart"]

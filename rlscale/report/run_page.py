@@ -20,7 +20,7 @@ from ..analysis.summary import (
     recent_return,
 )
 from ..errors import UsageError
-from ..records.run import RunRecord
+from ..records import RunRecord
 from ..text import format_duration, format_quantity
 from .page import add_chart, facts, section, table, write_page
 from .run_charts import head_label, noise_chart, policy_chart, return_chart, speed_chart, time_chart
