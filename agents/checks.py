@@ -1,7 +1,5 @@
 """`check_config` refuses settings that cannot work, each in one line that names the flag, what is wrong and the mend."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

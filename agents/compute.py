@@ -1,7 +1,5 @@
 """`Compute`: the device, precision and threads that a run computes with, resolved once from its settings."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from typing import Literal

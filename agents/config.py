@@ -4,8 +4,6 @@ The defaults written here are those of ordinary PPO; `default_config` puts in wh
 `rlscale.agents.checks` refuses settings that cannot work.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, Literal

@@ -1,7 +1,5 @@
 """The machine and the software that a run was made with, for its manifest; how the machine's memory is used."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

@@ -5,8 +5,6 @@ share it), and read by the learner chunk by chunk. So a batch that is held costs
 the fragments under way. Nothing is allocated here.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -4,8 +4,6 @@ They leave the node where the run's command runs, if `ray[default]` is installed
 events are written in `rlscale.records.events`, the record in `rlscale.records.run`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

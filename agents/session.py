@@ -3,8 +3,6 @@
 `rlscale.agents.setup` decides what a session needs and starts it.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ A run that cannot begin (a batch too large for memory, a network that cannot see
 small) is refused here, before a folder or a process of it exists.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any
 

@@ -3,8 +3,6 @@
 Read on in `rlscale.agents.setup` (what a run needs) and `rlscale.agents.session` (one iteration).
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import signal

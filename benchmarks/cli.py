@@ -1,7 +1,5 @@
 """The `rlscale` command: finds the subcommand, runs it, and turns an expected failure into one line and an exit code."""
 
-from __future__ import annotations
-
 import sys
 
 from rlscale import __version__

@@ -4,8 +4,6 @@ tyro explains a mistake in a box of many lines. This module turns it into one li
 mistakes as objects as well, but only through a private module that may change in any release.)
 """
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import io

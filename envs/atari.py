@@ -1,7 +1,5 @@
 """Atari 2600 games, `atari/<rom>` and `atari/<rom>@<pixels>`, through ale-py (which is licensed under the GPL-2.0)."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

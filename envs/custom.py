@@ -1,7 +1,5 @@
 """A user's own vector environment, `<module>:<callable>`; docs/tasks.md says how to write one."""
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib import import_module

@@ -3,8 +3,6 @@
 EnvPool is the optional extra `envpool`; it is imported when one of its tasks is asked for.
 """
 
-from __future__ import annotations
-
 import difflib
 import math
 import warnings

@@ -1,7 +1,5 @@
 """Registered Gymnasium environments, `gym/<id>`, stepped one after another in the caller's thread."""
 
-from __future__ import annotations
-
 from rlscale.errors import UsageError
 
 from .interface import TaskEnv

@@ -4,8 +4,6 @@ Every environment resets itself on the step *after* an end (Gymnasium's NEXT_STE
 returns reward 0, so it is no experience, and `Step.reset` marks it.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

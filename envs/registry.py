@@ -1,7 +1,5 @@
 """`find_task` and `list_tasks`: which family of environments a task's name belongs to, in one table."""
 
-from __future__ import annotations
-
 import difflib
 from importlib import import_module
 

@@ -3,8 +3,6 @@
 Families whose environments follow Gymnasium's interface build on these two.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where the `rlscale` command starts. This module alone looks upwards: it hands over to `rlscale.benchmarks.cli`."""
 
-from __future__ import annotations
-
 import sys
 
 from rlscale.benchmarks.cli import main

@@ -6,8 +6,6 @@ environments trained or how long their episodes are. docs/frontier.md gives the 
 step. `GoalSearch` decides which policies to evaluate; nothing here acts in an environment.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

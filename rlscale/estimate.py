@@ -1,7 +1,5 @@
 """`Estimate`, the one type for every estimated figure, and how it is said. No formulas live here."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Quantities as people write and read them: numbers, amounts of memory, times."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Reaching Ray: a local instance of a stated size, or an existing cluster that is asked first whether it is there."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

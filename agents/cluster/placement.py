@@ -3,8 +3,6 @@
 How a cluster is reached is in `connect`; which processes there are, in `fleet` and `remote_learners`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Which processes there are is in `fleet` and `remote_learners`; how Ray itself is reached, in `connect`.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Generalized advantage estimation, as a pure function of arrays."""
 
-from __future__ import annotations
-
 import numpy as np
 
 __all__ = ["generalized_advantages"]

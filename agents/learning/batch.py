@@ -1,7 +1,5 @@
 """`IterationBatch`: the fragments of one iteration side by side, with their advantages, as a learner reads them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ The noise scale is estimated from how much the gradients of blocks differ. A blo
 enough blocks, because experience of one environment is correlated in time; else it is a set of shuffled transitions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

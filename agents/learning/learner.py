@@ -5,8 +5,6 @@ held is collected in `accept` and learned from, for all epochs, in `finish`; a b
 fragment by fragment, and `finish` makes its only optimizer step.
 """
 
-from __future__ import annotations
-
 import copy
 import time
 from collections.abc import Sequence

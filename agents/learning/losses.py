@@ -1,7 +1,5 @@
 """The PPO loss of each observation, with its policy, value and entropy parts. A2C is the same loss without the clip."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -5,8 +5,6 @@ step and the block statistics for `rlscale.noise`. Of several learners each hold
 weighted sum of all rows travels between them.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Each is a Ray actor with a full copy of the parameters and the optimizer. It rea
 object store, and torch.distributed takes one sum over all learners for each optimizer step: gloo on CPUs, NCCL on GPUs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pickle

@@ -1,7 +1,5 @@
 """What the learning of one iteration reports: noise measurements (`NoiseRecord`) and the whole result (`UpdateResult`)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from rlscale.noise import BlockStatistics

@@ -1,7 +1,5 @@
 """Rules by which the learning rate follows the batch size, and an adaptive batch size follows the noise scale."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Sequence

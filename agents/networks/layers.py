@@ -6,8 +6,6 @@ at that output, `add_gradients` computes the gradients of the layer's parameters
 gradients are not needed, `prepare_for_inference` converts and packs a layer's weight once.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

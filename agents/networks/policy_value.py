@@ -1,7 +1,5 @@
 """`PolicyValueNet`: the Nature CNN, a small CNN, MinAtar's CNN and an MLP, each with a policy head and a value head."""
 
-from __future__ import annotations
-
 import copy
 import math
 from typing import NamedTuple, TypeVar

@@ -1,7 +1,5 @@
 """The record of an RLlib job: a callback that names episodes, counts returns and writes a row after every `train()`."""
 
-from __future__ import annotations
-
 import math
 import sys
 from pathlib import Path

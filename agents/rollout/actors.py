@@ -1,7 +1,5 @@
 """`RolloutActors`, which starts, replaces and ends the Ray actors of a fleet, and `RolloutActor`, what each of them runs."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import sys

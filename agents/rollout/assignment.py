@@ -3,8 +3,6 @@
 Plain bookkeeping, so that it can be read and tested without a cluster.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 __all__ = ["GroupAssignment"]

@@ -4,8 +4,6 @@ So no episode counts twice and short ones are not favoured, which is what the me
 policies are evaluated is decided in `rlscale.crossing`; these steps are no part of a run's observations.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import dataclass

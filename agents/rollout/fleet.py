@@ -4,8 +4,6 @@ Fragments are requested ahead and taken one by one, always in the order of the g
 worker is ready first. So a run without faults does not depend on the clock, and both fleets make the same fragments.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol

@@ -3,8 +3,6 @@
 `FragmentSummary` travel ahead of it. How fragments are made is in `worker`; what is learned from them in `learner`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ The groups of environments of a lost actor are made afresh by another one (`Grou
 fragments are requested again.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Iterable

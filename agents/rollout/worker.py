@@ -4,8 +4,6 @@ A worker's environments come in groups of N, each with its own stream of random 
 one fragment. Where workers run (in this process or as Ray actors) is decided in `fleet`. Nothing here learns.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

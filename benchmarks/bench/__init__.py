@@ -7,8 +7,6 @@ result file are in `rlscale.benchmarks.commands.bench`; how one fleet is measure
 The suite has a version: change it whenever what is measured changes. Start with `suite.measure_round`.
 """
 
-from __future__ import annotations
-
 from .compare import compare_files, rate_ratio
 from .suite import measure_round
 

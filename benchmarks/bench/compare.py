@@ -1,7 +1,5 @@
 """What changed between two results of `rlscale bench`, and whether it is more than the rounds themselves scatter."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

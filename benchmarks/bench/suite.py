@@ -4,8 +4,6 @@ Every round measures everything once, so that the spread over rounds holds the d
 what is measured changes: results of two versions cannot be compared.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -11,8 +11,6 @@ The measurements behind `sweep`, `workers` and `bench` are in the folders of tho
 the shortest.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from importlib import import_module
 

@@ -4,8 +4,6 @@ rlscale bench [--ray-address A] [--rounds N] [--out FILE]        measure; the sa
 rlscale bench --compare A B                                      ratios with their intervals
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -3,8 +3,6 @@
 What is compared is in `rlscale.analysis.comparison`; how the page looks, in `rlscale.report.comparison_page`.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass

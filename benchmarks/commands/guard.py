@@ -5,8 +5,6 @@ when the head has not answered for a minute. So no code of ours could then close
 `rlscale.agents.train`.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

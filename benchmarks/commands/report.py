@@ -1,7 +1,5 @@
 """`rlscale report`: writes a page that shows one or more runs, from their records alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

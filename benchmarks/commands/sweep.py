@@ -1,7 +1,5 @@
 """`rlscale sweep`: measures the critical batch size of tasks, then compares what was measured as `rlscale compare` does."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

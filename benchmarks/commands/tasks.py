@@ -1,7 +1,5 @@
 """`rlscale tasks`: lists the tasks by name."""
 
-from __future__ import annotations
-
 from rlscale.envs import list_tasks
 from rlscale.errors import UsageError
 

@@ -1,7 +1,5 @@
 """`rlscale train`: trains, shows the progress, and says how to go on from where the run ended."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """`rlscale workers`: measures a machine or cluster and recommends how many rollout workers to use."""
 
-from __future__ import annotations
-
 import shlex
 
 from rlscale.agents.cluster import LostWorkerError

@@ -10,8 +10,6 @@ from the noise of the final fixed runs, and on the fitted frontier the best adap
 2 √(γ S_min r E_min), the best fixed one the same with γ = 1.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import tempfile

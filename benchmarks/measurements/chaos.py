@@ -9,8 +9,6 @@ and none enters twice. The undisturbed runs make as many observations with other
 well is read from the interval in which one more undisturbed run would lie with a probability of 95%.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import random

@@ -8,8 +8,6 @@ simulated cluster is then treated as a real one: a few fleets are measured for a
 the number of workers at which an observation costs least is recommended. Its true cost is compared with that of the best number.
 """
 
-from __future__ import annotations
-
 import heapq
 import json
 import math

@@ -7,8 +7,6 @@ that of every optimizer step) is evaluated on fresh episodes, and the crossing o
 with what the search had said. Writes results/goal-detection.json.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 import tempfile

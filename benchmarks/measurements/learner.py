@@ -9,8 +9,6 @@ Each takes `--rounds N` and `--out FILE`; `--help` lists the rest. A pass over t
 take turns in each round and learn from the same fragments.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import time

@@ -1,7 +1,5 @@
 """What the measurements share: paired rounds, runs in processes of their own, statistics of runs, tables, records."""
 
-from __future__ import annotations
-
 import json
 import math
 import multiprocessing

@@ -8,8 +8,6 @@ memory (the object store) both count once. Memory does not drift as time does: o
 The record is rewritten after each run. Ctrl-C ends the current run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -11,8 +11,6 @@ Sample Factory is missing: 2.1.1 wants numpy < 2 and gymnasium < 1 and does not 
 falls back to, makes its games with the old gym, where ale-py no longer registers any.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

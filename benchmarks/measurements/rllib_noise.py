@@ -7,8 +7,6 @@ from more environments, since those are the blocks. What is added to the job is 
 from the record: seconds of the measurement by seconds of the learner's updates.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -8,8 +8,6 @@ CPUs each. Every process and every actor has the same number of environments. Al
 round compares like with like.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import statistics

@@ -5,8 +5,6 @@
 Each run is an `rlscale train atari/pong` of its own, with `--lag 0`, `--lag 1` or `--stream`; the kinds take turns.
 """
 
-from __future__ import annotations
-
 import itertools
 import statistics
 from pathlib import Path

@@ -12,8 +12,6 @@ The noise of every head is pooled over windows of updates, and the policy at the
 results/studies.json; `python docs/pictures/studies.py` draws it, and docs/studies.md says what came out.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any

@@ -8,8 +8,6 @@ that of the whole run (the height of the learning curve). Welch's interval of th
 alone explain.
 """
 
-from __future__ import annotations
-
 import shlex
 import statistics
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`SweepOptions`: what a person can say about a sweep, and the plan it makes for a task. Nothing is run here."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass

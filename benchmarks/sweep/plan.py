@@ -15,8 +15,6 @@ The rule, at every batch size:
 on what else happens to be finished, so a sweep gives the same result in whatever order its trials end. Nothing is run here.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ A sweep that is killed, at whatever moment, goes on with the same command: trial
 begin again.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -3,8 +3,6 @@
 A trial depends on nothing but its own description, so it gives the same result whenever and wherever it runs.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence

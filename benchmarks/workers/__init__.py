@@ -8,8 +8,6 @@ measured before an interruption.
 The laws and the arithmetic of cost are in `rlscale.sizing`. Start with `run.run_workers`.
 """
 
-from __future__ import annotations
-
 from .calibration import FleetReading, Shape, fit_fleet, measure_fleet
 from .options import WorkersOptions
 from .recommendation import Recommendation, recommend

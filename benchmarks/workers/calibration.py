@@ -3,8 +3,6 @@
 What follows from the readings is in `rlscale.sizing`, what is recommended in `rlscale.benchmarks.workers.run`.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

@@ -1,7 +1,5 @@
 """What `rlscale workers` prints: measured fleets, the recommendation, the check, the plan. Nothing is decided here."""
 
-from __future__ import annotations
-
 import shlex
 import statistics
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 What is measured of a fleet is in `calibration`; the record of a whole measurement is written by `run`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Mapping

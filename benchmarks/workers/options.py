@@ -1,7 +1,5 @@
 """The options of `rlscale workers`, and the check that they fit each other."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Literal
 

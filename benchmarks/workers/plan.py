@@ -3,8 +3,6 @@
 The arithmetic is in `rlscale.sizing`; what is measured, in `rlscale.benchmarks.workers.run`.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 How fleets are measured is in `calibration`; what is done with the answer, in `run`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 

@@ -3,8 +3,6 @@
 How the measuring is done is in `calibration`, the arithmetic in `cost`, the page in `plan_page`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

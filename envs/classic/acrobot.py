@@ -4,8 +4,6 @@ Dynamics: Sutton and Barto's book, integrated by one fourth-order Runge-Kutta st
 a test steps both side by side.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import numpy as np

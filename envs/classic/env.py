@@ -1,7 +1,5 @@
 """The classic control tasks, and `ClassicEnv`, which makes and saves their environments."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..interface import TaskEnv

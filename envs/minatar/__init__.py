@@ -10,8 +10,6 @@ of the games is asked for.
 - `asterix`, `breakout`, `freeway`, `seaquest`, `space_invaders`: the rules, a file a game.
 """
 
-from __future__ import annotations
-
 from ..task import SweepDefaults, Task, TaskListing, TrainingDefaults
 
 __all__ = ["find_task", "list_tasks"]

@@ -5,8 +5,6 @@ The games are by Kenny Young and Tian Tian (MinAtar, arXiv:1903.03176), vectoriz
 `rlscale.envs.minatar`.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import numpy as np

@@ -5,8 +5,6 @@ The game is by Kenny Young and Tian Tian (MinAtar, arXiv:1903.03176), vectorized
 `rlscale.envs.minatar`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from .base import Game, Streams, within

@@ -12,8 +12,6 @@ where several share a cell. Here the two bullets and the two divers that can be 
 (older), enemies carry their time of birth, and the order of enemy bullets, which only ever hit the player, does not matter.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from .base import Game, Streams, members, within

@@ -3,8 +3,6 @@
 `compare` makes a row of every goal of every sweep and of every single run; `to_csv` and `to_parquet` write the rows as files.
 """
 
-from __future__ import annotations
-
 import csv
 import importlib
 import math

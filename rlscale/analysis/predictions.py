@@ -3,8 +3,6 @@
 The mean over seeds with its interval and the ratio of two estimates live here; the noise scale of one run is in `rlscale.noise`.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

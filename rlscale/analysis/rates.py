@@ -3,8 +3,6 @@
 The sweep chooses its next runs by this rule, and its display and the comparison page show the same choice.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

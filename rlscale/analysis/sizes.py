@@ -1,7 +1,5 @@
 """Which runs of a sweep make the points of its frontier, batch size by batch size, and what was left out and why."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

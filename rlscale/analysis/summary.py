@@ -3,8 +3,6 @@
 The estimators are in `rlscale.noise`; how figures are drawn is in `rlscale.report.run_page`.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

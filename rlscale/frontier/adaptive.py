@@ -1,7 +1,5 @@
 """The gain of a batch size that follows the noise scale along a run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

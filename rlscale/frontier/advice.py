@@ -1,7 +1,5 @@
 """Why runs do not identify a frontier, and which batch size or run to add: the `reason` of an `Estimate` without a value."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -9,8 +9,6 @@ Source: McCandlish, Kaplan, Amodei et al., "An Empirical Model of Large-Batch Tr
 2.12 and appendix D. The interval is this project's own, see `fit`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass

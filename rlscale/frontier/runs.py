@@ -1,7 +1,5 @@
 """The runs that a frontier is fitted to, as they were given and checked."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass

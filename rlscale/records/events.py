@@ -1,7 +1,5 @@
 """TensorBoard events of a run, under names that reinforcement-learning people know. The record is in `rlscale.records.run`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

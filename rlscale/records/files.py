@@ -3,8 +3,6 @@
 What the files mean is in `rlscale.records.run` and `rlscale.records.sweep`.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import gzip

@@ -3,8 +3,6 @@
 What they show is in `rlscale.report.run_charts` (one run), `rlscale.report.sweep_charts` and `rlscale.report.ladder_charts`.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable

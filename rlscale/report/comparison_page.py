@@ -4,8 +4,6 @@ Figures come from `rlscale.analysis.comparison`, their wording from `rlscale.rep
 `rlscale.report.sweep_charts` and `rlscale.report.ladder_charts`; `rlscale.report.page` puts them on a page.
 """
 
-from __future__ import annotations
-
 import html
 import math
 import re

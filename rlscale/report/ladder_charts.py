@@ -3,8 +3,6 @@
 What is drawn comes from `rlscale.analysis.comparison`; charts of one sweep are in `rlscale.report.sweep_charts`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

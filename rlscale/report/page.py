@@ -3,8 +3,6 @@
 What a page shows is decided by `run_page` and `comparison_page`; the markup and the style are in page.html.
 """
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -3,8 +3,6 @@
 The plan is made in `cost`; how charts look is in `chart_style`, how pages are written in `page`.
 """
 
-from __future__ import annotations
-
 import html
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The charts of a run: returns, noise scales, speed, and what the time was spent on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

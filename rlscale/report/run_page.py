@@ -3,8 +3,6 @@
 Figures are derived in `summary`; here they become charts and tables, which `page` puts on the page.
 """
 
-from __future__ import annotations
-
 import html
 from collections.abc import Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ What is drawn comes from `comparison`; charts over several tasks are in `ladder_
 `rlscale.report.chart_style`; where they go, in `rlscale.report.comparison_page`.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How the figures of a comparison are said, the same on the page and in a terminal. Plain text; nothing is computed here."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ..agreement import FEWEST_TASKS

@@ -7,8 +7,6 @@ With B observations in an iteration batch, X(n) observations per second of n wor
     a run to the goal takes                   S(B) iterations, and costs that time of everything that was hired
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ handing them over takes                   H = fixed + n · worker + bytes · byt
 an update of B observations in K blocks   L = fixed + K · block + B · observation
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

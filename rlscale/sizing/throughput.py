@@ -9,8 +9,6 @@ beyond n = √((1-σ)/κ). Source: N. Gunther, "Guerrilla Capacity Planning", 20
 of Amdahl. The intervals are this project's own, see `fit_throughput`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
