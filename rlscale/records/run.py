@@ -206,7 +206,7 @@ class Run:
         os.close(self._lock)
 
 
-def read_run(folder: Path, field: str = "RUN") -> RunRecord:
+def read_run(folder: Path | str, field: str = "RUN") -> RunRecord:
     """Read a run, finished or not. A torn last line, as a crash leaves it, is passed over.
 
     Args:
@@ -216,6 +216,7 @@ def read_run(folder: Path, field: str = "RUN") -> RunRecord:
     Raises:
         UsageError: no run there, one of another schema, or a damaged line among good ones.
     """
+    folder = Path(folder)
     manifest = read_manifest(folder / _MANIFEST, what="run", schema=SCHEMA, field=field)
     lines, tail = read_lines(folder / _ROWS, field, "Name the folder of a run")
     rows: list[dict[str, Any]] = []

@@ -129,7 +129,7 @@ def is_sweep(folder: Path) -> bool:
     return (folder / _MANIFEST).exists()
 
 
-def read_sweep(folder: Path, field: str = "SWEEP") -> SweepRecord:
+def read_sweep(folder: Path | str, field: str = "SWEEP") -> SweepRecord:
     """Read a sweep, finished or not. Lines that cannot be read are left out and said to be.
 
     Args:
@@ -139,6 +139,7 @@ def read_sweep(folder: Path, field: str = "SWEEP") -> SweepRecord:
     Raises:
         UsageError: no sweep there, or one of another schema.
     """
+    folder = Path(folder)
     manifest = _read_manifest(folder, field)
     lines, _ = read_lines(folder / _RESULTS, field, "Restore it from a copy")  # the sweep repeats the run of a torn last line
     results: dict[str, TrialResult] = {}

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import rlscale
 from rlscale import frontier, noise
@@ -33,3 +34,10 @@ def test_the_names_are_those_of_their_modules():
     assert rlscale.fit_frontier is frontier.fit
     assert all(callable(getattr(rlscale, name)) for name in rlscale.__all__)
     assert not hasattr(rlscale, "no_such_name")
+
+
+def test_records_are_read_by_their_names():
+    """As a person types them: a text is a path."""
+    results = Path(__file__).parents[2] / "results"
+    assert rlscale.read_sweep(str(results / "demo")).task == "minatar/breakout"
+    assert len(rlscale.read_run(str(results / "rllib-pong")).rows) == 8
