@@ -11,6 +11,7 @@ import pytest
 import torch
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items):
     """Side by side (`--dist loadgroup`), the tests of a file stay in one process unless a mark puts them in another group."""
     for item in items:

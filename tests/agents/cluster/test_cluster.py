@@ -57,7 +57,7 @@ def test_a_listener_that_is_not_ray():
 def test_an_existing_cluster_is_used_and_left_running(tmp_path):
     """Another process holds the cluster; the command samples on it by its address."""
     holder = (
-        "import ray, sys\nc = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)\n"
+        "import ray, sys\nc = ray.init('local', num_cpus=2, include_dashboard=False, log_to_driver=False)\n"
         "print(c.address_info['gcs_address'], flush=True)\nsys.stdin.read()\n"
         "assert ray.cluster_resources()['CPU'] == 2\nray.shutdown()"
     )
@@ -92,7 +92,7 @@ def test_not_an_address(address):
 
 
 def test_too_few_cpus(own_ray):
-    ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    ray.init("local", num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     try:
         with pytest.raises(UsageError, match="3 CPUs") as caught:
             connect(None, 3)
