@@ -7,7 +7,7 @@ PEERS_STAMP := .venv-peers/installed
 
 # So many processes side by side; a group (a file, unless a test is marked otherwise) stays in one. docs/testing.md says why.
 PROCESSES ?= 2
-PYTEST := .venv/bin/pytest --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder
+PYTEST := .venv/bin/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-long lint types unit bench peers clean

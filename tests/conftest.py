@@ -1,5 +1,6 @@
 """Shared by all tests: one thread each, and one Ray instance for as many tests as can share it."""
 
+import fcntl
 import os
 import time
 
@@ -11,12 +12,15 @@ import pytest
 import torch
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(items):
-    """Side by side (`--dist loadgroup`), the tests of a file stay in one process unless a mark puts them in another group."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+@pytest.fixture(autouse=True)
+def one_at_a_time(request, tmp_path_factory):
+    """Tests that are marked `timed` wait for one another, in whatever processes of pytest they run."""
+    if request.node.get_closest_marker("timed") is None:
+        yield
+        return
+    with (tmp_path_factory.getbasetemp().parent / "timed").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from commands import SEEN, SMALL, fragments_of, goes_on, losses_of, rows_of, sta
 from rlscale.benchmarks.measurements.chaos import processes_below
 from rlscale.records.run import read_run
 
-pytestmark = pytest.mark.xdist_group("timed")
+pytestmark = pytest.mark.timed
 
 
 def test_a_killed_learner_loses_the_present_iteration_only(tmp_path):

@@ -21,7 +21,7 @@ from rlscale.agents.rollout.fragments import Fragment
 from rlscale.agents.rollout.ray_fleet import RayFleet
 from rlscale.agents.rollout.worker import RolloutWorker
 
-pytestmark = pytest.mark.xdist_group("timed")
+pytestmark = pytest.mark.timed
 
 
 def process_of(fleet, actor):
