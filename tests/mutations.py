@@ -1,6 +1,6 @@
 """Would the tests notice a wrong formula? Draws formulas and conditions of the package, breaks one at a time, and runs the tests.
 
-    python tests/mutations.py [--seed N] [--draws N] [--mirrored] [--out FILE]        (on a commit without changes; hours for many draws)
+    python tests/mutations.py [--seed N] [--draws N] [--mirrored] [--out FILE]
 
 A formula (an arithmetic expression that is part of no larger one) is doubled, halved or negated; a condition (of `if`, `while`, a
 conditional expression or a comprehension) is negated. The draw depends on the seed and the package's source alone. Each broken
