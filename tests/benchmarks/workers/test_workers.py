@@ -180,7 +180,7 @@ def test_what_no_plan_meets(known):
         (["--ray-address", "127.0.0.1:1"], "--ray-address: nothing answers"),
     ],
 )
-def test_bad_input_is_one_line(words, message, capsys):
+def test_bad_input_is_one_line(words, message, capsys, own_ray):
     assert main(["workers", "classic/cartpole", *words]) == 2
     said, problem = capsys.readouterr()
     assert message in problem
