@@ -13,6 +13,8 @@ import ray
 from rlscale.agents.cluster.connect import connect
 from rlscale.errors import UsageError
 
+pytestmark = pytest.mark.usefixtures("own_ray")
+
 
 def refused(address):
     started = time.monotonic()
@@ -91,7 +93,7 @@ def test_not_an_address(address):
     assert "host:port" in refused(address)[1]
 
 
-def test_too_few_cpus(own_ray):
+def test_too_few_cpus():
     ray.init("local", num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     try:
         with pytest.raises(UsageError, match="3 CPUs") as caught:
