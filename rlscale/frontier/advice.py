@@ -1,43 +1,43 @@
 """Why runs do not identify a frontier, and which batch size or run to add: the `reason` of an `Estimate` without a value."""
 
 import math
+from collections.abc import Sequence
 
-import numpy as np
-
-from .likelihood import Likelihood
+from .runs import Point
 
 __all__ = ["say_too_few", "say_unidentified"]
 
 
-def say_too_few(runs: Likelihood) -> str:
+def say_too_few(points: Sequence[Point]) -> str:
     """Why no frontier can be fitted when fewer than three batch sizes have a run that reached its goal, and what to add."""
-    sizes = [float(size) for size in np.exp(runs.mean_x)]
+    sizes = _reached(points)
     if not sizes:
         return "no run reached its goal: give them more observations"
     few = f"three batch sizes must have a run that reached its goal, and only {' and '.join(map(_number, sizes))} did"
-    if runs.missed.any():
+    if any(p.censored for p in points):
         return f"{few}: give the others more observations"
     add = [_smaller(sizes[0])] * (sizes[0] > 1) + [_larger(sizes[-1])]
     return f"{few}: add {' and '.join(map(_number, add))}"
 
 
-def say_unidentified(runs: Likelihood, low: float, high: float) -> str | None:
+def say_unidentified(points: Sequence[Point], low: float, high: float) -> str | None:
     """Why the interval of ln B_crit has no end on one side, and what to add; None where it has both.
 
     Args:
-        runs: those that were fitted.
+        points: the runs that were fitted.
         low: lower end of the interval of ln B_crit; -inf where it has none.
         high: upper end; inf where it has none.
     """
     if low > -math.inf and high < math.inf:
         return None
-    first, last = math.exp(runs.mean_x[0]), math.exp(runs.mean_x[-1])
+    reached, sizes = _reached(points), [p.batch_size for p in points]
+    first, last = reached[0], reached[-1]
     wants = []
-    if high == math.inf and runs.sizes[-1] > runs.mean_x[-1]:
+    if high == math.inf and max(sizes) > last:
         wants.append(f"give the runs above {_number(last)} more observations")
     elif high == math.inf:
         wants.append(f"add a batch size of {_number(_larger(max(last, math.exp(low))))} or more")
-    if low == -math.inf and runs.sizes[0] < runs.mean_x[0]:
+    if low == -math.inf and min(sizes) < first:
         wants.append(f"give the runs below {_number(first)} more observations")
     elif low == -math.inf and first > 1:
         smaller = _smaller(min(first, math.exp(high)))
@@ -50,6 +50,11 @@ def say_unidentified(runs: Likelihood, low: float, high: float) -> str | None:
         problem = "these runs scatter too much to show where the frontier bends"
         wants.append("add more runs")
     return f"{problem}: {', and '.join(wants) or 'there is no smaller one to add'}"
+
+
+def _reached(points: Sequence[Point]) -> list[float]:
+    """Batch sizes at which some run reached its goal, ascending."""
+    return sorted({p.batch_size for p in points if not p.censored})
 
 
 def _larger(size: float) -> float:

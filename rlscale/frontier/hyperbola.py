@@ -167,7 +167,7 @@ def _fit(points: tuple[Point, ...], confidence: float) -> Frontier:
     """`fit` of runs that were checked."""
     runs = Likelihood(points)
     if runs.counts.sum() < 3:
-        nothing = Estimate(None, None, say_too_few(runs))
+        nothing = Estimate(None, None, say_too_few(points))
         return Frontier(nothing, nothing, nothing, math.nan, points, confidence)
     best = runs.settle(2, lambda: (float(runs.best()[0]), 1.0))
     s_rise, b_rise, e_rise, _ = find_rises(runs, best, confidence)
@@ -196,7 +196,7 @@ def _fit(points: tuple[Point, ...], confidence: float) -> Frontier:
     # A bend outside the sizes would follow from the model and not from the data: only one limit is kept.
     low = -math.inf if low == bottom or best.c < runs.sizes[0] else low
     high = math.inf if high == top or best.c > runs.sizes[-1] else high
-    reason = say_unidentified(runs, low, high)
+    reason = say_unidentified(points, low, high)
 
     def estimate(value: float, ends: tuple[float, float], known: bool) -> Estimate:
         interval = math.exp(ends[0]) if known else 0.0, math.exp(ends[1])

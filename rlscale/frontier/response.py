@@ -1,0 +1,258 @@
+"""The likelihood of all runs of a sweep around a response surface: optimizer steps over batch size and learning rate.
+
+Everything here is in natural logarithms: x = ln B, r = ln of the learning rate, y = ln S. A run that trains as it should has
+
+    y = a + ln(1 + e^α(c - x)) + k u² + offset of its seed + σ t₄,      u = r - r*(x),  r*(x) = p + q (x - x̄)
+
+with a = ln S_min, c = ln B_crit, α = 1 but for the free exponent, and a curvature k of its own on either side of the best rate
+r*. A run is *stuck* with a probability that is larger at the end sizes and rises to one beyond a brink at high rates. A stuck
+run needs more steps by a factor whose logarithm is exponentially distributed, or for ever. A run that missed its goal says only
+that y exceeds its limit. `surface.fit_surface` says what the result means; the runs themselves are in `runs`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import expit, ndtr
+
+from .runs import Point
+
+__all__ = ["Fitted", "Response"]
+
+A, C, P, Q, CURVATURE, ASYMMETRY, SIGMA, STUCK, STUCK_ENDS, BRINK, ALPHA, OFFSETS = range(12)
+
+# Weak normal priors (mean, standard deviation) on what a sweep may not resolve; a, c and p have none here. Curvature: a rate an
+# octave off costs 2 to 25% of the steps. Exponent of the best rate: between constant and proportional to B.
+_PRIORS = {
+    Q: (0.5, 0.3),
+    CURVATURE: (math.log(0.15), 0.8),
+    ASYMMETRY: (0.0, 0.5),
+    SIGMA: (math.log(0.25), 0.7),
+    STUCK: (-2.7, 1.0),
+    STUCK_ENDS: (0.5, 1.5),
+    BRINK: (1.4, 0.5),
+}
+_STUCK_MEAN = 1.5  # mean of the exponential part of a stuck run's ln S
+_STUCK_NOISE = 0.3  # standard deviation of its normal part
+_NEVER = 0.3  # share of stuck runs that never arrive
+_BRINK_WIDTH = 0.2  # in ln of the rate
+_LEAST_SIGMA = 0.02
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The parameters with the highest posterior density, in the order of this module's indices, and its negative logarithm."""
+
+    theta: np.ndarray
+    loss: float
+
+
+class Response:
+    """Runs as arrays, and the posterior density of a response surface through them.
+
+    Args:
+        points: the runs.
+        learning_rate: (N,) of each.
+        offset_sd: standard deviation of the offset that the runs of one seed share; 0 for none.
+    """
+
+    def __init__(self, points: Sequence[Point], learning_rate: np.ndarray, offset_sd: float = 0.0) -> None:
+        self.missed = np.array([p.censored for p in points])
+        self.x = np.log([p.batch_size for p in points])
+        self.r = np.log(learning_rate)
+        self.y = np.log([p.observations / p.batch_size if p.censored and p.observations else p.optimizer_steps for p in points])
+        self.middle = float(self.x.mean())
+        self.z = self.x - self.middle
+        middle, half = (self.x.max() + self.x.min()) / 2, (self.x.max() - self.x.min()) / 2
+        self.ends = ((self.x - middle) / max(half, 1e-9)) ** 4
+        # In the order of the parameters, those of the offsets last. The fit never rests on one, but a line search may try.
+        self.bounds = [
+            (self.y.min() - 30, self.y.max() + 30),
+            (self.x.min() - 30, self.x.max() + 30),
+            (self.r.min() - 6, self.r.max() + 6),
+            (-2, 3),
+            (-8, 3),
+            (-3, 3),
+            (-6, 2),
+            (-8, 3),
+            (-8, 8),
+            (-2, 6),
+            (-2, 2),
+            (-5, 5),
+        ]
+        self.rate_prior = float((self.r - 0.5 * self.z).mean()), 1.5
+        self.names = [(0, p.group) if p.group is not None else (1, i) for i, p in enumerate(points)]
+        self.group = number_groups(self.names)
+        self.offset_sd = offset_sd
+        self.offsets = int(self.group.max() + 1) if offset_sd > 0 else 0
+
+    def loss(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        """Negative logarithm of the posterior density at θ, and its gradient."""
+        _, c, _, _, _, _, log_sigma, stuck, stuck_ends, brink, log_alpha = theta[:OFFSETS]
+        alpha, sigma = math.exp(log_alpha), self.sigma(theta)
+        u, k = self._off_rate(theta)
+        lift = k * u * u
+        bend_at = alpha * (c - self.x)
+        e = self.residuals(theta)
+        if self.offsets:
+            e = e - theta[OFFSETS:][self.group]
+        usual = expit(stuck + stuck_ends * self.ends)
+        beyond = expit((u - brink) / _BRINK_WIDTH)
+        share = usual + (1 - usual) * beyond
+
+        t = e / sigma
+        squared = 4.0 + t * t
+        density = 12.0 / squared**2.5 / sigma
+        s = t / np.sqrt(squared)
+        normal = np.where(self.missed, 0.5 - 0.75 * s + 0.25 * s**3, density)
+        normal_slope = np.where(self.missed, -density, -5.0 * t / squared * density / sigma)
+        normal_by_sigma = np.where(self.missed, density * t, (5.0 * t * t / squared - 1.0) * density / sigma)
+        held, held_slope = _stuck(e, self.missed)
+        total = np.maximum((1 - share) * normal + share * held, 1e-300)
+        by_e = ((1 - share) * normal_slope + share * held_slope) / total
+        by_sigma = (1 - share) * normal_by_sigma / total
+        by_share = (held - normal) / total
+        by_u = -by_e * 2 * k * u + by_share * (1 - usual) * beyond * (1 - beyond) / _BRINK_WIDTH
+        by_usual = by_share * (1 - beyond) * usual * (1 - usual)
+        slope = expit(bend_at)
+
+        gradient = np.zeros_like(theta)
+        gradient[A] = by_e.sum()
+        gradient[C] = alpha * (by_e @ slope)
+        gradient[P] = by_u.sum()
+        gradient[Q] = by_u @ self.z
+        gradient[CURVATURE] = by_e @ lift
+        gradient[ASYMMETRY] = by_e @ np.where(u > 0, lift, -lift)
+        gradient[SIGMA] = -by_sigma.sum() * math.exp(log_sigma)
+        gradient[STUCK] = -by_usual.sum()
+        gradient[STUCK_ENDS] = -(by_usual @ self.ends)
+        gradient[BRINK] = (by_share * (1 - usual) * beyond * (1 - beyond)).sum() / _BRINK_WIDTH
+        gradient[ALPHA] = by_e @ (slope * bend_at)
+        loss = -float(np.log(total).sum())
+        for index, (mean, deviation) in (*_PRIORS.items(), (P, self.rate_prior)):
+            apart = (theta[index] - mean) / deviation
+            loss += 0.5 * apart * apart
+            gradient[index] += apart / deviation
+        if self.offsets:
+            offsets = theta[OFFSETS:] / self.offset_sd
+            loss += 0.5 * float(offsets @ offsets)
+            gradient[OFFSETS:] = np.bincount(self.group, by_e, self.offsets) + offsets / self.offset_sd
+        return loss, gradient
+
+    def _off_rate(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """u, the distance of each run's rate from the best one, and the curvature k on its side."""
+        u = self.r - theta[P] - theta[Q] * self.z
+        return u, np.exp(theta[CURVATURE] + np.where(u > 0, theta[ASYMMETRY], -theta[ASYMMETRY]))
+
+    def lift(self, theta: np.ndarray) -> np.ndarray:
+        """k u² of each run: what its rate costs."""
+        u, k = self._off_rate(theta)
+        return k * u * u
+
+    def residuals(self, theta: np.ndarray) -> np.ndarray:
+        """y less its expectation, of each run; offsets are left in."""
+        bend = np.logaddexp(0.0, math.exp(theta[ALPHA]) * (theta[C] - self.x))
+        return self.y - theta[A] - bend - self.lift(theta)
+
+    @staticmethod
+    def sigma(theta: np.ndarray) -> float:
+        """Scale of the t₄ noise."""
+        return math.exp(theta[SIGMA]) + _LEAST_SIGMA
+
+    @staticmethod
+    def usually_stuck(theta: np.ndarray) -> float:
+        """Probability that a run between the end sizes, at a rate below the brink, is stuck."""
+        return float(expit(theta[STUCK]))
+
+    def minimize(self, start: np.ndarray, fixed: Sequence[int] = (ALPHA,)) -> Fitted:
+        """The least loss, with some parameters kept as they are in `start`."""
+        free = np.setdiff1d(np.arange(len(start)), fixed)
+        theta = start.copy()
+
+        def loss(part: np.ndarray) -> tuple[float, np.ndarray]:
+            theta[free] = part
+            value, gradient = self.loss(theta)
+            return value, gradient[free]
+
+        bounds = [self.bounds[min(index, OFFSETS)] for index in free]
+        options = {"maxcor": 30, "ftol": 1e-10, "gtol": 1e-5}
+        found = minimize(loss, start[free], jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+        loss(found.x)
+        return Fitted(theta.copy(), float(found.fun))
+
+    def curvature(self, theta: np.ndarray) -> np.ndarray:
+        """The matrix of second derivatives of the loss, from differences of the gradient."""
+        step = 1e-4
+        rows = [(self.loss(theta + move)[1] - self.loss(theta - move)[1]) / (2 * step) for move in step * np.eye(len(theta))]
+        return (np.array(rows) + np.array(rows).T) / 2
+
+    def minimize_along(self, start: np.ndarray, directions: np.ndarray) -> Fitted:
+        """The least loss over `start` plus any combination of the directions (parameters, n).
+
+        Along directions in which the loss is about a unit sphere this takes a third of the evaluations of `minimize`.
+        """
+
+        def loss(part: np.ndarray) -> tuple[float, np.ndarray]:
+            value, gradient = self.loss(start + directions @ part)
+            return value, gradient @ directions
+
+        options = {"maxcor": 30, "ftol": 1e-9, "gtol": 1e-3}
+        found = minimize(loss, np.zeros(directions.shape[1]), jac=True, method="L-BFGS-B", options=options)
+        return Fitted(start + directions @ found.x, float(found.fun))
+
+    def starts(self) -> list[np.ndarray]:
+        """Where to begin: several values of c and of the best rate at the mean size."""
+        found = []
+        for quantile in (0.25, 0.5, 0.75):
+            for p in np.quantile(self.r - 0.5 * self.z, (0.3, 0.7)):
+                theta = np.zeros(OFFSETS + self.offsets)
+                for index, (mean, _) in _PRIORS.items():
+                    theta[index] = mean
+                theta[C] = np.quantile(np.unique(self.x), quantile)
+                theta[P] = p
+                u = self.r - p - 0.5 * self.z
+                rest = self.y - np.logaddexp(0.0, theta[C] - self.x) - 0.15 * u * u
+                theta[A] = np.median(rest[~self.missed]) if not self.missed.all() else rest.max()
+                found.append(theta)
+        return found
+
+    def best(self, fixed: Sequence[int] = (ALPHA,), tries: int = 2) -> Fitted:
+        """The least loss from the best starts."""
+        starts = sorted(self.starts(), key=lambda theta: self.loss(theta)[0])[:tries]
+        return min((self.minimize(theta, fixed) for theta in starts), key=lambda fitted: fitted.loss)
+
+
+def number_groups(names: Sequence[Hashable]) -> np.ndarray:
+    """A number for each distinct name, in the order of their first occurrence."""
+    number = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    return np.array([number[name] for name in names])
+
+
+def prior_deviation(index: int) -> float:
+    """Standard deviation of the prior of a parameter; a wide one where it has none."""
+    return _PRIORS[index][1] if index in _PRIORS else 10.0
+
+
+def stuck_share(theta: np.ndarray, u: np.ndarray) -> np.ndarray:
+    """Probability that a run between the end sizes is stuck, at a distance u from the best rate."""
+    usual = expit(theta[STUCK])
+    share: np.ndarray = usual + (1 - usual) * expit((u - theta[BRINK]) / _BRINK_WIDTH)
+    return share
+
+
+def _stuck(e: np.ndarray, missed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Density of a stuck run's excess e in ln S, or its survival function where the run missed its goal; and the slope in e."""
+    rate = 1 / _STUCK_MEAN
+    tail = np.exp(np.minimum(0.5 * (_STUCK_NOISE * rate) ** 2 - rate * e, 60.0))
+    argument = e / _STUCK_NOISE - _STUCK_NOISE * rate
+    below = ndtr(argument)
+    bell = np.exp(-0.5 * argument**2) / math.sqrt(2 * math.pi) / _STUCK_NOISE
+    density = (1 - _NEVER) * rate * tail * below
+    slope = (1 - _NEVER) * rate * tail * (bell - rate * below)
+    survival = _NEVER + (1 - _NEVER) * (ndtr(-e / _STUCK_NOISE) + tail * below)
+    return np.where(missed, survival, density), np.where(missed, -density, slope)

@@ -1,0 +1,310 @@
+"""The response surface of a whole sweep: optimizer steps over batch size and learning rate, and its critical batch size.
+
+    ln S = ln S_min + ln(1 + B_crit/B) + k (ln ε - ln ε*(B))² + noise,      ln ε*(B) linear in ln B
+
+Every run enters, whatever its rate: nothing is selected, a rate that is nearly right still says where the frontier is, and a run
+that missed the goal says that S exceeds its limit. Source of the first two terms: arXiv:1812.06162, equation 2.12; the rest is
+this project's own. The likelihood is in `response`; `hyperbola.fit` is the frontier of runs without a search for the rate.
+"""
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy.linalg import null_space
+from scipy.special import stdtrit
+
+from ..estimate import Estimate
+from . import response
+from .advice import say_too_few, say_unidentified
+from .hyperbola import Frontier
+from .response import Fitted, Response, number_groups
+from .runs import Point, check_runs
+
+__all__ = ["Surface", "allowed_rise", "critical_interval", "fit_surface"]
+
+_BEYOND = 3.0  # how far, in ln B, the interval of B_crit may reach outside the sizes before it has no end
+_PARAMETERS = 8  # taken off the number of runs for the degrees of freedom
+_BENT = 5.0  # twice the gain in log-likelihood by a free exponent, above which the surface is said not to fit
+_EXPONENTS = math.log(0.2), math.log(5.0)  # the range in which the free exponent is sought
+
+
+@dataclass(frozen=True)
+class Surface(Frontier):
+    """A fitted response surface. An `Estimate` without a value says in its `reason` which batch size to add.
+
+    `residual` is the standard deviation of ln S about the surface, stuck runs left out: √2 times the scale of its t₄ noise.
+
+    Attributes:
+        learning_rates: of each run, in the order of `points`.
+        stuck: fraction of the runs, at rates below the brink and batch sizes between the ends, that is stuck.
+        fitted: the parameters, in natural logarithms; see `response`.
+        runs: the runs as the likelihood holds them.
+    """
+
+    learning_rates: tuple[float, ...] = ()
+    stuck: float = math.nan
+    fitted: Fitted | None = None
+    runs: Response | None = None
+
+    def best_rate(self, batch_size: float) -> float:
+        """ε*(B), the learning rate with the fewest optimizer steps at a batch size.
+
+        Raises:
+            ValueError: fewer than three batch sizes have a run that reached the goal.
+        """
+        theta, x = self._theta(), math.log(batch_size)
+        return math.exp(theta[response.P] + theta[response.Q] * (x - self._runs().middle))
+
+    @property
+    def steps_at_best_rate(self) -> tuple[float, ...]:
+        """What each run's S would have been at the best rate of its batch size; for a run that missed the goal, its limit."""
+        runs = self._runs()
+        return tuple(float(s) for s in np.exp(runs.y - runs.lift(self._theta())))
+
+    @cached_property
+    def exponent(self) -> Estimate:
+        """α of S = S_min (1 + (B_crit/B)^α), fitted freely. The theory says 1; below 1 the bend is longer than it says."""
+        if self.fitted is None or len({p.batch_size for p in self.points if not p.censored}) < 4:
+            return Estimate(None, None, "a free exponent needs four batch sizes at which a run reached its goal")
+        rise = allowed_rise(self.points, self.confidence)
+        along = _unit(self._theta(), response.ALPHA)
+        free = np.arange(len(along))
+        low, high = (_reach(self._runs(), self._bent, rise, along, sign, _EXPONENTS, free) for sign in (-1, 1))
+        interval = math.exp(low), math.exp(high)
+        if math.isfinite(low) and math.isfinite(high):
+            return Estimate(math.exp(self._bent.theta[response.ALPHA]), interval)
+        return Estimate(None, interval, "these runs do not resolve the exponent: add batch sizes at both ends, or more runs")
+
+    @cached_property
+    def leave_one_size_out(self) -> Mapping[float, float | None]:
+        """For every batch size the B_crit of the fit without its runs; None where that fit does not identify it."""
+        found: dict[float, float | None] = {}
+        for size in sorted({p.batch_size for p in self.points}):
+            kept = [i for i, p in enumerate(self.points) if p.batch_size != size]
+            points, rates = tuple(self.points[i] for i in kept), np.array([self.learning_rates[i] for i in kept])
+            found[size] = _fit(points, rates, self.confidence).b_crit.value if points else None
+        return found
+
+    @cached_property
+    def warning(self) -> str | None:
+        """Why B_crit should not be trusted to its interval; None where the surface fits.
+
+        The runs are compared with the free exponent's surface. At a true exponent of 1 it warns of one sweep in twenty, or fewer.
+        """
+        if self.fitted is None or self.b_crit.value is None:
+            return None
+        if 2 * (self.fitted.loss - self._bent.loss) < _BENT:
+            return None
+        alpha = math.exp(self._bent.theta[response.ALPHA])
+        return f"the bend of these runs is not a hyperbola's: the free exponent is {alpha:.2f}, and B_crit depends on the sizes"
+
+    @cached_property
+    def _bent(self) -> Fitted:
+        """The fit with a free exponent."""
+        return self._runs().minimize(self._theta(), ())
+
+    def _theta(self) -> np.ndarray:
+        if self.fitted is None:
+            raise ValueError(f"the surface is not fitted: {self.b_crit.reason}")
+        return self.fitted.theta
+
+    def _runs(self) -> Response:
+        self._theta()
+        assert self.runs is not None
+        return self.runs
+
+
+def fit_surface(
+    batch_size: Any,
+    learning_rate: Any,
+    optimizer_steps: Any,
+    observations: Any = None,
+    *,
+    group: Sequence[Hashable] | None = None,
+    confidence: float = 0.95,
+) -> Surface:
+    """Fit the response surface to all runs of a sweep, with intervals.
+
+    The likelihood holds heavy tails (t₄), runs that are stuck (more often at both end sizes, always beyond a brink at high
+    rates), runs that missed the goal, a curvature of its own to either side of the best rate, and an offset that the runs of one
+    seed share. Weak priors stand where a sweep resolves nothing, such as the curvature where one rate was tried; see `response`.
+
+    The interval is that of the profile likelihood: twice its logarithm may fall by t² n/(n - 8), with n the runs that reached
+    the goal and t of n - 8 degrees of freedom. Coverage, bias and warnings over planted sweeps are in results/sweep-designs.json.
+
+    Args:
+        batch_size: (N,) B of every run, observations per optimizer step; exactly the same number for runs meant as one size.
+        learning_rate: (N,) of every run.
+        optimizer_steps: (N,) S of every run, to the goal; inf for a run that missed it.
+        observations: (N,) those to the goal, or spent without reaching it. A run that missed its goal needs them, and is
+            censored at observations / batch_size steps; for the others they are only kept.
+        group: (N,) the seed of each run. Runs of one seed at several sizes and rates may share an offset. None for a run by
+            itself.
+        confidence: confidence level of the intervals.
+
+    Returns:
+        A `Surface`. Its b_crit has no value, but a reason, where its interval has no end on one side, where it lies outside
+        the sizes, and where fewer than three sizes have a run that reached the goal.
+
+    Raises:
+        ValueError: the lengths differ, there is no run, or a number is not positive; the message names the argument.
+    """
+    points = check_runs(batch_size, optimizer_steps, observations, group)
+    rates = np.atleast_1d(np.asarray(learning_rate, dtype=np.float64))
+    if rates.shape != (len(points),):
+        raise ValueError("learning_rate must have one entry for every run")
+    if not (np.isfinite(rates) & (rates > 0)).all():
+        raise ValueError("learning_rate must be positive and finite")
+    if not 0 < confidence < 1:
+        raise ValueError("confidence must lie between 0 and 1")
+    return _fit(points, rates, confidence)
+
+
+def _fit(points: tuple[Point, ...], rates: np.ndarray, confidence: float) -> Surface:
+    """`fit_surface` of runs that were checked."""
+    learning_rates = tuple(float(rate) for rate in rates)
+    if len({p.batch_size for p in points if not p.censored}) < 3:
+        nothing = Estimate(None, None, say_too_few(points))
+        return Surface(nothing, nothing, nothing, math.nan, points, confidence, learning_rates)
+    runs = Response(points, rates)
+    best = runs.best()
+    offset_sd = _shared_offsets(runs, best)
+    if offset_sd > 0:
+        runs = Response(points, rates, offset_sd)
+        best = runs.minimize(np.concatenate([best.theta, np.zeros(runs.offsets)]))
+    rise = allowed_rise(points, confidence)
+    theta = best.theta
+    low, high = critical_interval(runs, best, rise)
+    reason = say_unidentified(points, low, high)
+
+    def estimate(along: np.ndarray, known: bool) -> Estimate:
+        value = float(along @ theta)
+        ends = _ends(runs, best, rise, along, (value - 30.0, value + 30.0))
+        interval = math.exp(ends[0]) if known else 0.0, math.exp(ends[1])
+        return Estimate(math.exp(value) if known else None, interval, None if known else reason)
+
+    return Surface(
+        s_min=estimate(_unit(theta, response.A), high < math.inf),
+        e_min=estimate(_unit(theta, response.A, response.C), low > -math.inf),
+        b_crit=Estimate(None if reason else math.exp(theta[response.C]), (math.exp(low), math.exp(high)), reason),
+        residual=math.sqrt(2.0) * runs.sigma(theta),
+        points=points,
+        confidence=confidence,
+        learning_rates=learning_rates,
+        stuck=runs.usually_stuck(theta),
+        fitted=best,
+        runs=runs,
+    )
+
+
+def critical_interval(runs: Response, best: Fitted, rise: float) -> tuple[float, float]:
+    """Both ends of the interval of ln B_crit; infinite where the runs give none."""
+    edges = float(runs.x.min()) - _BEYOND, float(runs.x.max()) + _BEYOND
+    low, high = _ends(runs, best, rise, _unit(best.theta, response.C), edges)
+    # A bend outside the sizes would follow from the model and not from the data: only one limit is kept.
+    at = best.theta[response.C]
+    return -math.inf if at < runs.x.min() else low, math.inf if at > runs.x.max() else high
+
+
+def _unit(theta: np.ndarray, *summed: int) -> np.ndarray:
+    """The direction in which these parameters are summed."""
+    along = np.zeros(len(theta))
+    along[list(summed)] = 1.0
+    return along
+
+
+def _ends(runs: Response, best: Fitted, rise: float, along: np.ndarray, edges: tuple[float, float]) -> tuple[float, float]:
+    """Both ends of the interval of a sum of parameters, the exponent being 1."""
+    free = np.setdiff1d(np.arange(len(along)), [response.ALPHA])
+    low, high = (_reach(runs, best, rise, along, sign, edges, free) for sign in (-1, 1))
+    return low, high
+
+
+def allowed_rise(points: Sequence[Point], confidence: float) -> float:
+    """How far twice the loss may rise inside an interval.
+
+    The likelihood takes the noise for smaller than it is, by as many runs as there are parameters: hence the first factor.
+    """
+    reached = sum(not p.censored for p in points)
+    degrees = max(reached - _PARAMETERS, 1)
+    return reached / degrees * float(stdtrit(degrees, 0.5 + confidence / 2)) ** 2
+
+
+def _reach(
+    runs: Response, best: Fitted, rise: float, along: np.ndarray, sign: int, edges: tuple[float, float], free: np.ndarray
+) -> float:
+    """The end of the profile-likelihood interval of a sum of parameters; infinite where it lies beyond the edge.
+
+    The root of √(twice the rise) against the distance is sought, which is a straight line where the likelihood is Gaussian.
+
+    Args:
+        runs: the likelihood.
+        best: its least loss.
+        rise: how far twice the loss may rise.
+        along: (parameters,) of zeros and ones, those that are summed.
+        sign: -1 for the lower end, 1 for the upper one.
+        edges: the range in which it is sought.
+        free: parameters that are fitted.
+    """
+    start = float(along @ best.theta)
+    most = abs(edges[sign > 0] - start)
+    # All combinations of the free parameters that leave the sum as it is, scaled to a loss about a unit sphere.
+    keep = null_space(along[free][None])
+    values, vectors = np.linalg.eigh(keep.T @ runs.curvature(best.theta)[np.ix_(free, free)] @ keep)
+    directions = np.zeros((len(along), keep.shape[1]))
+    directions[free] = keep @ (vectors / np.sqrt(np.maximum(np.abs(values), 0.1)))
+    outwards = along / along.sum()
+    theta = best.theta
+
+    def root(distance: float) -> float:
+        nonlocal theta
+        moved = theta + (start + sign * distance - along @ theta) * outwards
+        fitted = runs.minimize_along(moved, directions)
+        theta = fitted.theta
+        return math.sqrt(max(2 * (fitted.loss - best.loss), 0.0)) - math.sqrt(rise)
+
+    inside, outside = 0.0, math.inf
+    at_inside, at_outside = -math.sqrt(rise), math.inf
+    distance = min(0.3, most)
+    for _ in range(40):
+        value = root(distance)
+        if abs(value) < 0.01:
+            break
+        if value < 0:
+            if distance >= most:
+                return sign * math.inf
+            inside, at_inside = distance, value
+        else:
+            outside, at_outside = distance, value
+        if math.isinf(outside):
+            slope = (at_inside + math.sqrt(rise)) / inside
+            distance = min(inside * 2.5, most, max(1.2 * inside, inside - 1.05 * at_inside / max(slope, 1e-6)))
+        else:  # the secant, kept off the ends
+            share = -at_inside / (at_outside - at_inside)
+            distance = inside + min(max(share, 0.1), 0.9) * (outside - inside)
+    return start + sign * distance
+
+
+def _shared_offsets(runs: Response, best: Fitted) -> float:
+    """Standard deviation of the offset that the runs of one seed share, by the method of moments; 0 where none is seen.
+
+    Stuck runs would count as large offsets, so residuals are cut off at three scales of the noise.
+    """
+    kept = ~runs.missed
+    group = number_groups([runs.names[i] for i in np.flatnonzero(kept)])
+    counts = np.bincount(group)
+    if (counts > 1).sum() < 2:
+        return 0.0
+    scale = runs.sigma(best.theta)
+    residual = np.clip(runs.residuals(best.theta)[kept], -3 * scale, 3 * scale)
+    means = np.bincount(group, residual) / counts
+    within = float(((residual - means[group]) ** 2).sum()) / max(len(residual) - len(counts), 1)
+    several = counts > 1
+    center = float((means * counts)[several].sum() / counts[several].sum())
+    between = float((counts * (means - center) ** 2)[several].sum()) / (several.sum() - 1)
+    size = float((counts[several].sum() - (counts[several] ** 2).sum() / counts[several].sum()) / (several.sum() - 1))
+    return math.sqrt(max(between - within, 0.0) / size)
