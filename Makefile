@@ -10,7 +10,7 @@ PROCESSES ?= 2
 PYTEST := .venv/bin/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long lint types unit bench peers clean
+.PHONY: help install demo test test-long lint types unit bench peers ladder ladder-status clean
 
 help:
 	@echo "make demo     measure the critical batch size of MinAtar Breakout, train Pong for a minute, write a page"
@@ -19,6 +19,7 @@ help:
 	@echo "make lint, make types, make unit  the three parts of make test"
 	@echo "make install  the environment in .venv that both use"
 	@echo "make bench    cost of the noise measurement, sampling, memory, learning, scaling: an hour on a quiet machine"
+	@echo "make ladder   the published ladder of tasks, rung after rung: a day or more; make ladder-status says how far it is"
 	@echo "make peers    end-to-end speed beside Stable-Baselines3, RLlib and TorchRL (installs them into .venv-peers)"
 
 install: $(STAMP)
@@ -30,17 +31,8 @@ $(STAMP): pyproject.toml constraints.txt
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $(STAMP)
 
-# The sweep: fewer sizes, rates and seeds than the default, so that it takes some three minutes on two cores.
 demo: $(STAMP)
-	@set -e; folder=runs/demo-$$(date +%Y%m%d-%H%M%S); \
-	echo "== the critical batch size of MinAtar Breakout"; \
-	.venv/bin/rlscale sweep minatar/breakout --batch-sizes 128..8192 --rates 3 --seeds 2 --no-neighbours \
-		--evaluation-episodes 64 --out $$folder; \
-	echo "== a minute of Atari Pong on two Ray actors"; \
-	.venv/bin/rlscale train atari/pong --actors 2 --seconds 60 --environments 32 --rollout-length 64 --mini-batch 512 --epochs 3 \
-		--policy-noise-period 2 --value-noise-period 4 --run $$folder/atari-pong; \
-	.venv/bin/rlscale report $$folder/atari-pong; \
-	.venv/bin/rlscale compare $$folder/minatar-breakout $$folder/atari-pong --out $$folder/comparison.html
+	@.venv/bin/rlscale demo
 
 test: lint types unit
 
@@ -79,6 +71,13 @@ $(PEERS_STAMP): pyproject.toml constraints.txt
 
 peers: $(PEERS_STAMP)
 	.venv-peers/bin/python -m rlscale.benchmarks.measurements.peers
+
+# One rung after another, at low priority; Ctrl-C stops, and the same command goes on.
+ladder: $(STAMP)
+	.venv/bin/python -m rlscale.benchmarks.measurements.ladder climb
+
+ladder-status: $(STAMP)
+	@.venv/bin/python -m rlscale.benchmarks.measurements.ladder status
 
 clean:
 	rm -rf .venv .venv-peers build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

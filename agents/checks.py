@@ -20,12 +20,12 @@ _POSITIVE = (
         "actor_cpus",
         "straggler_seconds",
     ),
-    *("epochs", "mini_batch", "width", "learning_rate", "clip", "max_grad_norm", "chunk", "learners", "lr_batch"),
+    *("clones", "epochs", "mini_batch", "width", "learning_rate", "clip", "max_grad_norm", "chunk", "learners", "lr_batch"),
     *("observations", "optimizer_steps", "seconds", "checkpoint_seconds"),
 )
 _NOT_NEGATIVE = (
-    *("seed", "actors", "random_first_steps", "threads", "warm_up", "entropy_coef", "value_coef"),
-    *("joint_noise_period", "policy_noise_period", "value_noise_period", "entropy_noise_period"),
+    *("seed", "actors", "random_first_steps", "reward_noise", "threads", "warm_up", "entropy_coef", "value_coef"),
+    *("joint_noise_period", "policy_noise_period", "value_noise_period", "entropy_noise_period", "iteration_noise_period"),
 )
 
 
@@ -36,9 +36,8 @@ def require_positive(flags: Mapping[str, float | None]) -> None:
         UsageError: names the flag.
     """
     for flag, value in flags.items():
-        _refuse_if(
-            value is not None and not 0 < value < math.inf, flag, f"{value} is not a positive number", "Give one above zero"
-        )
+        _refuse_if(value is not None and math.isinf(value), flag, f"{value} is not finite", "Give a number, or leave it out")
+        _refuse_if(value is not None and not value > 0, flag, f"{value} is not a positive number", "Give one above zero")
 
 
 def require_not_negative(flags: Mapping[str, float | None]) -> None:
@@ -48,7 +47,8 @@ def require_not_negative(flags: Mapping[str, float | None]) -> None:
         UsageError: names the flag.
     """
     for flag, value in flags.items():
-        _refuse_if(value is not None and not 0 <= value < math.inf, flag, f"{value} is not zero or more", "Give zero or more")
+        _refuse_if(value is not None and math.isinf(value), flag, f"{value} is not finite", "Give a number, or leave it out")
+        _refuse_if(value is not None and not value >= 0, flag, f"{value} is not zero or more", "Give zero or more")
 
 
 def check_config(config: TrainConfig) -> None:
@@ -72,6 +72,7 @@ def check_config(config: TrainConfig) -> None:
     _refuse_if(config.seed >= 2**63, "seed", f"{config.seed} is too large", "Give one below 2**63")
     for flag, value in (("discount", u.discount), ("gae-lambda", u.gae_lambda)):
         _refuse_if(not 0 <= value <= 1, flag, f"{value} is not between 0 and 1", "Give for example 0.99")
+    _refuse_if(not 0 <= u.beta2 < 1, "beta2", f"{u.beta2} is not between 0 and 1", "Give for example 0.99")
     growth = config.recording.snapshot_growth
     _refuse_if(
         growth != 0 and not growth > 1,
@@ -104,6 +105,7 @@ def check_config(config: TrainConfig) -> None:
         "the run would have no end",
         "Give --observations, --optimizer-steps or --seconds",
     )
+    _refuse_if(b.goal is not None and not math.isfinite(b.goal), "goal", f"{b.goal} is no return", "Give a finite number")
 
 
 def _check_batch(config: TrainConfig) -> None:
@@ -154,6 +156,13 @@ def _check_fragments(config: TrainConfig) -> None:
         f"{n} do not divide the {each} environments of {'an actor' if r.actors else 'this process'}",
         f"Use for example {_nearest_divisor(each, n)}",
     )
+    _refuse_if(
+        n % r.clones != 0,
+        "clones",
+        f"{r.clones} do not divide the {n} environments of a fragment",
+        "Use a divisor of them, or change --environments",
+    )
+    _refuse_if(r.clones > 1 and r.reward_noise > 0, "clones", "clones would get rewards of their own", "Leave out --reward-noise")
     _refuse_if(
         config.adaptive and (r.fragment_environments or min(each, 8)) < 4,
         "fragment-environments",

@@ -38,6 +38,8 @@ class Budget:
     """Parameter changes to make in all."""
     seconds: float | None = None
     """Seconds of this session; a resumed run gets them anew."""
+    goal: float | None = None
+    """Mean raw return of the last 100 finished episodes at which the run ends."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,10 @@ class Rollout:
     """Atari: a lost life ends the return, while the game goes on."""
     random_first_steps: int = 0
     """Up to so many random steps per environment before the run, to set them out of step (the paper: 500)."""
+    reward_noise: float = 0.0
+    """An experiment: standard deviation of noise on every reward that is learned from; the advantage scale stays as without."""
+    clones: int = 1
+    """An experiment: so many copies of every environment in a batch, all alike, which multiply the noise scale by as many."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,8 @@ class Update:
     """Adam (eps 1e-5), or RMSProp (alpha 0.99, eps 1e-5)."""
     learning_rate: float = 2.5e-4
     """Step size (see --lr-rule)."""
+    beta2: float = 0.999
+    """Adam: how much of its running mean of squared gradients is kept each step; 0.99 forgets after some 100 steps."""
     lr_rule: Literal["constant", "sqrt", "linear", "noise"] = "constant"
     """With batch B: rate, rate x sqrt(B/b), rate x B/b, or rate / (1 + noise scale/B); B in observations per optimizer step."""
     lr_batch: int | None = None
@@ -144,6 +152,8 @@ class NoiseSettings:
     """The value loss, likewise."""
     entropy_noise_period: int | None = None
     """The entropy bonus, likewise."""
+    iteration_noise_period: int = 0
+    """The joint loss, likewise, where mini-batches are shuffled transitions, which show no noise between environments."""
 
     def step_blocks(self, observations: int, environments: int, *, equal: bool, multiple: int = 1) -> int:
         """Blocks of an optimizer step; smaller ones than 256 observations would slow the learner down.

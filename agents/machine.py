@@ -4,6 +4,7 @@ import ctypes
 import os
 import platform
 import subprocess
+import time
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 import rlscale
 
 __all__ = [
+    "busy_cpus",
     "cpu_field",
     "describe_machine",
     "find_commit",
@@ -81,6 +83,28 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
         "memory_gib": round(memory / 2**30, 1),
         "accelerator": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
     }
+
+
+def busy_cpus(seconds: float = 0.5) -> float | None:
+    """How many CPUs of this machine work on anything, on average over so many seconds; None where the system does not say.
+
+    To be asked before a measurement begins, when all of that is other programs' work.
+    """
+    before = _cpu_ticks()
+    time.sleep(seconds)
+    after = _cpu_ticks()
+    if before is None or after is None:
+        return None
+    return max(after - before, 0.0) / os.sysconf("SC_CLK_TCK") / seconds
+
+
+def _cpu_ticks() -> float | None:
+    """Clock ticks that all CPUs have worked, without those in which they waited."""
+    try:
+        user, nice, system, *_ = map(float, Path("/proc/stat").read_text().splitlines()[0].split()[1:])
+    except (OSError, ValueError):
+        return None
+    return user + nice + system
 
 
 def cpu_field(name: str) -> str:

@@ -111,7 +111,7 @@ class Session:
             "losses": [{k: v for k, v in asdict(lost).items() if k != "noticed"} for lost in self._fleet.lost_actors()],
             **self._times(summaries, result, seconds, waited),
             "noise": [
-                {"head": n.head, "kind": n.kind, "optimizer_step": n.optimizer_step, **pack_statistics(n.statistics)}
+                {"head": n.head, "kind": n.kind, "optimizer_step": n.optimizer_step, **pack_statistics(n.statistics, n.adam)}
                 for n in result.noise
             ],
         }

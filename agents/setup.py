@@ -126,6 +126,7 @@ class RunSetup:
             groups=memory.groups // config.workers,
             workers=config.workers,
             device=rollout.actor_device,
+            clones=rollout.clones,
         )
         if not rollout.actors:
             return LocalFleet(settings)

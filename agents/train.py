@@ -20,6 +20,7 @@ from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.records import Run
 from rlscale.records.events import EventWriter
+from rlscale.returns import RecentReturn
 
 from .checks import check_config
 from .cluster import connect, disconnect, head_address, require_room, watch_head
@@ -46,6 +47,7 @@ class Outcome:
         folder: of its record.
         observations, optimizer_steps: that the whole run has made.
         lost_actors: number of rollout actors that were lost since the run was started or resumed.
+        reached_goal: whether the goal ended it.
     """
 
     state: str
@@ -53,6 +55,7 @@ class Outcome:
     observations: int
     optimizer_steps: int
     lost_actors: int = 0
+    reached_goal: bool = False
 
 
 def train(
@@ -139,11 +142,14 @@ def _run(
             segment = {**manifest, "first_iteration": session.progress.iteration, "environments": environments}
             del segment["task"]
             run.set_state("running", **manifest, segments=[*run.manifest["segments"], segment])
-            lost_actors = _loop(session, run, stop, follow, head is not None)
-            state = "stopped" if stop.is_set() and not _finished(session, 0.0) else "finished"
+            recent = RecentReturn()
+            lost_actors = _loop(session, run, stop, follow, head is not None, recent)
+            reached = recent.reached(setup.config.budget.goal)
+            state = "stopped" if stop.is_set() and not _finished(session, 0.0, recent) else "finished"
             _save(run, session)
-        run.set_state(state, "stopped by the user" if state == "stopped" else None)
-        return Outcome(state, run.folder, session.progress.observations, session.optimizer_steps, lost_actors)
+        reason = "stopped by the user" if state == "stopped" else f"mean return {recent.mean:.4g} reached" if reached else None
+        run.set_state(state, reason)
+        return Outcome(state, run.folder, session.progress.observations, session.optimizer_steps, lost_actors, reached)
     except KeyboardInterrupt:
         run.set_state("stopped", "interrupted within an iteration")
         observations, steps = (0, 0) if session is None else (session.progress.observations, session.optimizer_steps)
@@ -177,7 +183,7 @@ def _lost_process(error: BaseException, head: str | None) -> LostWorkerError | N
     return error if isinstance(error, LostWorkerError) else None
 
 
-def _loop(session: Session, run: Run, stop: threading.Event, follow: Follow, on_cluster: bool) -> int:
+def _loop(session: Session, run: Run, stop: threading.Event, follow: Follow, on_cluster: bool, recent: RecentReturn) -> int:
     """Iterate until the budget is spent or a stop is requested; returns how many rollout actors were lost meanwhile.
 
     On an existing cluster Ray may end this process at any moment, so checkpoints there are as frequent as a twentieth of the
@@ -189,12 +195,13 @@ def _loop(session: Session, run: Run, stop: threading.Event, follow: Follow, on_
     checkpoint_seconds = 0.0 if on_cluster else config.recording.checkpoint_seconds
     before = session.progress.seconds
     next_snapshot = _next_snapshot(config, max(run.snapshot_steps(session.optimizer_steps), default=0))
-    while not stop.is_set() and not _finished(session, time.perf_counter() - started):
+    while not stop.is_set() and not _finished(session, time.perf_counter() - started, recent):
         iterated = session.iterate()
         if iterated is None:
             continue
         row, result = iterated
         lost_actors += len(row["losses"])
+        recent.add(row["episodes"], row["return_mean"])
         run.append(row)
         follow(row, result.noise)
         if next_snapshot is not None and session.optimizer_steps >= next_snapshot:
@@ -209,12 +216,13 @@ def _loop(session: Session, run: Run, stop: threading.Event, follow: Follow, on_
     return lost_actors
 
 
-def _finished(session: Session, session_seconds: float) -> bool:
+def _finished(session: Session, session_seconds: float, recent: RecentReturn) -> bool:
     b = session.config.budget
     return (
         (b.observations is not None and session.progress.observations >= b.observations)
         or (b.optimizer_steps is not None and session.optimizer_steps >= b.optimizer_steps)
         or (b.seconds is not None and session_seconds >= b.seconds)
+        or recent.reached(b.goal)
     )
 
 

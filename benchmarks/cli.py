@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return _run(arguments)
     except UsageError as error:
-        said, code = [str(error)], 2
+        said, code = [str(getattr(error, "cause", error))], 2  # one that an actor raised brings its traceback along
     except KeyboardInterrupt as error:
         said, code = ["interrupted", *_notes(error)], 130
     except BrokenPipeError:

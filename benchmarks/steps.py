@@ -26,7 +26,7 @@ class Steps:
         self._progress.update(self._bar, description=what, completed=self._begun)
         self._begun += 1
         if not self._console.is_terminal:
-            self._console.print(what, highlight=False)
+            self._console.print(what, markup=False, highlight=False)
 
     def __enter__(self) -> Steps:
         if self._console.is_terminal:

@@ -2,8 +2,8 @@
 
 Start with `task`: a `Task` says what is learned, makes its environments, and carries the defaults of its family. `registry`
 holds the one table of families; each family is one module or folder (`atari`, `classic`, `custom`, `envpool`, `gymnasium`,
-`minatar`), which is loaded when one of its tasks is asked for and holds everything that is special about it. `interface` is
-what all their environments have in common, and `vector` adapts the environments that follow Gymnasium's vector interface.
+`minatar`, `toy`), which is loaded when one of its tasks is asked for and holds everything that is special about it.
+`interface` is what all their environments have in common, and `vector` adapts those that follow Gymnasium's vector interface.
 
 Networks, rollouts and learning are in `rlscale.agents`, which must not need to know which family a task belongs to.
 """

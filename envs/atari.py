@@ -56,7 +56,9 @@ def find_task(name: str) -> Task | None:
         training=TrainingDefaults(
             environments=16, rollout_length=128, epochs=4, learning_rate=2.5e-4, entropy_coef=0.01, gae_lambda=0.95
         ),
-        sweep=SweepDefaults(learning_rate=2e-3, rate_batch=2048.0, observations=10_000_000, episodes=16, actors=1),
+        sweep=SweepDefaults(
+            learning_rate=2e-3, rate_batch=2048.0, observations=10_000_000, episodes=16, actors=1, random_first_steps=500
+        ),
         # Measured on Linux with ale-py 0.11: the emulator, its thread's buffers and four frames.
         cost=EnvCost(few=8, many=64, most=128, alone=16, memory_bytes=1600 << 10),
     )

@@ -13,6 +13,7 @@ __all__ = ["FAMILIES", "find_task", "list_tasks"]
 # The module offers `find_task(name)`, which returns None for a name it does not have, and `list_tasks()`.
 FAMILIES = {
     "classic": "rlscale.envs.classic",
+    "toy": "rlscale.envs.toy",
     "minatar": "rlscale.envs.minatar",
     "atari": "rlscale.envs.atari",
     "pool": "rlscale.envs.envpool",

@@ -56,14 +56,16 @@ class SweepDefaults:
         rollout_length: steps of each environment per batch.
         episodes: of one evaluation of a frozen policy.
         actors: most Ray actors that sample for each run; 0: the run samples itself.
+        random_first_steps: up to so many random steps per environment before a run: about an episode.
     """
 
     learning_rate: float = 3e-3
     rate_batch: float = 2048.0
     observations: int = 10_000_000
-    rollout_length: int = 16
-    episodes: int = 128
+    rollout_length: int = 5
+    episodes: int = 64
     actors: int = 0
+    random_first_steps: int = 100
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """`VectorTaskEnv`, a `TaskEnv` around any `gymnasium.vector.VectorEnv`, and `task_of_spaces`, a task that is known by its spaces.
 
-Families whose environments follow Gymnasium's interface build on these two.
+Families whose environments follow Gymnasium's interface build on these two, and on `ArraysTaskEnv` where a few arrays are their
+whole state.
 """
 
 import math
@@ -13,7 +14,7 @@ from rlscale.errors import UsageError
 from .interface import Step, TaskEnv
 from .task import Task
 
-__all__ = ["VectorTaskEnv", "task_of_spaces"]
+__all__ = ["ArraysTaskEnv", "VectorTaskEnv", "task_of_spaces"]
 
 
 def task_of_spaces(task_id: str, observation: Any, action: Any, **rest: Any) -> Task:
@@ -59,33 +60,77 @@ class VectorTaskEnv(TaskEnv):
         self.num_envs = env.num_envs
         self._task, self._env, self._one_seed = task, env, one_seed
         self._ended = np.zeros(self.num_envs, dtype=bool)
+        self._steps = 0
         self._first_action = int(env.single_action_space.start)
 
     def reset(self, seeds: np.ndarray) -> np.ndarray:
+        self._steps = 0
         observation, _ = self._env.reset(seed=int(seeds[0]) if self._one_seed else [int(seed) for seed in seeds])
         self._ended = np.zeros(self.num_envs, dtype=bool)
-        return self._flatten(observation)
+        return self._finite("observation", self._flatten(observation))
 
     def step(self, actions: np.ndarray) -> Step:
+        self._steps += 1
         observation, reward, terminated, truncated, _ = self._env.step(actions + self._first_action)
         reset, self._ended = self._ended, np.asarray(terminated | truncated, dtype=bool)
         return Step(
-            self._flatten(observation),
-            np.asarray(reward, dtype=np.float32),
+            self._finite("observation", self._flatten(observation)),
+            self._finite("reward", np.asarray(reward, dtype=np.float32)),
             np.array(terminated, dtype=bool),
             np.array(truncated, dtype=bool),
             reset,
         )
+
+    def _finite(self, what: str, values: np.ndarray) -> np.ndarray:
+        """The values as they are.
+
+        Raises:
+            UsageError: one is not finite, from which no gradient could be computed; says where it came from.
+        """
+        if values.dtype != np.uint8 and not np.isfinite(values).all():
+            place = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
+            where = f" at {', '.join(map(str, place[1:]))}" if place[1:] else ""
+            raise UsageError(
+                "TASK",
+                f"{self._task.id}: environment {place[0]} gave the {what} {values[place]}{where} in step {self._steps:,}",
+                "Mend the environment: learning needs finite numbers",
+            )
+        return values
 
     def _flatten(self, observation: np.ndarray) -> np.ndarray:
         from gymnasium.spaces import Discrete
 
         space = self._env.single_observation_space
         if isinstance(space, Discrete):
-            return np.eye(self._task.frame_shape[0], dtype=np.float32)[np.asarray(observation) - int(space.start)]
+            rows = np.zeros((self.num_envs, *self._task.frame_shape), dtype=np.float32)
+            rows[np.arange(self.num_envs), np.asarray(observation) - int(space.start)] = 1
+            return rows
         # The environment may reuse its buffer at the next step; astype copies. Always row by row: the last bits of a matrix
         # product depend on the layout, and a copy of a state that goes on would have another one.
         return np.asarray(observation).reshape(self.num_envs, -1).astype(self._task.frame_dtype, order="C")
 
     def close(self) -> None:
         self._env.close()
+
+
+class ArraysTaskEnv(VectorTaskEnv):
+    """Environments whose whole state is a few arrays and one generator, so that a run can go on exactly.
+
+    The vector environment has them as `state`, `steps`, `prev_done` and `np_random`.
+    """
+
+    def get_state(self) -> dict[str, Any]:
+        env = self._env
+        return {
+            "state": env.state.copy(),
+            "steps": env.steps.copy(),
+            "ended": env.prev_done.copy(),
+            "generator": env.np_random.bit_generator.state,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        env = self._env
+        env.reset(seed=0)
+        env.state, env.steps, env.prev_done = state["state"].copy(), state["steps"].copy(), state["ended"].copy()
+        env.np_random.bit_generator.state = state["generator"]
+        self._ended = state["ended"].copy()

@@ -1,9 +1,11 @@
 """When a goal is reached: from evaluations of frozen policies to an optimizer step with its uncertainty.
 
 The mean return r(S) of the policy after S optimizer steps is smoothed over ln S, and the goal is reached where the smoothed
-curve crosses it. The grid and the smoothing are the same at every batch size, so that the answer does not depend on how many
-environments trained or how long their episodes are. docs/frontier.md gives the reasons, and compares this with evaluating every
-step. `GoalSearch` decides which policies to evaluate; nothing here acts in an environment.
+curve first crosses it and holds it. It holds where the curve stays at or above the goal, less two standard errors, over the next
+30% of the steps. Nothing crosses below ten optimizer steps, where single transient policies pass any goal. The grid and the
+smoothing are the same at every batch size, so that the answer does not depend on how many environments trained or how long their
+episodes are. docs/frontier.md gives the reasons, and compares this with evaluating every step. `GoalSearch` decides which
+policies to evaluate; nothing here acts in an environment.
 """
 
 import math
@@ -14,13 +16,15 @@ import numpy as np
 
 from .estimate import Estimate
 
-__all__ = ["Crossing", "Evaluated", "GoalSearch", "find_crossing", "is_on_grid", "smooth"]
+__all__ = ["BANDWIDTH", "Crossing", "Evaluated", "GoalSearch", "find_crossing", "is_on_grid", "smooth"]
 
 GROWTH = 1.06  # factor between the optimizer steps whose policies are kept
 COARSE = 1.19  # factor between those of them that are always evaluated: three or four grid steps
 BANDWIDTH = 0.12  # of the kernel in ln S, two grid steps: some six evaluations share a point's noise
 BEFORE = 0.48  # in ln S: all policies this far before one that reaches a goal are evaluated; a coarse step and the kernel
-FIRST = 4  # if this many first evaluations are above a goal, it was reached from the start
+LEAST = 10  # optimizer steps, below which no goal is reached
+HOLD = 1.3  # factor in optimizer steps over which the goal must hold
+HOLD_ERRORS = 2.0  # standard errors of the curve by which it may be below the goal meanwhile
 DRAWS = 400  # of all evaluations, for the interval of a crossing
 
 
@@ -33,12 +37,14 @@ class Evaluated:
         return_mean: mean raw return over whole episodes.
         return_error: standard error of that mean.
         episodes: number of episodes.
+        training: whether these are the run's own episodes of about that step, which cost nothing, and not a frozen policy's.
     """
 
     optimizer_steps: int
     return_mean: float
     return_error: float
     episodes: int
+    training: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,7 @@ class Crossing:
 
     Attributes:
         goal: the return to reach.
-        optimizer_steps: S at which the smoothed curve crosses the goal; not resolved where it does not cross it.
+        optimizer_steps: S at which the smoothed curve crosses the goal to hold it; not resolved where it does not.
         evaluations: number of evaluations that the curve was smoothed from.
     """
 
@@ -102,8 +108,55 @@ def _coefficients(x: np.ndarray, episodes: np.ndarray, at: np.ndarray, bandwidth
     return weight * (s2 - s1 * offset) / (s0 * s2 - s1**2)
 
 
+class _Curve:
+    """The smoothed return over a mesh of ln S that begins at `LEAST` steps."""
+
+    def __init__(self, points: Sequence[Evaluated], bandwidth: float) -> None:
+        ordered = sorted(points, key=lambda p: p.optimizer_steps)
+        self.x, self.y, self.episodes = _columns(ordered)
+        self.error = np.array([p.return_error for p in ordered])
+        self.bandwidth = bandwidth
+        first, last = min(max(self.x[0], math.log(LEAST)), self.x[-1]), self.x[-1]
+        self.mesh = np.linspace(first, last, 2 + 20 * math.ceil((last - first) / bandwidth))
+        self._weights = _coefficients(self.x, self.episodes, self.mesh, bandwidth)
+        self.slack = HOLD_ERRORS * np.sqrt(self._weights**2 @ self.error**2)
+
+    def crossings(self, returns: np.ndarray, goal: float) -> np.ndarray:
+        """ln S at which each set of mean returns (D, n) reaches the goal to hold it, as far as the mesh goes; NaN for never.
+
+        A curve that is above the goal where the mesh begins, and holds it, reaches it there.
+        """
+        curves = returns @ self._weights.T
+        above = curves >= goal
+        kept = self._held(curves + self.slack >= goal)
+        up = above & kept
+        up[:, 1:] &= ~above[:, :-1]
+        found, at, rows = up.any(axis=1), up.argmax(axis=1), np.arange(len(curves))
+        before = np.maximum(at - 1, 0)
+        left, right = curves[rows, before], curves[rows, at]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            share = np.where(right > left, (goal - left) / (right - left), 1.0)
+        reached = self.mesh[before] + np.where(at > 0, share, 0.0) * (self.mesh[at] - self.mesh[before])
+        return np.where(found, reached, math.nan)
+
+    def _held(self, fine: np.ndarray) -> np.ndarray:
+        """Whether all of `fine` (D, M) holds from each place of the mesh over the next 30% of the steps."""
+        ends = np.searchsorted(self.mesh, self.mesh + math.log(HOLD), side="right")
+        failures = np.concatenate([np.zeros((len(fine), 1), dtype=int), (~fine).cumsum(axis=1)], axis=1)
+        held: np.ndarray = failures[:, ends] == failures[:, :-1]
+        return held
+
+    def reached(self, goal: float) -> float:
+        """ln S at which the curve itself reaches the goal, with the 30% after it seen or still to come; NaN for never."""
+        return float(self.crossings(self.y[None], goal)[0])
+
+    def has_held(self, reached: float) -> bool:
+        """Whether the 30% of the steps after that place have been seen."""
+        return bool(reached + math.log(HOLD) <= self.mesh[-1] + 0.02)  # whole steps leave the last one a little short
+
+
 def find_crossing(points: Sequence[Evaluated], goal: float, *, bandwidth: float = BANDWIDTH) -> Crossing:
-    """The S at which the smoothed return first reaches the goal, and its 95% interval.
+    """The S at which the smoothed return first reaches the goal and holds it, and its 95% interval.
 
     For the interval the mean of every evaluation is drawn anew many times, with its own standard error. Near the crossing that
     error is enlarged by the scatter of the policies themselves about the curve.
@@ -114,54 +167,35 @@ def find_crossing(points: Sequence[Evaluated], goal: float, *, bandwidth: float 
         bandwidth: of the smoothing, in ln S.
 
     Returns:
-        A `Crossing`; not resolved where the curve stays below the goal, or is above it from the first evaluation on.
+        A `Crossing`. Where the goal holds from the first evaluation on, or from ten steps on, that place is the value, and
+        the interval reaches down to zero. Not resolved where the curve stays below the goal, or does not hold it.
 
     Raises:
         ValueError: no points.
     """
     if not points:
         raise ValueError("points: at least one evaluation is needed")
-    x, y, episodes = _columns(points)
-    error = np.array([p.return_error for p in sorted(points, key=lambda p: p.optimizer_steps)])
-    mesh, curve, crossed = _place(points, goal, bandwidth)
-    if math.isnan(crossed):
-        reason = "above the goal at the first evaluation" if curve[0] >= goal else "the goal was not reached"
+    curve = _Curve(points, bandwidth)
+    crossed = curve.reached(goal)
+    if math.isnan(crossed) or not curve.has_held(crossed):
+        passed = bool((curve.y >= goal).any())
+        reason = "the goal was passed and did not hold over the next 30% of the steps" if passed else "the goal was not reached"
         return Crossing(goal, Estimate(None, None, reason), len(points))
+    if crossed == curve.mesh[0]:
+        return Crossing(goal, Estimate(math.exp(crossed), (0.0, math.exp(crossed))), len(points))
     # The variance of policies about the curve, beyond that of their standard errors; only of those near the crossing, because
     # others may scatter differently. Residuals are R y with R = 1 - smoother, so their expected squares are R² times variances.
-    remainder = np.eye(len(x)) - _coefficients(x, episodes, x, bandwidth)
-    near = np.abs(x - crossed) < BEFORE
-    surplus = ((remainder @ y) ** 2 - remainder**2 @ error**2)[near].sum()
+    remainder = np.eye(len(curve.x)) - _coefficients(curve.x, curve.episodes, curve.x, bandwidth)
+    near = np.abs(curve.x - crossed) < BEFORE
+    surplus = ((remainder @ curve.y) ** 2 - remainder**2 @ curve.error**2)[near].sum()
     excess = max(0.0, float(surplus / np.maximum((remainder**2)[near].sum(), 1e-12)))
     generator = np.random.default_rng(20181214)
-    redrawn = y + np.sqrt(error**2 + excess * near) * generator.standard_normal((DRAWS, len(x)))
-    draws = _first_crossings(mesh, _smooth(x, redrawn, episodes, mesh, bandwidth), goal)
-    below = _smooth(x, redrawn, episodes, mesh[:1], bandwidth)[:, 0] < goal
-    draws = np.where(np.isnan(draws), np.where(below, mesh[-1], mesh[0]), draws)
+    redrawn = curve.y + np.sqrt(curve.error**2 + excess * near) * generator.standard_normal((DRAWS, len(curve.x)))
+    draws = curve.crossings(redrawn, goal)
+    draws = np.where(np.isnan(draws), curve.mesh[-1], draws)
     low, high = np.quantile(draws, [0.025, 0.975])
     low, high = min(low, crossed), max(high, crossed)
     return Crossing(goal, Estimate(math.exp(crossed), (math.exp(low), math.exp(high))), len(points))
-
-
-def _place(points: Sequence[Evaluated], goal: float, bandwidth: float) -> tuple[np.ndarray, np.ndarray, float]:
-    """A mesh of ln S, the smoothed curve on it, and ln S of its first crossing (NaN where there is none)."""
-    x, y, episodes = _columns(points)
-    mesh = np.linspace(x[0], x[-1], 2 + 20 * math.ceil((x[-1] - x[0]) / bandwidth))
-    curve = _smooth(x, y[None], episodes, mesh, bandwidth)
-    return mesh, curve[0], float(_first_crossings(mesh, curve, goal)[0])
-
-
-def _first_crossings(mesh: np.ndarray, curves: np.ndarray, goal: float) -> np.ndarray:
-    """ln S of the first upward crossing of each curve (D, M), NaN where there is none."""
-    above = curves >= goal
-    up = above[:, 1:] & ~above[:, :-1]
-    found = up.any(axis=1)
-    at = up.argmax(axis=1)
-    rows = np.arange(len(curves))
-    left, right = curves[rows, at], curves[rows, at + 1]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share = np.where(right > left, (goal - left) / (right - left), 0.0)
-    return np.where(found, mesh[at] + share * (mesh[at + 1] - mesh[at]), math.nan)
 
 
 class GoalSearch:
@@ -169,10 +203,11 @@ class GoalSearch:
 
     Policies are kept on a geometric grid of optimizer steps, and about every third of them is evaluated at once. Around each one
     that reaches a goal, or might (within two standard errors), all kept policies are evaluated too. The crossing is that of the
-    curve smoothed over all evaluations. It is final once there are evaluations on the right side of the kernel as well.
+    curve smoothed over all evaluations. It is final once the goal has held over the next 30% of the steps.
 
     Call `keep(S)` after every optimizer step S. If it returns True, keep the policy, evaluate the policies that `due` names,
-    `take` each result, and call `due` again until it names none. Kept policies older than `oldest_needed` may be dropped.
+    `take` each result, and call `due` again until it names none. Kept policies older than `oldest_needed` may be dropped. Where
+    the training episodes since the step before on the grid say as much, `take` these, and `spare` the policy its evaluation.
 
     Args:
         goals: ascending mean returns.
@@ -185,6 +220,7 @@ class GoalSearch:
         self.crossings: dict[float, Crossing] = {}
         self.evaluated: dict[int, Evaluated] = {}
         self._kept: list[int] = []
+        self._spared: set[int] = set()
         self._coarse: list[int] = []
 
     @property
@@ -196,6 +232,11 @@ class GoalSearch:
     def settled(self) -> float:
         """The S up to which later evaluations hardly change the smoothed curve: two bandwidths before the latest kept policy."""
         return self._kept[-1] * math.exp(-2 * BANDWIDTH) if self._kept else 0.0
+
+    def not_before(self, goal: float) -> float:
+        """The most optimizer steps before which the goal is known not to have been reached."""
+        reached = _Curve(list(self.evaluated.values()), BANDWIDTH).reached(goal) if self.evaluated else math.nan
+        return self.settled if math.isnan(reached) else min(self.settled, math.exp(reached))
 
     @property
     def oldest_needed(self) -> int:
@@ -211,29 +252,30 @@ class GoalSearch:
             self._coarse.append(optimizer_steps)
         return True
 
+    def spare(self, optimizer_steps: int) -> None:
+        """Never evaluate the policy kept after so many steps."""
+        self._spared.add(optimizer_steps)
+
     def due(self) -> list[int]:
         """Kept policies to evaluate now, ascending; empty when the run may go on (or ends, if `finished`)."""
-        wanted = {s for s in self._coarse if s not in self.evaluated}
+        wanted = set(self._coarse)
         pending = [goal for goal in self.goals if goal not in self.crossings]
         for s in self._coarse if pending else ():
             e = self.evaluated.get(s)
-            if e is not None and e.return_mean >= pending[0] - 2 * e.return_error:
-                low, high = s * math.exp(-BEFORE), s * math.exp(2 * BANDWIDTH)
-                wanted |= {kept for kept in self._kept if low <= kept <= high and kept not in self.evaluated}
-        wanted = {s for s in wanted if s >= self.oldest_needed}
+            if e is not None and s * HOLD >= LEAST and e.return_mean >= pending[0] - 2 * e.return_error:
+                wanted |= {kept for kept in self._kept if s * math.exp(-BEFORE) <= kept <= s * HOLD}
+        wanted = {s for s in wanted if s >= self.oldest_needed} - self.evaluated.keys() - self._spared
         if wanted:
             return sorted(wanted)
         for goal in pending:
-            if all(e.return_mean < goal for e in self.evaluated.values()):
+            evaluated = list(self.evaluated.values())
+            if all(e.return_mean < goal for e in evaluated):
                 break  # a smoothed curve cannot cross what no evaluation reaches
-            evaluated = sorted(self.evaluated.values(), key=lambda e: e.optimizer_steps)
-            if len(evaluated) >= FIRST and all(e.return_mean >= goal for e in evaluated[:FIRST]):
-                first = float(evaluated[0].optimizer_steps)
-                self.crossings[goal] = Crossing(goal, Estimate(first, (0.0, first)), len(evaluated))
-            elif _place(evaluated, goal, BANDWIDTH)[2] <= math.log(self.settled):
-                self.crossings[goal] = find_crossing(evaluated, goal)
-            else:
-                break  # not crossed, or not settled yet
+            curve = _Curve(evaluated, BANDWIDTH)
+            reached = curve.reached(goal)
+            if math.isnan(reached) or not curve.has_held(reached):
+                break
+            self.crossings[goal] = find_crossing(evaluated, goal)
             return self.due()  # the next goal has windows of its own
         return []
 

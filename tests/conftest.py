@@ -11,6 +11,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import pytest
 import torch
 
+import rlscale.agents.cluster.connect  # noqa: F401  sets what Ray reads when test modules import it
+
 
 @pytest.fixture(autouse=True)
 def one_at_a_time(request, tmp_path_factory):

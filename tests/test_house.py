@@ -231,7 +231,14 @@ def test_every_logged_metric_is_in_the_glossary(tmp_path):
 
 def test_every_field_of_a_sweep_is_in_the_glossary(tmp_path):
     options = SweepOptions(
-        tasks=("classic/cartpole",), batch_sizes="256", goals=(40.0, 60.0), rates=1, seeds=1, evaluation_episodes=8, jobs=0
+        tasks=("classic/cartpole",),
+        batch_sizes="80,320,1280",
+        goals=(40.0, 60.0),
+        rates=1,
+        seeds=1,
+        noise_runs=1,
+        evaluation_episodes=8,
+        jobs=0,
     )
     (folder,) = run_sweeps(replace(options, out=str(tmp_path)), [], Console(quiet=True))
     record = read_sweep(folder)

@@ -18,6 +18,12 @@ __all__ = ["connect", "disconnect", "free_cpus", "head_address", "spilled_bytes"
 # Where the package lies: in site-packages, or in a checkout. Not by this file's own name, which a link leads out of the package.
 _PACKAGE = Path(rlscale.__file__).parent
 
+# Ray reads these when it is imported, and here it never is before; where somebody else has imported it, its own words stay.
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # keeps Ray from a warning on every CPU actor
+# Lost actors and nodes are told by the run, in a line; Ray would print a paragraph for each, on standard output.
+_TOLD = "A worker died or was killed|has been marked dead|cannot be scheduled right now"
+os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", _TOLD)
+
 
 def connect(address: str | None, cpus: int, store: int | None = None) -> None:
     """Connect to Ray; a connection that stands already is used as it is.
@@ -31,10 +37,6 @@ def connect(address: str | None, cpus: int, store: int | None = None) -> None:
         UsageError: nothing answers at the address (within seconds; Ray itself would try for more than a minute), or the
             cluster is too small.
     """
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # keeps Ray from a warning on every CPU actor
-    # Lost actors and nodes are told by the run, in a line; Ray would print a paragraph for each.
-    told = "A worker died or was killed|has been marked dead|cannot be scheduled right now"
-    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", told)
     import ray
 
     if ray.is_initialized():

@@ -2,8 +2,9 @@
 
 What lives here, in the order in which a fragment passes it: `batch` lays fragments side by side and `advantages` estimates
 advantages; `blocks` chooses which observations form a block; `losses` is PPO's loss and `gradients` its gradient for each block;
-`optimizer` turns those into an optimizer step and noise statistics. `Learner` holds these together in one process,
-`RemoteLearners` shares every update between several. `schedule` adapts the learning rate and the batch size.
+`optimizer` turns those into an optimizer step and noise statistics, plain ones and those in Adam's metric (`preconditioner`).
+`Learner` holds these together in one process, `RemoteLearners` shares every update between several. `schedule` adapts the
+learning rate and the batch size.
 What does not: the noise scale itself (`rlscale.noise`), the networks, and how fragments are made (`rlscale.agents.rollout`).
 
 Start with `Learner.begin`, `accept` and `finish`.
@@ -12,17 +13,22 @@ Start with `Learner.begin`, `accept` and `finish`.
 from .batch import FragmentSlot, arrange_slots
 from .blocks import equal_share
 from .learner import Learner
+from .optimizer import IN_METRIC, POLICY_PART
+from .preconditioner import adam_metric
 from .remote_learners import RemoteLearners, learn_batch
 from .results import NoiseRecord, UpdateResult
 from .schedule import NoiseWindow, adaptive_batch, scaled_rate
 
 __all__ = [
+    "IN_METRIC",
+    "POLICY_PART",
     "FragmentSlot",
     "Learner",
     "NoiseRecord",
     "NoiseWindow",
     "RemoteLearners",
     "UpdateResult",
+    "adam_metric",
     "adaptive_batch",
     "arrange_slots",
     "equal_share",

@@ -8,7 +8,7 @@ import torch
 
 from rlscale.envs import Task
 
-from ..config import Update
+from ..config import TrainConfig
 from ..rollout import Fragment, FragmentTensors
 from .advantages import generalized_advantages
 
@@ -67,7 +67,7 @@ class IterationBatch:
         placed: the fragments that hold any of the columns, each with its slot.
         columns: the columns to read; other environments of the fragments are left out.
         task: the run's task.
-        update: discount, lambda and how advantages are scaled.
+        config: discount, lambda, how advantages are scaled, and the noise that is added to rewards.
         scale_square: running mean square of the advantages so far, None at the start.
         device: where the learner works.
         add: see `Sum`; advantages are scaled over all learners' columns.
@@ -89,13 +89,14 @@ class IterationBatch:
         placed: Sequence[tuple[FragmentSlot, Fragment]],
         columns: range,
         task: Task,
-        update: Update,
+        config: TrainConfig,
         scale_square: float | None,
         device: torch.device,
         add: Sum = lambda total: None,
         *,
         early: bool = False,
     ) -> None:
+        update, reward_noise = config.update, config.rollout.reward_noise
         fragments = [f for _, f in placed]
         self.fragment_steps = fragments[0].steps
         if any(f.steps != self.fragment_steps for f in fragments):
@@ -111,7 +112,7 @@ class IterationBatch:
         self._column = np.zeros(self.environments, dtype=np.int64)
         shape = (self.steps, self.environments)
         action = np.zeros(shape, dtype=np.int64)
-        log_prob, advantage, target, value = (np.zeros(shape, dtype=np.float32) for _ in range(4))
+        log_prob, advantage, target, value, noise = (np.zeros(shape, dtype=np.float32) for _ in range(5))
         valid = np.zeros(shape, dtype=bool)
         for number, (slot, f) in enumerate(placed):
             a, b = max(slot.columns.start, columns.start), min(slot.columns.stop, columns.stop)
@@ -133,14 +134,27 @@ class IterationBatch:
                 discount=update.discount,
                 gae_lambda=update.gae_lambda,
             )
+            if reward_noise:  # advantages are linear in rewards
+                noise[at], _ = generalized_advantages(
+                    reward=reward_noise * f.reward_noise(config.seed)[of_fragment],
+                    value=np.zeros_like(f.value[of_fragment]),
+                    bootstrap_value=np.zeros_like(f.bootstrap_value[inside]),
+                    terminated=f.terminated[of_fragment],
+                    truncated=f.truncated[of_fragment],
+                    discount=update.discount,
+                    gae_lambda=update.gae_lambda,
+                )
             action[at], log_prob[at], value[at] = f.action[of_fragment], f.log_prob[of_fragment], f.value[of_fragment]
             valid[at] = ~f.reset[of_fragment]
         if (self._owner < 0).any():
             raise ValueError("the fragments do not fill the columns")
+        target += noise
         self.moments = Moments(advantage[valid], target[valid], value[valid], device)
         if not early:
             add(self.moments.sums)
         self.scale_square = scale_square
+        # Scaled as without noise on rewards, which would else take weight from the policy against the entropy bonus.
+        advantage += noise
         if update.advantage_scale == "batch":
             advantage = ((advantage - self.moments.mean) / (self.moments.deviation + 1e-8)).astype(np.float32)
         elif update.advantage_scale == "running":

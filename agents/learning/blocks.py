@@ -73,11 +73,11 @@ class BatchBlocks:
         """
         per_step = self._config.noise.step_blocks(
             self.steps * self.environments // count,
-            self.environments // count,
+            self.environments // self._config.rollout.clones // count,
             equal=count > 1 or self._learners > 1,
             multiple=self._learners,
         )
-        members = np.array_split(np.arange(self.environments), per_step * count)
+        members = self._deal(per_step * count)
         order = self._generator.permuted(np.tile(np.arange(count), (per_step, 1)), axis=1)
         rows = equal_share(per_step, self._rank, self._learners)
         steps = []
@@ -91,10 +91,16 @@ class BatchBlocks:
     def of_heads(self) -> Blocks:
         """Blocks of environments, as columns, for the measurement of single heads over the whole batch."""
         multiple = 1 if self._config.shuffles_transitions else self._learners
-        wanted = self._config.noise.head_blocks(self.environments, multiple)
+        wanted = self._config.noise.head_blocks(self.environments // self._config.rollout.clones, multiple)
         share = equal_share(wanted, self._rank, self._learners)
-        blocks = np.array_split(np.arange(self.environments), wanted)[share.start : share.stop]
+        blocks = self._deal(wanted)[share.start : share.stop]
         return self._names(np.array(share), blocks), blocks
+
+    def _deal(self, parts: int) -> list[np.ndarray]:
+        """All columns in so many parts; the clones of an environment, which lie side by side, stay together."""
+        clones = self._config.rollout.clones
+        dealt = np.array_split(np.arange(self.environments // clones), parts)
+        return [(part[:, None] * clones + np.arange(clones)).reshape(-1) for part in dealt]
 
     def positions(self, batch: IterationBatch, blocks: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Flat positions in this learner's batch of blocks that are given as columns."""

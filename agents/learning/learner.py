@@ -18,7 +18,7 @@ from torch import nn
 from rlscale.envs import Task
 
 from ..config import TrainConfig
-from ..networks import flatten_parameters, make_network
+from ..networks import flatten_parameters, make_network, policy_columns
 from ..rollout import Fragment
 from .batch import FragmentSlot, IterationBatch, Moments, Sum
 from .blocks import BatchBlocks
@@ -81,7 +81,7 @@ class Learner:
         self.scale_square: float | None = None
         self._gradients = BlockGradients(self.network, config, task, device, bfloat16)
         last_layer_parameters = sum(p.numel() for p in self.network.policy_head.parameters())
-        self._optimizer = BlockOptimizer(config, self.parameters, last_layer_parameters, add)
+        self._optimizer = BlockOptimizer(config, self.parameters, policy_columns(self.network), last_layer_parameters, add)
         self._generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([config.seed, 0x1EA2])))
         # Of the batch that was begun:
         self._iteration = 0
@@ -136,9 +136,7 @@ class Learner:
         """Advantages, targets and masks of this learner's columns, on its device."""
         # Where transitions are shuffled every learner reads all columns: there is nothing to add.
         add: Sum = (lambda total: None) if self._config.shuffles_transitions else self._add
-        batch = IterationBatch(
-            placed, self._blocks.columns, self._task, self._config.update, self.scale_square, self._device, add
-        )
+        batch = IterationBatch(placed, self._blocks.columns, self._task, self._config, self.scale_square, self._device, add)
         self.scale_square = batch.scale_square
         return batch
 
@@ -166,6 +164,7 @@ class Learner:
         Blocks are sets of environments whatever the mini-batches are made of, so this is always rollout noise.
         """
         due = [head for head in HEADS if self._due(head)]
+        due += ["joint"] * (self._config.shuffles_transitions and self._due("iteration"))
         if not due or blocks.environments < 2:
             return
         started = time.perf_counter()
@@ -214,12 +213,12 @@ class Learner:
         if update.advantage_scale == "running" and self.scale_square is None:
             # For want of anything earlier the run's first fragment sets the scale, in every learner, whoever reads it.
             whole = FragmentSlot(0, range(fragment.environments), 0)
-            first = IterationBatch([(whole, fragment)], whole.columns, self._task, update, None, self._device)
+            first = IterationBatch([(whole, fragment)], whole.columns, self._task, self._config, None, self._device)
             self.scale_square = first.scale_square
         columns = range(max(slot.columns.start, mine.start), min(slot.columns.stop, mine.stop))
         if not columns:
             return
-        batch = IterationBatch([(slot, fragment)], columns, self._task, update, self.scale_square, self._device, early=True)
+        batch = IterationBatch([(slot, fragment)], columns, self._task, self._config, self.scale_square, self._device, early=True)
         stream.moments.sums += batch.moments.sums
         parts = []
         for row, block in enumerate(stream.blocks):

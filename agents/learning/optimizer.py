@@ -20,9 +20,13 @@ from ..config import TrainConfig, Update
 from .batch import Moments, Sum
 from .gradients import FIGURES, LAST_LAYER
 from .losses import HEADS
+from .preconditioner import adam_metric
 from .results import NoiseRecord, UpdateResult
 
-__all__ = ["BlockOptimizer", "StepGradients"]
+__all__ = ["IN_METRIC", "POLICY_PART", "BlockOptimizer", "StepGradients"]
+
+IN_METRIC = ("policy", "value", "joint")  # losses that are also measured in Adam's metric
+POLICY_PART = "joint_policy_parameters"
 
 
 @dataclass
@@ -48,6 +52,7 @@ class BlockOptimizer:
     Args:
         config: the run's settings.
         parameters: (P,), the flat vector.
+        policy_columns: where in it those of the policy lie, see `rlscale.agents.networks.policy_columns`.
         last_layer_parameters: number of parameters of the policy's last layer.
         add: sums a tensor over all learners, in place; see `rlscale.agents.learning.batch.Sum`.
 
@@ -57,14 +62,23 @@ class BlockOptimizer:
         noise_seconds: time spent on the measurement since `begin`; whoever prepares one adds to it.
     """
 
-    def __init__(self, config: TrainConfig, parameters: nn.Parameter, last_layer_parameters: int, add: Sum) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        parameters: nn.Parameter,
+        policy_columns: Sequence[slice],
+        last_layer_parameters: int,
+        add: Sum,
+    ) -> None:
         self._update, self._add = config.update, add
         self._kind = "mini-batch" if config.shuffles_transitions else "rollout"
         self._parameters, self._last_layer_parameters = parameters, last_layer_parameters
+        self._policy_columns = policy_columns
         self._torch = _make_optimizer(config.update, parameters)
         self.mean = torch.zeros_like(parameters.data)
         self.steps = 0
         self._kept: dict[str, torch.Tensor] = {}
+        self._metric: torch.Tensor | None = None  # Adam's, at the present parameters, once a head has asked for it
         self.begin()
 
     def begin(self) -> None:
@@ -92,18 +106,26 @@ class BlockOptimizer:
     def measure(self, gradients: StepGradients, head: str, kind: str = "rollout", mean: torch.Tensor | None = None) -> None:
         """Take the noise statistics of one head; they stay on the device until `finish`.
 
+        Those of the joint loss are also taken for the policy's parameters alone, as `joint_policy_parameters`. Learners need not
+        share Adam's metric, since they all make the same steps.
+
         Args:
             gradients: hold a matrix of that head.
             head: see `NoiseRecord`.
             kind: see `NoiseRecord`.
             mean: (P,), receives the batch gradient.
         """
-        matrix = gradients.matrices[head]
+        matrix, sizes = gradients.matrices[head], gradients.sizes
+        if head in IN_METRIC and self._metric is None:
+            self._metric = adam_metric(self._torch, [self._parameters])
+        metric = self._metric if head in IN_METRIC else None
+        names, part = ((head, POLICY_PART), self._policy_columns) if head == "joint" else ((head,), ())
         if self._update.learners == 1:
-            products = block_products(matrix, sizes=gradients.sizes, mean_out=mean)
+            products = block_products(matrix, sizes=sizes, mean_out=mean, metric=metric, part=part)
         else:
-            products = block_products(matrix, mean=self._mean_of_all(matrix, gradients.sizes, mean))
-        self._measured.append((head, kind, self.steps, products, gradients.sizes, gradients.names))
+            products = block_products(matrix, mean=self._mean_of_all(matrix, sizes, mean), metric=metric, part=part)
+        for name, found in zip(names, torch.unflatten(products, 0, (len(names), -1)), strict=True):
+            self._measured.append((name, kind, self.steps, found, sizes, gradients.names))
 
     def step(self, gradients: StepGradients, learning_rate: float) -> None:
         """Make one optimizer step; measure the joint loss's noise where the gradients include the last layer's.
@@ -135,6 +157,7 @@ class BlockOptimizer:
             group["lr"] = self._learning_rate
         self._parameters.grad = self.mean
         self._torch.step()
+        self._metric = None
         self.steps += 1
         self._totals += torch.cat([sums[:-1] / sums[-1].clamp(min=1.0), norm[None]])
 
@@ -148,8 +171,8 @@ class BlockOptimizer:
         return UpdateResult(
             figures=dict(zip((*FIGURES, "gradient_norm"), means, strict=True)),
             noise=[
-                NoiseRecord(head, kind, step, statistics_of(products, sizes, names))
-                for head, kind, step, products, sizes, names in self._measured
+                NoiseRecord(head, kind, step, *(statistics_of(one, sizes, names) for one in found))
+                for head, kind, step, found, sizes, names in self._measured
                 if self._update.learners > 1 or (sizes > 0).sum() > 1
             ],
             noise_seconds=self.noise_seconds,
@@ -173,10 +196,11 @@ class BlockOptimizer:
     def set_state(self, state: dict[str, Any], steps: int) -> None:
         """Continue from a state of `get_state`, after that many optimizer steps."""
         self._torch.load_state_dict(state)
+        self._metric = None
         self.steps = steps
 
 
 def _make_optimizer(update: Update, parameters: nn.Parameter) -> torch.optim.Optimizer:
     if update.optimizer == "rmsprop":
         return torch.optim.RMSprop([parameters], lr=update.learning_rate, alpha=0.99, eps=1e-5)
-    return torch.optim.Adam([parameters], lr=update.learning_rate, eps=1e-5, fused=True)
+    return torch.optim.Adam([parameters], lr=update.learning_rate, betas=(0.9, update.beta2), eps=1e-5, fused=True)

@@ -106,10 +106,10 @@ class RemoteLearners:
         results: list[UpdateResult] = self._get(calls, f"in iteration {self._iteration}")
         noise = []
         for records in zip(*(result.noise for result in results), strict=True):
-            parts = [record.statistics for record in records]
-            joined = [np.concatenate([getattr(part, name) for part in parts]) for name in ("size", "square", "dot", "block")]
-            if (joined[0] > 0).sum() > 1:
-                noise.append(replace(records[0], statistics=BlockStatistics(*joined)))
+            plain = _join([record.statistics for record in records])
+            adam = [record.adam for record in records if record.adam is not None]  # of all learners, or of none
+            if (plain.size > 0).sum() > 1:
+                noise.append(replace(records[0], statistics=plain, adam=_join(adam) if adam else None))
         self.optimizer_steps = results[0].optimizer_steps
         return replace(results[0], noise=noise, noise_seconds=max(result.noise_seconds for result in results))
 
@@ -198,6 +198,13 @@ class LearnerActor(Learner):
 
     def get_state(self) -> dict[str, Any]:
         return super().get_state() if self._before is None else self._before
+
+
+def _join(parts: Sequence[BlockStatistics]) -> BlockStatistics:
+    """The statistics of all learners' blocks."""
+    return BlockStatistics(
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in ("size", "square", "dot", "block"))
+    )
 
 
 def _add_over_learners(total: torch.Tensor) -> None:

@@ -12,17 +12,21 @@ class NoiseRecord:
     """Block statistics of one noise measurement.
 
     Attributes:
-        head: the loss that was measured: `joint`, `policy`, `value`, `entropy`, or `policy_last_layer` (the policy loss, with
-            respect to its last layer only).
+        head: the loss that was measured: `joint`, `policy`, `value`, `entropy`, `policy_last_layer` (the policy loss, with
+            respect to its last layer only), or `joint_policy_parameters` (the joint loss, with respect to the policy's trunk and
+            head).
         kind: `rollout` when blocks are sets of environments, `mini-batch` when they are shuffled transitions.
         optimizer_step: number of optimizer steps that the run had made before the measurement.
         statistics: see `rlscale.noise`.
+        adam: the same in Adam's metric before the update, see `rlscale.agents.learning.preconditioner`. None before the second
+            update, for another optimizer, and for `entropy` and `policy_last_layer`.
     """
 
     head: str
     kind: str
     optimizer_step: int
     statistics: BlockStatistics
+    adam: BlockStatistics | None = None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from rlscale.estimate import Estimate
-from rlscale.noise import BlockStatistics, pool
+from rlscale.noise import POOL_WINDOW, BlockStatistics, pool
 
 from ..config import Update
 from .results import NoiseRecord
@@ -15,15 +15,14 @@ __all__ = ["HEAD", "NoiseWindow", "adaptive_batch", "scaled_rate"]
 HEAD = "policy_last_layer"
 """The head whose noise is followed. Every step measures it at no cost, and on MinAtar it is within a few tens of percent of that
 of the whole policy."""
-WINDOW = 20
 DEFAULT_MINI_BATCH = 256
 
 
 class NoiseWindow:
-    """The latest 20 measurements of the head that is followed."""
+    """The latest measurements, as many as are pooled, of the head that is followed."""
 
     def __init__(self, statistics: Sequence[BlockStatistics] = ()) -> None:
-        self._statistics: deque[BlockStatistics] = deque(statistics, maxlen=WINDOW)
+        self._statistics: deque[BlockStatistics] = deque(statistics, maxlen=POOL_WINDOW)
 
     def add(self, records: Sequence[NoiseRecord]) -> None:
         """Add the measurements of an iteration."""

@@ -9,7 +9,16 @@ fold and pack their data.
 """
 
 from .layers import ForwardTape, Layer, LayerCall
-from .policy_value import PARAMETER_ORDER, ActingNetwork, PolicyOutput, PolicyValueNet, flatten_parameters, make_network
+from .policy_value import (
+    PARAMETER_ORDER,
+    ActingNetwork,
+    PolicyOutput,
+    PolicyValueNet,
+    columns_of,
+    flatten_parameters,
+    make_network,
+    policy_columns,
+)
 
 __all__ = [
     "PARAMETER_ORDER",
@@ -19,6 +28,8 @@ __all__ = [
     "LayerCall",
     "PolicyOutput",
     "PolicyValueNet",
+    "columns_of",
     "flatten_parameters",
     "make_network",
+    "policy_columns",
 ]

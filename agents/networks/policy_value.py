@@ -2,6 +2,8 @@
 
 import copy
 import math
+from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -12,7 +14,16 @@ from rlscale.errors import UsageError
 
 from .layers import Convolution, Dense, ForwardTape, Layer, WordConvolution, record
 
-__all__ = ["PARAMETER_ORDER", "ActingNetwork", "PolicyOutput", "PolicyValueNet", "flatten_parameters", "make_network"]
+__all__ = [
+    "PARAMETER_ORDER",
+    "ActingNetwork",
+    "PolicyOutput",
+    "PolicyValueNet",
+    "columns_of",
+    "flatten_parameters",
+    "make_network",
+    "policy_columns",
+]
 
 PARAMETER_ORDER = 2
 """Version of the meaning of the flat parameters. In version 1 dense layers above pixels read (channel, height, width)."""
@@ -112,8 +123,16 @@ class ActingNetwork:
     """
 
     def __init__(self, network: PolicyValueNet, bfloat16: bool) -> None:
+        self._dtype = torch.bfloat16 if bfloat16 else torch.float32
         self._network = copy.deepcopy(network).requires_grad_(False)
-        self._network.prepare_for_inference(torch.bfloat16 if bfloat16 else torch.float32)
+        self._network.prepare_for_inference(self._dtype)
+
+    def follow(self, network: PolicyValueNet) -> None:
+        """Take over the present parameters of the network that this is a copy of."""
+        with torch.no_grad():
+            for mine, present in zip(self._network.parameters(), network.parameters(), strict=True):
+                mine.copy_(present)
+        self._network.prepare_for_inference(self._dtype)
 
     def __call__(self, observation: torch.Tensor) -> PolicyOutput:
         """Both heads for observations as the environment gave them."""
@@ -151,6 +170,24 @@ def flatten_parameters(network: nn.Module) -> torch.Tensor:
     for parameter, piece in zip(parameters, pieces, strict=True):
         parameter.data = piece.view_as(parameter)
     return flat
+
+
+def policy_columns(network: PolicyValueNet) -> list[slice]:
+    """Where the parameters of the trunk (of the policy's, where there are two) and of the policy head lie in the flat vector."""
+    own = {id(parameter) for part in (network.trunk, network.policy_head) for parameter in part.parameters()}
+    parameters = list(network.parameters())
+    return columns_of(parameters, [id(parameter) in own for parameter in parameters])
+
+
+def columns_of(parameters: Sequence[torch.Tensor], chosen: Sequence[bool]) -> list[slice]:
+    """Where the chosen parameters lie in one flat vector of all; neighbours make one slice."""
+    columns: list[slice] = []
+    start = 0
+    for run, together in groupby(zip(chosen, parameters, strict=True), lambda pair: pair[0]):
+        stop = start + sum(parameter.numel() for _, parameter in together)
+        columns += [slice(start, stop)] if run else []
+        start = stop
+    return columns
 
 
 def _convolutional_trunk(network: str, channels: int, height: int, width: int, hidden: int) -> nn.Sequential:

@@ -31,8 +31,9 @@ from rlscale.errors import UsageError
 from rlscale.noise import block_products, estimate, statistics_of
 
 from ..config import FEWEST_BLOCKS
-from ..learning import NoiseRecord, equal_share
+from ..learning import IN_METRIC, POLICY_PART, NoiseRecord, adam_metric, equal_share
 from ..machine import describe_machine
+from ..networks import columns_of
 from .record import SETTINGS, KeepsRecord, command_line, environments_of, refuse_existing
 
 __all__ = ["MeasuresNoise", "NoiseLearner", "deal_episodes", "measure_noise"]
@@ -228,6 +229,7 @@ class MeasuresNoise:
         shape = len(blocks), sum(p.numel() for p in parameters)
         sizes = torch.zeros(len(blocks), dtype=torch.float64, device=self.device)
         matrices: dict[str, torch.Tensor] = defaultdict(lambda: torch.zeros(shape, device=self.device))
+        of_policy = [False] * len(parameters)
         for k, rows in enumerate(blocks):
             # As many steps at a time as RLlib itself takes in a mini-batch.
             most = max((self.config.minibatch_size or len(rows)) // self._steps_per_row, 1)
@@ -243,17 +245,28 @@ class MeasuresNoise:
                 )
                 losses = {name: x for name, x in self.metrics.parts.items() if x.requires_grad} | {"joint": joint}
                 for head, loss in losses.items():
-                    gradient = torch.autograd.grad(loss * count, parameters, retain_graph=head != "joint", materialize_grads=True)
-                    matrices[head][k] += torch.cat([g.reshape(-1) for g in gradient])
+                    gradient = torch.autograd.grad(loss * count, parameters, retain_graph=head != "joint", allow_unused=True)
+                    if head == "policy":
+                        of_policy = [g is not None for g in gradient]
+                    filled = [torch.zeros_like(p) if g is None else g for g, p in zip(gradient, parameters, strict=True)]
+                    matrices[head][k] += torch.cat([g.reshape(-1) for g in filled])
                 sizes[k] += count
-        return self._reduce(matrices, sizes)
+        return self._reduce(matrices, sizes, adam_metric(self._optimizer, parameters), columns_of(parameters, of_policy))
 
-    def _reduce(self: Any, matrices: dict[str, torch.Tensor], sizes: torch.Tensor) -> list[NoiseRecord]:
+    def _reduce(
+        self: Any,
+        matrices: dict[str, torch.Tensor],
+        sizes: torch.Tensor,
+        metric: torch.Tensor | None = None,
+        of_policy: Sequence[slice] = (),
+    ) -> list[NoiseRecord]:
         """Noise statistics of all learners together.
 
         Args:
             matrices: of each head, this learner's sums of gradients over the observations of every block, (K, P).
             sizes: (K,) float64, how many observations that are.
+            metric: (P,), Adam's; the same in all learners.
+            of_policy: columns of the parameters that the policy loss depends on, on which the joint loss is measured as well.
         """
         if self.distributed:
             for total in (*matrices.values(), sizes):
@@ -265,12 +278,14 @@ class MeasuresNoise:
             return records
         for head, matrix in matrices.items():
             matrix /= sizes.clamp(min=1)[:, None]
+            names, part = ((head, POLICY_PART), of_policy) if head == "joint" and of_policy else ((head,), ())
+            products = block_products(matrix, sizes=counts, metric=metric if head in IN_METRIC else None, part=part)
             try:
-                statistics = statistics_of(block_products(matrix, sizes=counts), counts)
+                for name, found in zip(names, torch.unflatten(products, 0, (len(names), -1)), strict=True):
+                    measured = (statistics_of(one, counts) for one in found)
+                    records.append(NoiseRecord(name, "rollout", self._steps, *measured))
             except ValueError as error:  # RLlib continues after gradients that are not finite, and so must the measurement
                 _logger.warning("The noise of head %s was not measured: %s", head, error)
-                continue
-            records.append(NoiseRecord(head, "rollout", self._steps, statistics))
         return records
 
     def take_report(self: Any) -> dict[str, Any]:

@@ -103,7 +103,7 @@ class KeepsRecord(RLlibCallback):  # type: ignore[misc]  # RLlib is untyped
                         "head": n.head,
                         "kind": n.kind,
                         "optimizer_step": self._steps_before + n.optimizer_step,
-                        **pack_statistics(n.statistics),
+                        **pack_statistics(n.statistics, n.adam),
                     }
                     for n in report["noise"]
                 ],

@@ -27,7 +27,7 @@ class Evaluation:
 
     Attributes:
         returns: (episodes,) float64, raw.
-        steps: environment steps taken.
+        steps: environment steps of the episodes; an environment whose episode is over is not counted while it waits.
         unfinished: episodes cut off at 27,000 steps.
         seconds: it took.
     """
@@ -84,7 +84,7 @@ class Evaluator:
         returns = np.zeros(self._episodes)
         playing = np.ones(self._episodes, dtype=bool)
         action = np.zeros(self._episodes, dtype=np.int64)
-        steps = 0
+        steps = taken = 0
         while playing.any() and steps < LONGEST_EPISODE:
             seen = observation if playing.all() else observation[playing]
             cumulative = torch.softmax(policy(torch.from_numpy(seen)).logits, dim=-1).numpy().cumsum(axis=1)
@@ -92,9 +92,10 @@ class Evaluator:
             action[playing] = (cumulative < uniform).sum(axis=1)
             observation, reward, terminated, truncated, _ = self._env.step(action)
             returns[playing] += reward[playing]
+            taken += int(playing.sum())
             playing &= ~(terminated | truncated)
             steps += 1
-        return Evaluation(returns, steps * self._episodes, int(playing.sum()), time.perf_counter() - started)
+        return Evaluation(returns, taken, int(playing.sum()), time.perf_counter() - started)
 
     def close(self) -> None:
         self._env.close()

@@ -3,7 +3,7 @@
 `FragmentSummary` travel ahead of it. How fragments are made is in `worker`; what is learned from them in `learner`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -95,6 +95,17 @@ class Fragment:
             index=self.index,
             seconds=self.seconds,
         )
+
+    def cloned(self, times: int) -> "Fragment":
+        """The same with so many copies of every environment, one beside the other; an episode is still one episode."""
+        own = ("frames", "action", "reward", "clipped_reward", "terminated", "truncated", "reset", "log_prob", "value")
+        copies = {name: getattr(self, name).repeat(times, axis=1) for name in own}
+        return replace(self, **copies, bootstrap_value=self.bootstrap_value.repeat(times))
+
+    def reward_noise(self, seed: int) -> np.ndarray:
+        """(T, N) float64 standard normal numbers, which the fragment's identity and the seed decide."""
+        words = [seed, self.generation, self.group, self.index, 0x4015E]
+        return np.random.Generator(np.random.Philox(np.random.SeedSequence(words))).standard_normal(self.action.shape)
 
     @property
     def steps(self) -> int:

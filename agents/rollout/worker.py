@@ -43,6 +43,7 @@ class WorkerSettings:
         groups: groups of each worker at first. Group g of worker w is number g x workers + w of the fleet.
         workers: of the fleet at first.
         device: where the policy acts.
+        clones: copies of every environment in a fragment; N counts them.
     """
 
     task: Task
@@ -59,6 +60,12 @@ class WorkerSettings:
     groups: int = 1
     workers: int = 1
     device: str = "cpu"
+    clones: int = 1
+
+    @property
+    def stepped(self) -> int:
+        """Environments of each group that are stepped."""
+        return self.environments // self.clones
 
 
 class RolloutWorker:
@@ -89,7 +96,7 @@ class RolloutWorker:
     def set_weights(self, weights: np.ndarray) -> None:
         """Act with these parameters from now on: (P,) float32, in the order of `flatten_parameters`."""
         self._flat.copy_(torch.tensor(weights))
-        self._acting = ActingNetwork(self._network, self.settings.bfloat16)
+        self._acting.follow(self._network)
 
     def use_policy(self, weights: np.ndarray, version: int) -> None:
         """Act with the parameters of that policy version, unless it acts with them already."""
@@ -148,7 +155,7 @@ class _Group:
 
     def __init__(self, settings: WorkerSettings, actor: int, number: int, generation: int) -> None:
         self.settings, self.actor, self.number, self.generation = settings, actor, number, generation
-        n = settings.environments
+        n = settings.stepped
         self.env = make_env(
             settings.task, n, threads=settings.threads or torch.get_num_threads(), cut_on_life_loss=settings.cut_on_life_loss
         )
@@ -163,7 +170,7 @@ class _Group:
             self._desynchronize(settings.random_first_steps)
 
     def _draw_seeds(self) -> np.ndarray:
-        return self._seeds.integers(0, 2**31 - 1, size=self.settings.environments)
+        return self._seeds.integers(0, 2**31 - 1, size=self.settings.stepped)
 
     def _desynchronize(self, most: int) -> None:
         """Leave environment i where its own number of random steps, uniform in 0 … most, has brought it.
@@ -171,7 +178,7 @@ class _Group:
         Some environments restart one by one (`TaskEnv.restart`), so that at the end each has taken its own number. Others cannot;
         there all take `most` steps and their episodes' random lengths do the rest.
         """
-        n = self.settings.environments
+        n = self.settings.stepped
         restart_at = most - self._generator.integers(0, most + 1, size=n)
         for step in range(most + 1):
             restarted = restart_at == step
@@ -200,7 +207,7 @@ class _Group:
         """The next T steps of all environments."""
         started = time.perf_counter()
         s = self.settings
-        steps, n, stack = s.rollout_length, s.environments, s.task.frame_stack
+        steps, n, stack = s.rollout_length, s.stepped, s.task.frame_stack
         frames = np.empty((stack - 1 + steps, n, *s.task.frame_shape), dtype=s.task.frame_dtype)
         action = np.empty((steps, n), dtype=np.int64)
         reward, log_prob, value = (np.empty((steps, n), dtype=np.float32) for _ in range(3))
@@ -224,7 +231,7 @@ class _Group:
             returns.append(finished_returns)
             lengths.append(finished_lengths)
         self._made += 1
-        return Fragment(
+        fragment = Fragment(
             frames=frames,
             action=action,
             reward=reward,
@@ -244,6 +251,7 @@ class _Group:
             index=self._made - 1,
             seconds=time.perf_counter() - started,
         )
+        return fragment if s.clones == 1 else fragment.cloned(s.clones)
 
     def get_state(self) -> dict[str, Any] | None:
         """All that is needed to go on exactly from here; None when the environments cannot be saved."""

@@ -43,9 +43,12 @@ COMMANDS = {
         Command("sweep", "TASK... [options]", "measure the critical batch size: a run per batch size, learning rate and seed"),
         Command("compare", "FOLDER... [options]", "lay sweeps and runs side by side: measured against predicted"),
         Command("train", "TASK [options]", "train, and measure the gradient noise of every update"),
+        Command("advise", "TASK [options]", "in minutes: the batch and the actors a task is worth here, what more machines give"),
         Command("workers", "TASK [options]", "measure this machine or cluster for minutes: how many workers, how long, how much"),
         Command("bench", "[--compare A B]", "measure a machine or cluster with a fixed suite; what changed between two results"),
+        Command("runs", "[FOLDER...]", "list the runs and sweeps that are there: state, task, return, noise scale"),
         Command("report", "RUN... [--out F]", "write a page that shows one or more runs"),
+        Command("demo", "", "all of it in six minutes: a critical batch size, a minute of Pong, a page"),
         Command("tasks", "[WORD]", "list the tasks (those whose name holds WORD)"),
     )
 }

@@ -59,7 +59,7 @@ def run(arguments: list[str]) -> int:
     """
     options, command = parse(BenchOptions, "bench", arguments), ["rlscale", "bench", *arguments]
     try:
-        return run_bench(options, command, Console())
+        return run_bench(options, command, Console(emoji=False))
     except (KeyboardInterrupt, LostWorkerError) as error:
         error.add_note(f"Rounds that were complete are kept; go on with: {shlex.join(command)}")
         raise
@@ -99,7 +99,9 @@ def run_bench(options: BenchOptions, command: list[str], console: Console) -> in
         path = Path(options.out or f"bench/{sum(node['count'] for node in nodes)}x{nodes[0]['cpus']}.json")
         rounds = _read_rounds(path, facts)
         if rounds:
-            console.print(f"{path} holds {len(rounds)} of {options.rounds} rounds already", highlight=False, soft_wrap=True)
+            console.print(
+                f"{path} holds {len(rounds)} of {options.rounds} rounds already", markup=False, highlight=False, soft_wrap=True
+            )
         counts = actor_counts(cpus, nodes)
         steps = Steps(console, max(options.rounds - len(rounds), 0) * (len(counts) + 2))
         with watch_head(options.ray_address), steps:
@@ -110,7 +112,7 @@ def run_bench(options: BenchOptions, command: list[str], console: Console) -> in
     finally:
         disconnect()
     show(console, rounds)
-    console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
     return 0
 
 

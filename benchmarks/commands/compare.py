@@ -15,10 +15,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rlscale.analysis.comparison import Comparison, compare, to_csv, to_parquet
+from rlscale.analysis.comparison import Comparison, compare
+from rlscale.analysis.export import to_csv, to_parquet
+from rlscale.analysis.verdict import interventions_of, rungs_of, verdict
 from rlscale.errors import UsageError
 from rlscale.records import RunRecord, SweepRecord, is_sweep, read_run, read_sweep
-from rlscale.report.words import flags, range_of, remarks, say_agreement, say_prediction, warnings
+from rlscale.report.answers import answers
+from rlscale.report.words import flags, range_of, remarks, say_agreement, say_next, say_prediction, say_verdict, warnings
 
 from ..options import parse
 
@@ -59,7 +62,7 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> int:
         UsageError: nothing named, a folder that is neither sweep nor run, no result at all, or a
             file that cannot be written.
     """
-    console = console or (Console() if sys.stdout.isatty() else Console(width=120))
+    console = console or (Console(emoji=False) if sys.stdout.isatty() else Console(width=120, emoji=False))
     if options.figures and not options.out:
         raise UsageError("--figures", "pictures are those of the page, and none is written", "Name a page with --out")
     sweeps, runs, left_out = read_folders(options.folders)
@@ -67,10 +70,18 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> int:
     for table in terminal_tables(comparison):
         console.print(table)
         console.print()
-    for sentence in (*warnings(comparison.rows), say_agreement(comparison.rows), *remarks(comparison.rows)):
+    rungs = rungs_of(comparison)
+    concluded = [say_verdict(verdict(rungs, interventions_of(rungs)))] if rungs else []
+    for sentence in (*warnings(comparison.rows), say_agreement(comparison.rows), *concluded, *remarks(comparison.rows)):
         console.print(sentence, highlight=False, soft_wrap=True, markup=False)
     for sentence in comparison.notes:
         console.print(f"note: {sentence}", highlight=False, soft_wrap=True, markup=False)
+    for sweep in comparison.sweeps:
+        if said := say_next(sweep):
+            console.print(said, highlight=False, soft_wrap=True, markup=False)
+    console.print()
+    for answer in answers(comparison):
+        console.print(answer.sentence, highlight=False, soft_wrap=True, markup=False)
     if options.csv:
         to_csv(comparison.rows, Path(options.csv))
     if options.parquet:

@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 
 from rlscale.errors import UsageError
-from rlscale.records import read_run
+from rlscale.records import RunRecord, read_run
 from rlscale.report.run_page import write_report
 
 from ..options import parse
@@ -40,7 +40,25 @@ def run(arguments: list[str]) -> int:
 
 
 def write_page(folders: Sequence[str], out: str | None = None) -> None:
-    """Write the page and say where it is; by default into the first folder."""
-    page = Path(out) if out else Path(folders[0]) / "report.html"
-    write_report([read_run(Path(folder)) for folder in folders], page)
+    """Write the page and say where it is; by default into the first folder. What cannot be read beside others is said.
+
+    Raises:
+        UsageError: nothing can be read, or the page cannot be written.
+    """
+    runs: list[RunRecord] = []
+    errors: list[UsageError] = []
+    for folder in folders:
+        try:
+            run = read_run(Path(folder))
+            if not run.rows:
+                raise UsageError("RUN", f"{folder} has no finished iteration to show", "Let it run longer")
+            runs.append(run)
+        except UsageError as error:
+            errors.append(error)
+    if not runs:
+        raise errors[0]
+    for left_out in errors:
+        print(f"note: {left_out.problem}; it was left out")
+    page = Path(out) if out else runs[0].folder / "report.html"
+    write_report(runs, page)
     print(f"wrote {page}")

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from rlscale.agents.cluster import LostWorkerError
+
 from ..options import parse
 from ..sweep.options import SweepOptions
 from ..sweep.run import run_sweeps
@@ -18,14 +20,18 @@ def run(arguments: list[str]) -> int:
 
     Raises:
         UsageError: options, a task or a folder that cannot be used.
+        LostWorkerError: no worker starts any more; what had ended is recorded.
     """
     options = parse(SweepOptions, "sweep", arguments)
-    console, command = Console(), ["rlscale", "sweep", *arguments]
+    console, command = Console(emoji=False), ["rlscale", "sweep", *arguments]
     try:
         folders = run_sweeps(options, command, console)
     except KeyboardInterrupt:
-        console.print(f"stopped; what had ended is recorded in {options.out}", highlight=False, soft_wrap=True)
-        console.print(f"go on with:  {shlex.join(command)}", highlight=False, soft_wrap=True)
+        console.print(f"stopped; what had ended is recorded in {options.out}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"go on with:  {shlex.join(command)}", markup=False, highlight=False, soft_wrap=True)
         return 130
+    except LostWorkerError as error:
+        error.add_note(f"What had ended is recorded in {options.out}; go on with: {shlex.join(command)}")
+        raise
     page = str(Path(options.out) / "comparison.html") if options.report else None
     return run_compare(CompareOptions(folders=tuple(map(str, folders)), out=page))

@@ -2,14 +2,18 @@
 
 import shlex
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from rlscale.agents.cluster import LostWorkerError
+from rlscale.agents.config import config_to_dict
 from rlscale.agents.train import train
+from rlscale.records import read_run
 
 from ..options import parse_train
 from .guard import guarded_folder, run_guarded
@@ -35,7 +39,10 @@ def run(arguments: list[str]) -> int:
     # The guard starts this process's own command again; so only where that is what runs here.
     if config.rollout.ray_address and guarded_folder() is None and sys.argv[1:] == ["train", *arguments]:
         return run_guarded(folder, go_on)
-    console = Console()
+    changed = (
+        "" if config.resume is None else say_changes(read_run(folder, "--resume").manifest["config"], config_to_dict(config))
+    )
+    console = Console(emoji=False)
     display = TrainingDisplay(config.task, config.budget, console)
     try:
         with ExitStack() as showing:
@@ -43,7 +50,9 @@ def run(arguments: list[str]) -> int:
             def announce() -> None:
                 workers = "as many Ray actors as there is room for" if config.elastic else f"{config.actors or 'no'} Ray actors"
                 size = f"{config.rollout.environments} environments x {config.rollout.rollout_length} steps on {workers}"
-                console.print(f"{config.task}: {size}; record in {folder}", highlight=False, soft_wrap=True)
+                console.print(f"{config.task}: {size}; record in {folder}", markup=False, highlight=False, soft_wrap=True)
+                if changed:
+                    console.print(f"going on with other settings: {changed}", markup=False, highlight=False, soft_wrap=True)
                 showing.enter_context(display)
 
             command = ["rlscale", "train", *arguments]
@@ -52,13 +61,30 @@ def run(arguments: list[str]) -> int:
         error.add_note(f"The record is in {folder}; go on from its last checkpoint with: {go_on}")
         raise
     steps = f"{outcome.observations:,} observations and {outcome.optimizer_steps:,} optimizer steps"
-    console.print(f"{outcome.state} after {steps}", highlight=False)
+    goal = f": a mean return of {config.budget.goal:g} was reached" if outcome.reached_goal else ""
+    if config.budget.goal is not None and outcome.state == "finished" and not outcome.reached_goal:
+        goal = f", and a mean return of {config.budget.goal:g} was not reached"
+    console.print(f"{outcome.state} after {steps}{goal}", markup=False, highlight=False, soft_wrap=True)
     if outcome.lost_actors:
-        console.print(f"{lost(outcome.lost_actors)}; the record's rows say which and how long it took", highlight=False)
+        console.print(
+            f"{lost(outcome.lost_actors)}; the record's rows say which and how long it took", markup=False, highlight=False
+        )
     if outcome.state == "stopped":
-        console.print(f"go on with:  {go_on}", highlight=False, soft_wrap=True)
+        console.print(f"go on with:  {go_on}", markup=False, highlight=False, soft_wrap=True)
     if not config.recording.report:
-        console.print(f"see it with: rlscale report {shlex.quote(str(folder))}", highlight=False, soft_wrap=True)
+        console.print(f"see it with: rlscale report {shlex.quote(str(folder))}", markup=False, highlight=False, soft_wrap=True)
     elif outcome.observations:
         write_page([str(folder)])
     return 0
+
+
+def say_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Which settings a resumed run takes otherwise than it began with, budget and recording apart: each with both values."""
+    said = []
+    for section, value in now.items():
+        if isinstance(value, Mapping) and section not in ("budget", "recording"):
+            was = before.get(section, {})
+            for name, new in value.items():
+                if name in was and was[name] != new:
+                    said.append(f"--{name.replace('_', '-')} {new}, was {was[name]}")
+    return "; ".join(said)

@@ -14,8 +14,8 @@ from rich.table import Table
 
 from rlscale.agents.config import Budget
 from rlscale.agents.learning import NoiseRecord
-from rlscale.analysis.summary import UPDATES
-from rlscale.noise import BlockStatistics, pool
+from rlscale.noise import POOL_WINDOW, BlockStatistics, pool
+from rlscale.returns import RecentReturn
 from rlscale.text import format_bytes, format_clock, format_quantity
 
 __all__ = ["TrainingDisplay", "lost"]
@@ -34,7 +34,7 @@ class TrainingDisplay:
 
     def __init__(self, title: str, budget: Budget, console: Console) -> None:
         self._title, self._budget, self._console = title, budget, console
-        self._returns: deque[tuple[float, int]] = deque(maxlen=100)
+        self._recent = RecentReturn()
         self._noise: dict[tuple[str, str], deque[BlockStatistics]] = {}
         self._started = self._printed = time.monotonic()
         self._first: tuple[int, int] | None = None
@@ -56,7 +56,7 @@ class TrainingDisplay:
         if self._live:
             self._live.__exit__(*error)
         elif self._row is not None:
-            self._console.print(self._line(), soft_wrap=True, highlight=False)
+            self._console.print(self._line(), soft_wrap=True, markup=False, highlight=False)
 
     def update(self, row: dict[str, Any], noise: list[NoiseRecord]) -> None:
         """Take in the row of one iteration and the noise measured in it."""
@@ -65,17 +65,16 @@ class TrainingDisplay:
         now = time.monotonic()
         if not self._live and (now - self._printed >= PLAIN_SECONDS or row["iteration"] == 0):
             self._printed = now
-            self._console.print(self._line(), soft_wrap=True, highlight=False)
+            self._console.print(self._line(), soft_wrap=True, markup=False, highlight=False)
 
     def _take_in(self, row: dict[str, Any], noise: list[NoiseRecord]) -> None:
         if self._first is None:
             self._first = (row["observations"] - row["batch_observations"], row["optimizer_steps"])
         self._row = row
         self._losses += len(row["losses"])
-        if row["episodes"]:
-            self._returns.append((row["return_mean"], row["episodes"]))
+        self._recent.add(row["episodes"], row["return_mean"])
         for record in noise:
-            self._noise.setdefault((record.head, record.kind), deque(maxlen=UPDATES)).append(record.statistics)
+            self._noise.setdefault((record.head, record.kind), deque(maxlen=POOL_WINDOW)).append(record.statistics)
         share, left = self._share_and_left()
         self._bar.update(self._task, completed=share, left=left)
 
@@ -99,8 +98,8 @@ class TrainingDisplay:
         return min(max(shares), 1.0), "" if seconds == float("inf") else f"{format_clock(seconds)} left"
 
     def _mean_return(self) -> tuple[str, int]:
-        episodes = sum(n for _, n in self._returns)
-        return (f"{sum(r * n for r, n in self._returns) / episodes:.1f}" if episodes else "no episode yet"), episodes
+        mean = self._recent.mean
+        return ("no episode yet" if mean is None else f"{mean:.4g}"), self._recent.episodes
 
     def _scale(self, head: str) -> str | None:
         kinds = [kind for (name, kind) in self._noise if name == head]

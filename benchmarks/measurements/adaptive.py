@@ -92,11 +92,11 @@ def main() -> None:
 
 def run(options: Options, kind: Kind) -> dict[str, Any]:
     """Train until the goal is crossed; where, the noise on the way, and how the batch went."""
-    chosen = SweepOptions(tasks=(kind.task,), batch_sizes="512", entropy_coef=options.entropy_coef)
+    chosen = SweepOptions(tasks=(kind.task,), batch_sizes="512", rollout_length=16, entropy_coef=options.entropy_coef)
     plan = make_plan(kind.task, chosen)
     size = kind.batch_size or ENVIRONMENTS * plan.config.rollout.rollout_length
-    trial = replace(plan.first_trials()[0], batch_size=size, learning_rate=kind.learning_rate, seed=kind.seed)
-    trial = replace(trial, id="run", most_optimizer_steps=None, limit=None, measures_noise=True)
+    trial = replace(plan.next_trials({})[0], batch_size=size, learning_rate=kind.learning_rate, seed=kind.seed)
+    trial = replace(trial, id="run", most_optimizer_steps=None, limit=None, measures_noise=True, stage="noise")
     config = with_batch(plan.config_of(trial), kind, options)
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "run"

@@ -22,13 +22,12 @@ from rich.console import Console
 
 from rlscale.agents.compute import resolve_precision
 from rlscale.agents.config import TrainConfig
-from rlscale.agents.learning import NoiseRecord
 from rlscale.agents.rollout import Evaluator
 from rlscale.crossing import find_crossing, is_on_grid
 from rlscale.envs import find_task
 
 from ..sweep.options import SweepOptions, make_plan
-from ..sweep.trial import TrainingCourse, run_trial
+from ..sweep.trial import Advance, TrainingCourse, run_trial
 from .measuring import write_result
 
 EVERY_STEP = ("classic/cartpole",)  # tasks whose policies are all evaluated, not only those on the grid
@@ -43,7 +42,7 @@ class _RememberingCourse(TrainingCourse):
         self._every_step, self._steps = every_step, 0
         self.policies: dict[int, np.ndarray] = {}
 
-    def advance(self) -> tuple[int, list[NoiseRecord]]:
+    def advance(self) -> Advance:
         advanced = super().advance()
         self._steps += 1
         if self._every_step or is_on_grid(self._steps):
@@ -53,7 +52,8 @@ class _RememberingCourse(TrainingCourse):
 
 def measure(task_id: str, environments: int, episodes: int, observations: int, console: Console) -> dict[str, Any]:
     """One run, and what became of each goal by both ways."""
-    plan = make_plan(task_id, SweepOptions(tasks=(task_id,), batch_sizes=str(16 * environments), observations=observations))
+    sizes = str(16 * environments)
+    plan = make_plan(task_id, SweepOptions(tasks=(task_id,), batch_sizes=sizes, rollout_length=16, observations=observations))
     trial = plan.next_trials({})[0]
     config = plan.config_of(trial)
     with tempfile.TemporaryDirectory() as folder:

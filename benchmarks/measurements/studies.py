@@ -22,12 +22,11 @@ from rich.progress import track
 from rlscale.agents.rollout import Evaluator
 from rlscale.agents.setup import prepare
 from rlscale.envs import find_task
-from rlscale.noise import BlockStatistics, pool
+from rlscale.noise import POOL_WINDOW, BlockStatistics, pool
 
 from ..sweep.options import SweepOptions, make_plan
 from .measuring import map_in_processes, settings_of, write_result
 
-WINDOW = 20  # optimizer steps of a window
 PERIOD = 2  # optimizer steps between measurements
 HEADS = ("policy", "value", "joint", "policy_last_layer")
 CUT = 16.0  # of ε in a cold stretch
@@ -75,9 +74,10 @@ class Kind:
 
 def run(options: Options, kind: Kind) -> dict[str, Any]:
     """One run; per window the noise scale of each head and the return of the policy at its end."""
-    chosen = SweepOptions(tasks=(options.task,), batch_sizes=str(options.batch_size), width=kind.width)
+    chosen = SweepOptions(tasks=(options.task,), batch_sizes=str(options.batch_size), rollout_length=16, width=kind.width)
     plan = make_plan(options.task, chosen)
-    trial = replace(plan.first_trials()[0], seed=kind.seed, learning_rate=options.learning_rate, measures_noise=True)
+    trial = replace(plan.next_trials({})[0], seed=kind.seed, learning_rate=options.learning_rate)
+    trial = replace(trial, stage="noise", measures_noise=True)
     config = plan.config_of(trial)
     often = replace(config.noise, joint_noise_period=PERIOD, policy_noise_period=PERIOD, value_noise_period=PERIOD)
     config = replace(config, noise=often)
@@ -103,7 +103,7 @@ def run(options: Options, kind: Kind) -> dict[str, Any]:
         row, result = iterated
         for record in result.noise:
             measured[record.head].append(record.statistics)
-        if (step + 1) % WINDOW == 0:
+        if (step + 1) % POOL_WINDOW == 0:
             evaluated = evaluator.evaluate(session.weights(), step + 1).at(step + 1)
             windows.append(
                 {
@@ -131,7 +131,7 @@ def _packed(statistics: list[BlockStatistics]) -> dict[str, Any]:
 def main() -> None:
     """Make every run and write the record."""
     options = tyro.cli(Options)
-    third = options.optimizer_steps // 3 // WINDOW * WINDOW
+    third = options.optimizer_steps // 3 // POOL_WINDOW * POOL_WINDOW
     narrow, plain, wide = options.widths
     kinds = [
         Kind(name, width, cold, seed)

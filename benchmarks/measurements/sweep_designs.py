@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import tyro
 
-from rlscale.frontier import Frontier, fit, fit_surface
+from rlscale.frontier import STOPPED_CONFIDENCE, Frontier, fit, fit_surface
 
 from ..sweep.design import RunSoFar, next_run
 from .measuring import map_in_processes, print_table, write_result
@@ -30,7 +30,7 @@ __all__ = ["CELLS", "DESIGNS", "Cell", "planted_sweep"]
 
 B_CRIT, S_MIN = 1000.0, 300.0
 E_MIN = B_CRIT * S_MIN
-EVALUATION = 1.5  # E_min for each run of the sequential design: ten evaluations, as measured on MinAtar Breakout
+EVALUATION = 0.5  # E_min for each run of the sequential design; MinAtar Breakout takes 0.1 to 0.5
 SIZES = tuple(5 * 2**j for j in range(16))
 JOBS, RATIO, NOISE_RUNS = 2, 2.0, 8
 MOST = 3000.0  # E_min, after which the sequential design gives up
@@ -43,7 +43,7 @@ class Cell:
     Attributes:
         sd: standard deviation of ln S over seeds, t₄.
         stuck: fraction of runs that take longer by e^(0.5 + an exponential of mean 1), or, a third of them, for ever.
-        stuck_at_ends: that fraction at the smallest and at the largest size of a grid (below B_crit/12 and above 6 B_crit).
+        stuck_at_ends: that fraction at the smallest and at the largest size of a grid; below B_crit/6 and above 6 B_crit.
         rate_exponent: the best rate is proportional to B to this power.
         saturating: the best rate is the paper's, ε/(1 + B_crit/B), instead.
         curvature: of ln S in ln rate, below and above the best one.
@@ -108,9 +108,9 @@ class _Task:
         return RunSoFar(int(size), rate, steps, observations, seed)
 
 
-def _fitted(runs: Sequence[RunSoFar]) -> Frontier:
+def _fitted(runs: Sequence[RunSoFar], confidence: float = 0.95) -> Frontier:
     columns = ([r.batch_size for r in runs], [r.learning_rate for r in runs], [r.optimizer_steps for r in runs])
-    return fit_surface(*columns, [r.observations for r in runs], group=[r.seed for r in runs])
+    return fit_surface(*columns, [r.observations for r in runs], group=[r.seed for r in runs], confidence=confidence)
 
 
 def _grid(cell: Cell, rng: np.random.Generator) -> tuple[Frontier, float]:
@@ -160,7 +160,7 @@ def _search(cell: Cell, rng: np.random.Generator) -> tuple[Frontier, float]:
 
 def _sequential(cell: Cell, rng: np.random.Generator) -> tuple[Frontier, float]:
     """The pilot's size misses by e^0.7, its rate by e^0.7, its noise scale by e^0.6."""
-    task = _Task(cell, rng, (B_CRIT / 12, 6 * B_CRIT))
+    task = _Task(cell, rng, (B_CRIT / 6, 6 * B_CRIT))
     wanted, miss, noise_scale = (math.exp(sd * rng.standard_normal()) for sd in (0.7, 0.7, 0.6))
     pilot = min(SIZES, key=lambda size: abs(math.log(size / B_CRIT / wanted)))
     runs: list[RunSoFar] = []
@@ -173,12 +173,12 @@ def _sequential(cell: Cell, rng: np.random.Generator) -> tuple[Frontier, float]:
             break
         runs.append(task.run(candidate.batch_size, candidate.learning_rate, len(runs), candidate.most_steps))
     noise_size = min(SIZES, key=lambda size: abs(math.log(size / B_CRIT / noise_scale)))
-    surface = _fitted(runs)
+    surface = _fitted(runs, STOPPED_CONFIDENCE)
     if surface.s_min.value is not None:
         rate = surface.best_rate(noise_size)  # type: ignore[attr-defined]
         most = 4 * surface.optimizer_steps(float(noise_size)) if surface.b_crit.value else math.inf
         runs += [task.run(noise_size, rate, len(runs) + i, most) for i in range(NOISE_RUNS)]
-    return _fitted(runs), task.cost + EVALUATION * len(runs)
+    return _fitted(runs, STOPPED_CONFIDENCE), task.cost + EVALUATION * len(runs)
 
 
 DESIGNS = {"search": _search, "grid": _grid, "sequential": _sequential}

@@ -4,9 +4,10 @@ A sweep that is not told its sizes goes through four stages, and `next_run` says
 
 1. *pilot*: one batch size, three rates two octaves apart. It gives the order of the best rate, the steps that each goal takes,
    and the noise scale.
-2. *span*: a first run at each of five sizes from a sixteenth of the noise scale to eight times, the cheapest first.
-3. *sharpen*: the (size, rate) with the largest expected fall of the variance of ln B_crit per expected observation, averaged over
-   draws from what is known of the surface, so that a rate that is not known yet is explored on the way.
+2. *span*: three runs at each of five sizes from an eighth of the noise scale to eight times, the cheapest first.
+3. *sharpen*: the (size, rate) with the largest expected fall of the variance of ln B_crit per expected observation, and of that
+   of the free exponent, without which nobody would see that the frontier bends otherwise. The fall is averaged over draws from
+   what is known of the surface, so that a rate that is not known yet is explored on the way.
 4. *noise*: runs at the size nearest the noise scale, at the best rate; they measure the noise.
 
 Nothing here runs anything, and nothing is random: the same runs give the same next run. `plan` says what is a trial, and
@@ -22,17 +23,23 @@ import numpy as np
 from rlscale.frontier import response
 from rlscale.frontier.response import Fitted, Response
 from rlscale.frontier.runs import check_runs
-from rlscale.frontier.surface import allowed_rise, critical_interval
+from rlscale.frontier.surface import STOPPED_CONFIDENCE, allowed_rise, critical_interval
 
-__all__ = ["Candidate", "RunSoFar", "next_run", "rounded"]
+__all__ = ["PILOT_RUNS", "Candidate", "Known", "RunSoFar", "fit_known", "nearest_size", "next_run", "rounded"]
 
 PILOT_OFFSETS = (0, 4, -4)  # of the pilot's rates, in half octaves
-SPAN = (1 / 16, 1 / 4, 1.0, 4.0, 8.0)  # sizes of the first runs, in critical batch sizes as far as known
-FEWEST_RUNS = 2  # at each size of the span
+PILOT_RUNS = len(PILOT_OFFSETS)
+SPAN = (1 / 8, 1 / 3, 1.0, 3.0, 8.0)  # sizes of the first runs, in critical batch sizes as far as known
+FEWEST_RUNS = 3  # at each size of the span
 OFFSETS = (-4, -3, -2, -1, 0, 1, 2, 3)  # rates to choose from, in half octaves from the best
+STEP_COST = 256  # observations that an optimizer step costs beside its own: on a CPU so many take as long as the step itself
 PATIENCE = 4.0  # a run is given up after so many times the steps that are expected of it
 DRAWS = 12  # of the surface's parameters
+EXPONENT_ERROR = 0.095  # standard error of ln α that goes with an interval of B_crit of a factor of e, if α is left free
+SHAPE_RUNS = 90  # of a sweep at ratio 2, after which it does not go on for the sake of the exponent alone
 _KNOWN = [response.A, response.C, response.P, response.Q, response.CURVATURE, response.ASYMMETRY]
+_BENT = [*_KNOWN, response.ALPHA]
+_C, _ALPHA = _BENT.index(response.C), _BENT.index(response.ALPHA)
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ class RunSoFar:
     Attributes:
         batch_size: B.
         learning_rate: its rate.
-        optimizer_steps: S to the goal that is sharpened; inf where it was missed, nan while the run is under way.
+        optimizer_steps: S to the goal that is sharpened; inf where it was missed, nan while the run is under way or if it failed.
         observations: to the goal, or spent without reaching it.
         seed: of the run.
     """
@@ -82,8 +89,8 @@ def rounded(rate: float) -> float:
 
 
 @dataclass(frozen=True)
-class _Known:
-    """The surface through the runs so far, without intervals."""
+class Known:
+    """The surface through the runs so far; intervals are computed where they are asked for."""
 
     runs: Response
     best: Fitted
@@ -108,16 +115,20 @@ class _Known:
         """At the best rate."""
         return math.exp(self.theta[response.A]) * (1 + self.b_crit / size)
 
+    def interval(self) -> tuple[float, float]:
+        """Of ln B_crit; infinite where the runs give no end."""
+        return critical_interval(self.runs, self.best, self.rise)
 
-def _fit(ended: Sequence[RunSoFar]) -> _Known | None:
-    """None while fewer than three sizes have a run that reached the goal."""
+
+def fit_known(ended: Sequence[RunSoFar]) -> Known | None:
+    """The surface through the runs that ended; None while fewer than three sizes have a run that reached the goal."""
     if len({run.batch_size for run in ended if math.isfinite(run.optimizer_steps)}) < 3:
         return None
     columns = zip(*((r.batch_size, r.optimizer_steps, r.observations, r.learning_rate) for r in ended), strict=True)
     sizes, steps, observations, rates = columns
     points = check_runs(sizes, steps, observations, None)
     runs = Response(points, np.array(rates))
-    return _Known(runs, runs.best(tries=1), allowed_rise(points, 0.95))
+    return Known(runs, runs.best(tries=1), allowed_rise(points, STOPPED_CONFIDENCE))
 
 
 def next_run(
@@ -133,22 +144,25 @@ def next_run(
         sizes: every batch size that may be run, ascending.
         ratio: of the upper to the lower end of B_crit's interval, at which the sweep is sharp enough.
     """
-    if len(runs) < len(PILOT_OFFSETS):
+    if len(runs) < PILOT_RUNS:
         ended = [run for run in runs if not run.pending]
         reached = [run.optimizer_steps for run in ended if math.isfinite(run.optimizer_steps)]
         rate = rounded(pilot_rate * 2 ** (PILOT_OFFSETS[len(runs)] / 2))
         return Candidate("pilot", pilot_size, rate, PATIENCE * min(reached, default=math.inf))
     ended = [run for run in runs if not run.pending]
-    known = _fit(ended)
+    known = fit_known(ended)
     tried = [run.batch_size for run in runs]
-    # B_crit as far as known, within what the tried sizes can tell.
-    centre = min(max(known.b_crit, min(tried) / 2), max(tried) * 2) if known else noise_scale or pilot_size
-    span = [_nearest(sizes, centre * factor) for factor in SPAN]
+    # B_crit as far as known, within what the tried sizes can tell. A noise scale far below the pilot's size is not trusted with
+    # runs of tens of thousands of steps: sharpening gets there where it is worth them.
+    centre = max(noise_scale or pilot_size, pilot_size / 2)
+    if known:
+        centre = min(max(known.b_crit, min(tried) / 2), max(tried) * 2)
+    span = [nearest_size(sizes, centre * factor) for factor in SPAN]
     counts = {size: sum(run.batch_size == size for run in runs) for size in span}
     missing = [size for size in dict.fromkeys(span) if counts[size] < (FEWEST_RUNS if known else 1)]
     if known is None or missing:
         size = min(missing or span, key=lambda size: (counts[size], size))
-        rate = known.best_rate(size) if known else _pilot_rate(ended, pilot_rate) * math.sqrt(size / pilot_size)
+        rate = known.best_rate(size) if known else _pilot_rate(runs, pilot_rate) * math.sqrt(size / pilot_size)
         if known and counts[size] % 2:
             rate *= 2.0
         return Candidate("span", size, rounded(rate), PATIENCE * _expected(known, ended, size))
@@ -156,21 +170,22 @@ def next_run(
         return None
     low, high = centre * SPAN[0] / 1.5, centre * SPAN[-1] * 1.5
     wide = [size for size in sizes if low <= size <= high]
-    size, rate = _sharpest(known, runs, wide)
+    size, rate = _sharpest(known, runs, wide, ratio)
     return Candidate("sharpen", size, rounded(rate), PATIENCE * _expected(known, ended, size))
 
 
-def _nearest(sizes: Sequence[int], wanted: float) -> int:
+def nearest_size(sizes: Sequence[int], wanted: float) -> int:
+    """The size nearest in logarithm; the smaller one of two."""
     return min(sizes, key=lambda size: (abs(math.log(size / wanted)), size))
 
 
-def _pilot_rate(ended: Sequence[RunSoFar], pilot_rate: float) -> float:
+def _pilot_rate(runs: Sequence[RunSoFar], pilot_rate: float) -> float:
     """The pilot's rate with the fewest steps."""
-    pilot = [run for run in ended[: len(PILOT_OFFSETS)] if math.isfinite(run.optimizer_steps)]
+    pilot = [run for run in runs[:PILOT_RUNS] if math.isfinite(run.optimizer_steps)]
     return min(pilot, key=lambda run: run.optimizer_steps).learning_rate if pilot else pilot_rate
 
 
-def _expected(known: _Known | None, ended: Sequence[RunSoFar], size: int) -> float:
+def _expected(known: Known | None, ended: Sequence[RunSoFar], size: int) -> float:
     """Optimizer steps that a run at the best rate of a size is expected to take."""
     if known is not None:
         return known.steps(size)
@@ -182,36 +197,41 @@ def _expected(known: _Known | None, ended: Sequence[RunSoFar], size: int) -> flo
     return best.optimizer_steps * max(1.0, best.batch_size / size)
 
 
-def _sharpest(known: _Known, runs: Sequence[RunSoFar], sizes: Sequence[int]) -> tuple[int, float]:
-    """The size and rate with the largest fall of var(ln B_crit) per observation."""
-    theta, middle = known.theta, known.middle
-    made = _logs(runs)
+def _sharpest(known: Known, runs: Sequence[RunSoFar], sizes: Sequence[int], ratio: float) -> tuple[int, float]:
+    """The size and rate with the largest fall of var(ln B_crit) and var(ln α) per observation, relative to what is wanted."""
+    theta, made = known.theta, _logs(runs)
     grid = np.array([(size, known.best_rate(size) * 2 ** (k / 2)) for size in sizes for k in OFFSETS])
     log_grid = np.log(grid)
-    lower = np.linalg.cholesky(np.linalg.inv(_information(theta, made, middle)))
+    lower = np.linalg.cholesky(np.linalg.inv(_information(theta, made, known, _KNOWN)))
+    wanted = (math.log(ratio) / 4) ** 2, (EXPONENT_ERROR * math.log(ratio)) ** 2
     gain = np.zeros(len(grid))
     for draw in np.random.default_rng(0).standard_normal((DRAWS, len(_KNOWN))):
         moved = theta.copy()
         moved[_KNOWN] += lower @ np.clip(draw, -2.0, 2.0)
-        inverse = np.linalg.inv(_information(moved, made, middle))
-        slopes, weight, cost = _slopes(moved, log_grid, middle)
-        along = slopes @ inverse
-        spread = np.einsum("ij,ij->i", along, slopes)
-        place = _KNOWN.index(response.C)
-        gain += along[:, place] ** 2 * weight / (1 + weight * spread) / cost
+        slopes, weight, cost = _slopes(moved, log_grid, known)
+        for indices, place, enough in ((_KNOWN, _C, wanted[0]), (_BENT, _ALPHA, wanted[1])):
+            inverse = np.linalg.inv(_information(moved, made, known, indices))
+            mine = slopes[:, : len(indices)]
+            along = mine @ inverse
+            spread = np.einsum("ij,ij->i", along, mine)
+            fall = along[:, place] ** 2 * weight / (1 + weight * spread)
+            gain += fall / enough / cost
     best = int(gain.argmax())
     return int(grid[best, 0]), float(grid[best, 1])
 
 
-def _is_sharp(known: _Known, ended: Sequence[RunSoFar], ratio: float) -> bool:
-    """Whether B_crit's interval is sharp enough, with five sizes at which a run reached the goal."""
+def _is_sharp(known: Known, ended: Sequence[RunSoFar], ratio: float) -> bool:
+    """Whether B_crit's interval is sharp enough, and the exponent known well enough, from five sizes that reached the goal."""
     if len({run.batch_size for run in ended if math.isfinite(run.optimizer_steps)}) < len(SPAN):
         return False
-    place = _KNOWN.index(response.C)
-    variance = float(np.linalg.inv(_information(known.theta, _logs(ended), known.middle))[place, place])
+    made = _logs(ended)
+    variance = float(np.linalg.inv(_information(known.theta, made, known, _KNOWN))[_C, _C])
+    of_exponent = float(np.linalg.inv(_information(known.theta, made, known, _BENT))[_ALPHA, _ALPHA])
+    if len(ended) < SHAPE_RUNS * (math.log(2) / math.log(ratio)) ** 2 and of_exponent > (EXPONENT_ERROR * math.log(ratio)) ** 2:
+        return False
     if 2 * math.sqrt(known.rise * variance) > math.log(ratio):
         return False  # the profile takes a while, and is wider still
-    low, high = critical_interval(known.runs, known.best, known.rise)
+    low, high = known.interval()
     return high - low <= math.log(ratio)
 
 
@@ -219,24 +239,27 @@ def _logs(runs: Sequence[RunSoFar]) -> np.ndarray:
     return np.log([[run.batch_size, run.learning_rate] for run in runs])
 
 
-def _slopes(theta: np.ndarray, made: np.ndarray, middle: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For runs at (ln B, ln rate): slopes of the expected ln S in the known parameters, information and expected observations."""
-    x, u = made[:, 0], made[:, 1] - theta[response.P] - theta[response.Q] * (made[:, 0] - middle)
+def _slopes(theta: np.ndarray, made: np.ndarray, known: Known) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For runs at (ln B, ln rate): slopes of the expected ln S in the parameters `_BENT`, information, and expected cost."""
+    x, middle = made[:, 0], known.middle
+    u = made[:, 1] - theta[response.P] - theta[response.Q] * (x - middle)
     side = np.where(u > 0, 1.0, -1.0)
     k = np.exp(theta[response.CURVATURE] + side * theta[response.ASYMMETRY])
     lift = k * u * u
     to_rate = -2 * k * u
-    bend = 1 / (1 + np.exp(x - theta[response.C]))
-    slopes = np.column_stack([np.ones(len(x)), bend, to_rate, to_rate * (x - middle), lift, side * lift])
-    stuck = response.stuck_share(theta, u)
+    bend_at = theta[response.C] - x
+    bend = 1 / (1 + np.exp(-bend_at))
+    slopes = np.column_stack([np.ones(len(x)), bend, to_rate, to_rate * (x - middle), lift, side * lift, bend * bend_at])
+    stuck = response.stuck_share(theta, u, np.minimum(known.runs.nearness_to_ends(x), 2.0))
     sigma = math.exp(theta[response.SIGMA])
-    steps = np.exp(theta[response.A] + np.logaddexp(0.0, theta[response.C] - x))
-    cost = np.exp(x) * steps * ((1 - stuck) * np.exp(np.minimum(lift, math.log(PATIENCE))) + stuck * PATIENCE)
+    steps = np.exp(theta[response.A] + np.logaddexp(0.0, bend_at))
+    cost = (np.exp(x) + STEP_COST) * steps * ((1 - stuck) * np.exp(np.minimum(lift, math.log(PATIENCE))) + stuck * PATIENCE)
     # A t₄ distribution of scale σ has the information 5/(7σ²) on its place; a run given up has hardly any.
     return slopes, 5 / 7 * (1 - stuck) * (lift < math.log(PATIENCE)) / sigma**2, cost
 
 
-def _information(theta: np.ndarray, made: np.ndarray, middle: float) -> np.ndarray:
-    """Expected information of runs on the known parameters, the weak priors added."""
-    slopes, weight, _ = _slopes(theta, made, middle)
-    return (slopes * weight[:, None]).T @ slopes + np.diag([1 / response.prior_deviation(index) ** 2 for index in _KNOWN])
+def _information(theta: np.ndarray, made: np.ndarray, known: Known, indices: Sequence[int]) -> np.ndarray:
+    """Expected information of runs on those parameters, the weak priors added."""
+    slopes, weight, _ = _slopes(theta, made, known)
+    mine = slopes[:, : len(indices)]
+    return (mine * weight[:, None]).T @ mine + np.diag([1 / response.prior_deviation(index) ** 2 for index in indices])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,12 +36,13 @@ class SweepDisplay:
         self._running: dict[tuple[int, str], Trial] = {}
         self._started = time.monotonic()
         self._before = sum(len(r) for r in results)
+        self._said = ""  # about the sweep whose run ended last; a fit takes too long for every frame
         self._lock = threading.Lock()  # the live table is drawn by a thread of its own
         self._live = Live(console=console, get_renderable=self._panel, refresh_per_second=2) if console.is_terminal else None
 
     def __enter__(self) -> SweepDisplay:
         if self._before:
-            self._console.print(f"{self._before} runs are there already", highlight=False)
+            self._console.print(f"{self._before} runs are there already", markup=False, highlight=False)
         if self._live:
             self._live.__enter__()
         return self
@@ -58,8 +60,9 @@ class SweepDisplay:
         """A run ended and is recorded."""
         with self._lock:
             self._running.pop((sweep, result.id), None)
+        self._said = self._progress(sweep)
         if self._live is None or result.failed:
-            self._console.print(self._line(sweep, result), highlight=False, soft_wrap=True)
+            self._console.print(self._line(sweep, result), markup=False, highlight=False, soft_wrap=True)
 
     def _line(self, sweep: int, result: TrialResult) -> str:
         task = f"{self._plans[sweep].config.task}  " if len(self._plans) > 1 else ""
@@ -67,45 +70,58 @@ class SweepDisplay:
         outcome = ", ".join(reached) if reached else "no goal reached"
         if result.state != "finished":
             outcome += f" ({result.state}: {result.reason})"
-        done, most, left = self._progress()
         return (
-            f"{task}{result.id:<16} {result.stage:<6} rate {result.learning_rate:<9.3g} {outcome}  "
-            f"{result.observations:,} observations, {result.seconds:.1f} s  [{done} of about {most}{left}]"
+            f"{task}{result.id:<8} {result.stage:<7} B {result.batch_size:<6,} rate {result.learning_rate:<8.3g} {outcome}  "
+            f"{result.observations:,} observations, {result.seconds:.1f} s  [{self._said}]"
         )
 
-    def _progress(self) -> tuple[int, int, str]:
-        done = sum(len(r) for r in self._results)
-        most = max(done, sum(plan.most_trials(r) for plan, r in zip(self._plans, self._results, strict=True)))
-        new, elapsed = done - self._before, time.monotonic() - self._started
-        return done, most, f", {format_clock(elapsed / new * (most - done))} left" if new and most > done else ""
+    def _progress(self, sweep: int) -> str:
+        """How far a sweep is: runs of a grid, or what is known of B_crit so far."""
+        plan, results = self._plans[sweep], self._results[sweep]
+        known = plan.known(results) if any(r.stage == "noise" for r in results.values()) or len(results) > 3 else None
+        runs = "1 run" if len(results) == 1 else f"{len(results)} runs"
+        if plan.batch_sizes is not None:
+            most = max(len(plan.trials(results)), len(plan.batch_sizes) * plan.rates * plan.seeds + plan.noise_runs)
+            new, elapsed = sum(map(len, self._results)) - self._before, time.monotonic() - self._started
+            left = f", {format_clock(elapsed / new * (most - len(results)))} left" if new and most > len(results) else ""
+            runs = f"{len(results)} of {most} runs{left}"
+        if known is None:
+            return runs
+        low, high = (math.exp(end) for end in known.interval())
+        factor = high / low if low > 0 else math.inf
+        sharp = f", a factor of {factor:.2g}" if math.isfinite(factor) else ""
+        wanted = f" ({plan.interval_ratio:g} is wanted)" if plan.batch_sizes is None else ""
+        interval = f"[{format_quantity(low)}, {format_quantity(high)}]"
+        return f"{runs}; B_crit {format_quantity(known.b_crit)} {interval} at goal {plan.target(results):g}{sharp}{wanted}"
 
     def _panel(self) -> Group:
         with self._lock:
             return Group(*(self._table(i) for i in range(len(self._plans))), self._footer())
 
     def _footer(self) -> Text:
-        done, most, left = self._progress()
         names = ", ".join(trial.id for trial in self._running.values())
-        return Text(f"{done} of about {most} runs{left}; running: {names or 'none'}")
+        return Text(f"{self._said}\nrunning: {names or 'none'}".lstrip())
 
     def _table(self, sweep: int) -> Table:
-        plan, results = self._plans[sweep], self._results[sweep]
+        plan, results = self._plans[sweep], list(self._results[sweep].values())
         table = Table(title=f"{plan.config.task}, goals {', '.join(f'{g:g}' for g in plan.goals)}", title_justify="left")
-        for name in ("batch size", "runs", "running", "given up", "rate", "optimizer steps", "observations", "goal"):
+        for name in ("batch size", "runs", "running", "given up", "rates", "fewest optimizer steps", "goal"):
             table.add_column(name, justify="right")
-        for size in plan.batch_sizes:
-            mine = [r for r in list(results.values()) if r.batch_size == size]
-            now = sum(t.batch_size == size for (number, _), t in self._running.items() if number == sweep)
+        now = Counter(t.batch_size for (number, _), t in self._running.items() if number == sweep)
+        for size in sorted({r.batch_size for r in results} | set(now) | set(plan.batch_sizes or ())):
+            mine = [r for r in results if r.batch_size == size]
             lost = sum(r.state != "finished" for r in mine)
-            choice = plan.choice(size, results)
-            cells = ["", "", "", ""]
-            if choice.best is not None:
-                furthest = choice.best.goals[len(choice.best.reached) - 1]
+            cells = ["", "", ""]
+            if mine:
+                rates = [r.learning_rate for r in mine]
+                furthest = max((len(r.reached) for r in mine), default=0)
+                steps = (
+                    min((r.reached[furthest - 1] for r in mine if len(r.reached) == furthest), default=0) if furthest else None
+                )
                 cells = [
-                    f"{choice.best.learning_rate:.3g}" + ("  on the edge" if choice.on_edge else ""),
-                    format_quantity(furthest.optimizer_steps or math.nan),
-                    format_quantity(furthest.observations or math.nan),
-                    f"{furthest.goal:g}",
+                    f"{min(rates):.3g} … {max(rates):.3g}" if len(set(rates)) > 1 else f"{rates[0]:.3g}",
+                    "" if steps is None else format_quantity(steps),
+                    "" if steps is None else f"{plan.goals[furthest - 1]:g}",
                 ]
-            table.add_row(f"{size:,}", str(len(mine)), str(now or ""), str(lost or ""), *cells)
+            table.add_row(f"{size:,}", str(len(mine)), str(now[size] or ""), str(lost or ""), *cells)
         return table

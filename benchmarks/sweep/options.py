@@ -1,6 +1,7 @@
 """`SweepOptions`: what a person can say about a sweep, and the plan it makes for a task. Nothing is run here."""
 
 import math
+import os
 import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -20,38 +21,60 @@ __all__ = ["SweepOptions", "make_plan", "parse_sizes"]
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """Measure the critical batch size of tasks: train at every batch size with several learning rates, fit the frontier."""
+    """Measure the critical batch size of tasks: train at several batch sizes and learning rates, fit the frontier.
+
+    Without --batch-sizes the sweep decides itself on one run after another, until B_crit is sharp enough. The same command goes
+    on where it stopped; a smaller --interval-ratio, more --seeds or --batch-sizes, or a larger budget extends a sweep.
+    """
 
     tasks: Annotated[tuple[str, ...], tyro.conf.Positional]
     """Tasks, for example minatar/breakout; 'rlscale tasks' lists them."""
-    batch_sizes: str = "32..32768"
-    """Observations per optimizer step: '32..32768' goes in steps of 4, '32..32768x2' in steps of 2, or name them: 128,512."""
+    interval_ratio: float = 2.0
+    """End when the upper end of B_crit's 95% interval is at most so many times the lower one."""
+    total_observations: int | None = None
+    """End when all runs and their evaluations have taken so many observations; the noise runs come on top."""
+    hours: float | None = None
+    """End after so many hours with all jobs busy; the noise runs come on top."""
+    batch_sizes: str | None = None
+    """A plain grid of these sizes: '40..40960' goes in steps of 4, '40..40960x2' in steps of 2, or name them: 80,320,1280."""
+    rates: int = 4
+    """A grid's learning rates at every batch size, an octave apart."""
+    seeds: int = 2
+    """A grid's seeds at every batch size and rate."""
     goals: tuple[float, ...] | None = None
-    """Mean returns to reach, ascending; None: the task's own."""
-    rates: int = 5
-    """Learning rates of the coarse grid at every batch size, an octave apart; 1 keeps to its centre and adds none."""
-    seeds: int = 3
-    """Fresh seeds for the final runs at the chosen learning rate."""
-    neighbours: bool = True
-    """Make the final runs at the chosen rate's two neighbours as well."""
+    """Mean returns to reach, ascending; None: the task's own. The last one that the pilot reaches is sharpened."""
+    pilot_batch: int = 640
+    """Batch size of the first runs, which look for the rate and the noise scale; the nearest that can be run is taken."""
+    noise_runs: int = 8
+    """Runs at the end that measure the noise of every loss, at a batch size near the noise scale and the best rate there."""
     observations: int | None = None
     """A run that has spent so many is given up; None: the task's own limit."""
     evaluation_episodes: int | None = None
-    """Episodes of one evaluation of a frozen policy; None: 128, or 16 on Atari and EnvPool."""
-    noise_batch: int = 2048
-    """Batch size whose final runs give the predicted noise scale; the nearest of the sweep's own is taken."""
+    """Episodes of one evaluation of a frozen policy; None: 64, or 16 on Atari and EnvPool."""
+    epochs: int = 1
+    """Passes over each iteration batch. With more than one, or with mini-batches, S counts iterations (PPO as people run it)."""
+    mini_batches: int = 1
+    """Optimizer steps in each pass; the batch size is that of the iteration."""
     learning_rate: float | None = None
-    """ε*: the grid of rates is centred on ε*/(1 + B*/B)^α; None: the task's own."""
+    """ε*: the first rate at batch size B is ε*/(1 + B*/B)^α; None: the task's own."""
     rate_batch: float | None = None
-    """B* of that centre; None: the task's own."""
+    """B* of that rate; None: the task's own."""
     rate_exponent: float = 0.5
-    """α of that centre: 1 for SGD, 0.5 to 1 for Adam."""
-    random_first_steps: int = 0
-    """Up to so many random steps per environment before a run, to set them out of step (football: 500; the paper: 500)."""
+    """α of that rate: 1 for SGD, 0.5 to 1 for Adam."""
+    warm_up: int = 10
+    """Optimizer steps (with epochs or mini-batches: iterations) over which every run's rate rises from zero."""
+    random_first_steps: int | None = None
+    """Up to so many random steps per environment before a run, to set them out of step; None: 100, 500 on Atari and EnvPool."""
     rollout_length: int | None = None
-    """Steps of each environment per batch, the same at every batch size; None: the task's own."""
+    """Steps of each environment per batch, the same at every batch size; None: the task's own, 5."""
+    reward_noise: float = 0.0
+    """An experiment: standard deviation of noise on every reward that is learned from; the advantage scale stays as without."""
+    clones: int = 1
+    """An experiment: so many copies of every environment in a batch, all alike, which multiply B_crit by as many."""
     optimizer: Literal["adam", "rmsprop"] = "adam"
     """Optimizer of every run."""
+    beta2: float = 0.99
+    """Adam: how much of its running mean of squared gradients is kept each step."""
     discount: float | None = None
     """Discount factor (gamma); None: the task's own."""
     gae_lambda: float = 0.95
@@ -60,8 +83,8 @@ class SweepOptions:
     """Weight of the entropy bonus."""
     advantage_scale: Literal["batch", "running", "none"] = "running"
     """How advantages are scaled; over a batch would make another algorithm of every batch size where rewards are rare."""
-    max_grad_norm: float | None = 0.5
-    """Clip the gradient to this norm; None for no clip."""
+    max_grad_norm: float | None = None
+    """Clip the gradient to this norm; None for no clip. A clip that binds makes another algorithm of every batch size."""
     network: Network | None = None
     """Policy and value network; None: the task's own."""
     width: int | None = None
@@ -71,7 +94,7 @@ class SweepOptions:
     device: str = "auto"
     """As in rlscale train."""
     seed: int = 0
-    """Seed of the runs that choose the rate; the final runs take the next ones."""
+    """Seed of the first run; the others take the next ones."""
     actors: int | None = None
     """Most Ray actors that sample for each run; 0: the run samples itself. None: 1 on Atari and EnvPool, else 0."""
     jobs: int | None = None
@@ -79,18 +102,18 @@ class SweepOptions:
     ray_address: str | None = None
     """An existing Ray cluster, host:port or 'auto'; without it a local one is started."""
     out: str = "sweeps"
-    """Folder of the sweeps, one folder a task; the same command goes on where it stopped."""
+    """Folder of the sweeps, one folder a task."""
     report: bool = False
     """Write the comparison page when the sweep ends."""
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Batch sizes from '32..32768', '32..32768x2' or '128,512,2048'; ascending.
+    """Batch sizes from '40..40960', '40..40960x2' or '80,320,1280'; ascending.
 
     Raises:
         UsageError: it reads as none of them.
     """
-    mend = "Write for example 32..32768, 32..32768x2 or 128,512,2048"
+    mend = "Write for example 40..40960, 40..40960x2 or 80,320,1280"
     matched = re.fullmatch(r"\s*(\d+)\s*\.\.\s*(\d+)\s*(?:x\s*(\d+))?\s*", text)
     if matched:
         first, last, factor = int(matched[1]), int(matched[2]), int(matched[3] or 4)
@@ -117,25 +140,32 @@ def make_plan(task_id: str, options: SweepOptions) -> SweepPlan:
     usual = task.sweep
     length = options.rollout_length or usual.rollout_length
     observations = options.observations or usual.observations
-    sizes = parse_sizes(options.batch_sizes)
+    sizes = None if options.batch_sizes is None else parse_sizes(options.batch_sizes)
     goals = task.goals if options.goals is None else tuple(options.goals)
-    _check(task, options, sizes, goals, length)
+    _check(task, options, goals, length)
+    if sizes is not None:
+        _check_grid(options, sizes, length)
     most_actors = 0 if options.jobs == 0 else usual.actors
+    first_steps = usual.random_first_steps if options.random_first_steps is None else options.random_first_steps
     config = TrainConfig(
         task=task.id,
         seed=options.seed,
         rollout=Rollout(
-            environments=sizes[0] // length,
+            environments=sizes[0] // length if sizes else options.clones,
             rollout_length=length,
             actors=most_actors if options.actors is None else options.actors,
-            random_first_steps=options.random_first_steps,
+            random_first_steps=first_steps,
+            reward_noise=options.reward_noise,
+            clones=options.clones,
         ),
         update=Update(
-            epochs=1,
+            epochs=options.epochs,
             mini_batch=None,
-            shuffle="environments",
+            shuffle="environments" if options.mini_batches == 1 else "transitions",
             optimizer=options.optimizer,
             learning_rate=options.learning_rate or usual.learning_rate,
+            beta2=options.beta2,
+            warm_up=options.warm_up * options.epochs * options.mini_batches,
             discount=task.discount if options.discount is None else options.discount,
             gae_lambda=options.gae_lambda,
             entropy_coef=options.entropy_coef,
@@ -152,24 +182,29 @@ def make_plan(task_id: str, options: SweepOptions) -> SweepPlan:
     )
     plan = SweepPlan(
         config=config,
-        batch_sizes=sizes,
         goals=goals,
+        batch_sizes=sizes,
         rates=options.rates,
+        seeds=options.seeds,
         rate_batch=usual.rate_batch if options.rate_batch is None else options.rate_batch,
         rate_exponent=options.rate_exponent,
-        seeds=options.seeds,
-        neighbours=options.neighbours,
+        mini_batches=options.mini_batches,
+        pilot_batch=options.pilot_batch,
+        noise_runs=options.noise_runs,
+        interval_ratio=options.interval_ratio,
+        total_observations=options.total_observations,
+        hours=options.hours,
+        jobs=len(os.sched_getaffinity(0)) if options.jobs is None else max(options.jobs, 1),
         episodes=options.evaluation_episodes or usual.episodes,
         most_observations=observations,
-        noise_batch=min(sizes, key=lambda size: (abs(math.log(size / options.noise_batch)), size)),
     )
-    for trial in plan.first_trials():
+    for trial in plan.next_trials({}):
         check_config(plan.config_of(trial))
     make_network(task, config.update.network, 0, config.update.width)
     return plan
 
 
-def _check(task: Task, options: SweepOptions, sizes: tuple[int, ...], goals: tuple[float, ...], length: int) -> None:
+def _check(task: Task, options: SweepOptions, goals: tuple[float, ...], length: int) -> None:
     if not goals:
         problem = f"{task.id} has no goals of its own" if options.goals is None else "none was named"
         raise UsageError("--goals", problem, "Name returns to reach, for example --goals 10 20")
@@ -177,35 +212,56 @@ def _check(task: Task, options: SweepOptions, sizes: tuple[int, ...], goals: tup
         raise UsageError("--goals", f"{' '.join(map(str, goals))} are not ascending", "Name each once, the lowest first")
     if length < 1:
         raise UsageError("--rollout-length", f"{length} is not a positive number", "Give one above zero")
-    wrong = [size for size in sizes if size % length]
-    if wrong:
-        raise UsageError(
-            "--batch-sizes",
-            f"{wrong[0]} is no whole number of environments with {length} steps each",
-            f"Use multiples of {length}, or change --rollout-length",
-        )
     require_positive(
         {
             "rates": options.rates,
+            "seeds": options.seeds,
             "observations": options.observations,
+            "total-observations": options.total_observations,
+            "hours": options.hours,
             "learning-rate": options.learning_rate,
             "evaluation-episodes": options.evaluation_episodes,
-            "noise-batch": options.noise_batch,
+            "epochs": options.epochs,
+            "mini-batches": options.mini_batches,
+            "pilot-batch": options.pilot_batch,
+            "clones": options.clones,
             "rate-batch": options.rate_batch,
         }
     )
     require_not_negative(
         {
-            "seeds": options.seeds,
+            "noise-runs": options.noise_runs,
+            "warm-up": options.warm_up,
             "jobs": options.jobs,
             "actors": options.actors,
             "random-first-steps": options.random_first_steps,
             "rate-exponent": options.rate_exponent,
+            "reward-noise": options.reward_noise,
         }
     )
+    if not 1 < options.interval_ratio < math.inf:
+        raise UsageError(
+            "--interval-ratio", f"{options.interval_ratio} is not above 1", "Give for example 2, or 4 for a quick look"
+        )
     if options.jobs == 0:
         for flag, given in (("--actors", options.actors), ("--ray-address", options.ray_address)):
             if given:
                 raise UsageError(flag, "with --jobs 0 there is no Ray", "Leave it out, or give --jobs 1 or more")
     if options.evaluation_episodes == 1:
-        raise UsageError("--evaluation-episodes", "one episode has no standard error", "Give at least 2; 128 is the default")
+        raise UsageError("--evaluation-episodes", "one episode has no standard error", "Give at least 2; 64 is the default")
+
+
+def _check_grid(options: SweepOptions, sizes: tuple[int, ...], length: int) -> None:
+    each = length * options.mini_batches * options.clones
+    wrong = [size for size in sizes if size % each]
+    if wrong:
+        kind = f"with {length} steps each" + (f" for {options.mini_batches} mini-batches" if options.mini_batches > 1 else "")
+        kind += f" and {options.clones} clones" if options.clones > 1 else ""
+        raise UsageError(
+            "--batch-sizes",
+            f"{wrong[0]} is no whole number of environments {kind}",
+            f"Use multiples of {each}, or change --rollout-length",
+        )
+    for flag, given in (("--total-observations", options.total_observations), ("--hours", options.hours)):
+        if given is not None:
+            raise UsageError(flag, "a grid makes all of its runs", "Leave out --batch-sizes, or name fewer")

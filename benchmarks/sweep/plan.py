@@ -1,37 +1,32 @@
-"""`SweepPlan`: the literal, immutable description of a sweep, and the rule that turns results so far into the next trials.
+"""`SweepPlan`: the literal description of a sweep, and the rule that turns results so far into the next trials.
 
-The rule, at every batch size:
+A *grid* names its batch sizes: every size is tried at the same number of learning rates, an octave apart about
+ε*/(1 + B*/B)^α, each with the same seeds. A *sequential* sweep names none: `design.next_run` decides on one run after another, by
+the last goal that the pilot reached, until B_crit's interval is sharp enough or a budget is spent. With J jobs the k-th decision
+knows the results of the runs before k - J alone, so that a sweep that was killed makes the same runs again. Both kinds end with
+*noise* runs: at the batch size nearest the noise scale that was measured so far, and at the surface's best rate there.
 
-1. *coarse*: as many learning rates at every size, an octave apart, centred on ε*/(1 + B*/B)^α, one seed. The centre runs first,
-   the largest size's before all: a smaller batch needs no more observations, so its centre is given up after four times the
-   observations of the next larger one's. The other rates are given up after 2.5 times their centre's optimizer steps.
-2. while the best rate lies on an edge of the grid, one more beyond that edge, three times at most; a best rate that still lies on
-   an edge marks the size *provisional*.
-3. *fine*: half an octave to both sides of the best, same seed; again if that makes another rate the best.
-4. *final*: S measured on fresh seeds at the chosen rate. The frontier is made of these runs alone: nothing was chosen by
-   looking at them. *neighbour*: the same seeds at the chosen rate's two neighbours.
-
-`rlscale.analysis.rates.choose_rate` says which rate is the best. What a trial may cost depends only on results named here, never
-on what else happens to be finished, so a sweep gives the same result in whatever order its trials end. Nothing is run here.
+A sweep can be extended: what was decided stays as it is recorded, and a plan that asks for more goes on from there. Nothing is
+run here.
 """
 
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from rlscale.agents.config import TrainConfig, config_to_dict
-from rlscale.analysis.rates import CHOOSING_STAGES, RateChoice, choose_rate
 from rlscale.records import Trial, TrialResult
+
+from .design import PATIENCE, PILOT_RUNS, Known, RunSoFar, fit_known, nearest_size, next_run, rounded
 
 __all__ = ["SweepPlan"]
 
-MOST_WIDENINGS = 3
-MOST_REFINEMENTS = 3
-CENTRE_PATIENCE = 4.0  # a size's first trial is given up after so many times the observations of the next larger size's
-PATIENCE = {"coarse": 2.5, "fine": 2.0, "final": 5.0, "neighbour": 5.0}  # others after so many times the best known steps
+MOST_RUNS = 400  # of a sequential sweep, whatever its interval
 FEWEST_STEPS = 24  # never give up sooner: crossings need a few evaluations on either side
+MOST_ENVIRONMENTS = 2**15  # of a sequential sweep's largest size
+NOISE_SEEDS = 10_000  # added to the seeds of the noise runs, which no other run has
 
 Results = Mapping[str, TrialResult]  # by trial id
 
@@ -43,60 +38,79 @@ class SweepPlan:
     Attributes:
         config: settings of every run; batch size, learning rate and seed are put in per trial. `config.update.learning_rate` is
             ε*.
-        batch_sizes: B, ascending; multiples of the rollout length.
         goals: mean returns, ascending.
-        rates: learning rates of the coarse grid.
-        rate_batch: B* of the grid's centre ε*/(1 + B*/B)^α.
+        batch_sizes: B of a grid, ascending; multiples of the rollout length. None: the sweep is sequential.
+        rates: learning rates of a grid at every size.
+        seeds: of a grid at every rate.
+        rate_batch: B* of the first rate ε*/(1 + B*/B)^α.
         rate_exponent: α.
-        seeds: fresh seeds of the final stage.
-        neighbours: whether the final stage measures the chosen rate's neighbours too.
+        mini_batches: optimizer steps of one epoch over the iteration batch; B is the iteration batch, and S counts iterations.
+        pilot_batch: batch size of the pilot; in a grid the runs nearest to it measure the noise that the noise runs' size
+            follows.
+        noise_runs: runs that measure the noise of every loss, when all others have ended.
+        interval_ratio: of the upper to the lower end of B_crit's interval, at which a sequential sweep ends.
+        total_observations: at which a sequential sweep ends, evaluations counted; None for no such limit.
+        hours: of all jobs together over their number, at which a sequential sweep ends; None for no such limit.
+        jobs: J, runs side by side.
         episodes: of one evaluation.
         most_observations: a run that has spent so many is given up.
-        noise_batch: the batch size whose final runs give the predicted noise scale, fixed before anything is looked at.
     """
 
     config: TrainConfig
-    batch_sizes: tuple[int, ...]
     goals: tuple[float, ...]
+    batch_sizes: tuple[int, ...] | None
     rates: int
+    seeds: int
     rate_batch: float
     rate_exponent: float
-    seeds: int
-    neighbours: bool
+    mini_batches: int
+    pilot_batch: int
+    noise_runs: int
+    interval_ratio: float
+    total_observations: int | None
+    hours: float | None
+    jobs: int
     episodes: int
     most_observations: int
-    noise_batch: int
-
-    def learning_rate(self, batch_size: int, rate_index: int) -> float:
-        """ε*/(1 + B*/B)^α times 2^(k/2)."""
-        centre = self.config.update.learning_rate / (1 + self.rate_batch / batch_size) ** self.rate_exponent
-        return float(f"{centre * 2 ** (rate_index / 2):.4g}")
+    # Decisions by their number and that of the results they know; a plan object is asked about one growing set of results.
+    _decided: dict[tuple[int, int], Trial | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
-    def coarse_grid(self) -> list[int]:
-        """k of the coarse learning rates; an even number of them has one more below the centre."""
-        below = self.rates // 2
-        return [2 * (i - below) for i in range(self.rates)]
+    def sizes(self) -> tuple[int, ...]:
+        """Every batch size that a run may have, ascending."""
+        if self.batch_sizes is not None:
+            return self.batch_sizes
+        least = self.mini_batches * self.config.rollout.rollout_length * self.config.rollout.clones
+        return tuple(least * 2**j for j in range((MOST_ENVIRONMENTS // self.mini_batches).bit_length()))
+
+    def learning_rate(self, batch_size: int, rate_index: int = 0) -> float:
+        """ε*/(1 + B*/B)^α times 2^(k/2)."""
+        centre = self.config.update.learning_rate / (1 + self.rate_batch / batch_size) ** self.rate_exponent
+        return rounded(centre * 2 ** (rate_index / 2))
 
     def config_of(self, trial: Trial) -> TrainConfig:
-        """Settings of one trial's run."""
-        config, period = self.config, int(trial.measures_noise)
+        """Settings of one trial's run. Noise runs measure every loss, other runs that measure noise the joint loss alone."""
+        config, joint, heads = self.config, int(trial.measures_noise), int(trial.stage == "noise")
         environments = trial.batch_size // config.rollout.rollout_length
         # As many actors as were asked for, or as the environments can be dealt to.
         actors = max(n for n in range(config.actors + 1) if n == 0 or environments % n == 0)
+        mini_batch = None if self.mini_batches == 1 else trial.batch_size // self.mini_batches
         return replace(
             config,
             seed=trial.seed,
             rollout=replace(config.rollout, environments=environments, actors=actors),
-            update=replace(config.update, learning_rate=trial.learning_rate),
+            update=replace(config.update, learning_rate=trial.learning_rate, mini_batch=mini_batch),
             noise=replace(
                 config.noise,
-                joint_noise_period=period,
-                policy_noise_period=period,
-                value_noise_period=period,
+                joint_noise_period=joint if self.mini_batches == 1 else 0,
+                iteration_noise_period=joint if self.mini_batches > 1 else 0,
+                policy_noise_period=heads,
+                value_noise_period=heads,
                 entropy_noise_period=0,
             ),
         )
+
+    # --- which trials ------------------------------------------------------------------------------------------------------
 
     def next_trials(self, results: Results) -> list[Trial]:
         """Every trial that can begin, given these results; those that have ended are left out."""
@@ -104,104 +118,169 @@ class SweepPlan:
 
     def trials(self, results: Results) -> list[Trial]:
         """Every trial known so far, ended or not."""
-        return [trial for batch_size in self.batch_sizes for trial in self._of_size(batch_size, results)]
-
-    def most_trials(self, results: Results) -> int:
-        """How many trials the sweep will have, as far as can be said now: those known, and those that come after them."""
-        known = self.trials(results)
-        searching = self.rates > 1
-        per_size = self.rates + 2 * searching + self.seeds * (3 if self.neighbours and searching else 1)
-        return sum(max(per_size, sum(t.batch_size == b for t in known)) for b in self.batch_sizes)
-
-    def choice(self, batch_size: int, results: Results) -> RateChoice:
-        """The best learning rate of a batch size so far; it lies on no edge while a trial that it rests on has not ended."""
-        trials = [t for t in self._of_size(batch_size, results) if t.stage in CHOOSING_STAGES]
-        tried = [results[t.id] for t in trials if t.id in results]
-        choice = choose_rate(tried)
-        return choice if len(tried) == len(trials) else replace(choice, on_edge=False)
-
-    def _of_size(self, batch_size: int, results: Results) -> list[Trial]:
-        """Trials of one batch size that these results call for."""
-        centre = self._centre(batch_size, results)
-        if centre is None or centre.id not in results:
-            return [] if centre is None else [centre]
-
-        def at(stage: str, rate_index: int, limited_by: TrialResult, seed: int = 0) -> Trial:
-            return self._trial(stage, batch_size, rate_index, seed, limited_by)
-
-        def all_ended() -> bool:
-            return all(trial.id in results for trial in trials)
-
-        def choose() -> RateChoice:
-            return choose_rate([results[trial.id] for trial in trials])
-
-        trials = [centre] + [at("coarse", k, results[centre.id]) for k in self.coarse_grid if k]
-        if not all_ended():
+        trials, more = self._sequence(results) if self.batch_sizes is None else (self._grid(), False)
+        if more or any(trial.id not in results for trial in trials):
             return trials
-        for _ in range(MOST_WIDENINGS):
-            choice = choose()
-            if choice.best is None or not choice.on_edge:
-                break
-            outwards = 2 if choice.best.rate_index == max(trial.rate_index for trial in trials) else -2
-            trials.append(at("coarse", choice.best.rate_index + outwards, choice.best))
-            if not all_ended():
-                return trials
-        best = choose().best
-        if best is None:
-            return trials  # no rate reached any goal: nothing to refine, and these runs are its censored points
-        for _ in range(MOST_REFINEMENTS if self.rates > 1 else 0):
-            known = [trial.rate_index for trial in trials]
-            between = [k for k in (best.rate_index - 1, best.rate_index + 1) if k not in known]
-            if not between:
-                break
-            trials += [at("fine", k, best) for k in between]
-            if not all_ended():
-                return trials
-            best = choose().best or best
-        seeds = range(1, self.seeds + 1)
-        trials += [at("final", best.rate_index, best, seed) for seed in seeds]
-        if self.neighbours and self.rates > 1:
-            trials += [at("neighbour", best.rate_index + side, best, seed) for seed in seeds for side in (-1, 1)]
-        return trials
+        return trials + self._noise_trials(results)
 
-    def _centre(self, batch_size: int, results: Results) -> Trial | None:
-        """The first trial of a size; None while that of the next larger size has not ended."""
-        centre = self._trial("coarse", batch_size, 0, 0)
-        larger = next((size for size in self.batch_sizes if size > batch_size), None)
-        if larger is None:
-            return centre
-        before = results.get(self._trial("coarse", larger, 0, 0).id)
-        if before is None:
+    def _grid(self) -> list[Trial]:
+        """Seed by seed, the centre of the rates first, the largest size first: what ended early says most."""
+        assert self.batch_sizes is not None
+        offsets = sorted((2 * (i - self.rates // 2) for i in range(self.rates)), key=abs)
+        measured = nearest_size(self.batch_sizes, self.pilot_batch)
+        return [
+            Trial(
+                id=f"b{size}-k{k:+d}-s{seed}",
+                stage="grid",
+                batch_size=size,
+                rate_index=k,
+                learning_rate=self.learning_rate(size, k),
+                seed=self.config.seed + seed,
+                most_optimizer_steps=None,
+                limit=None,
+                measures_noise=size == measured and k == 0,
+                last_goal=None,
+            )
+            for seed in range(self.seeds)
+            for k in offsets
+            for size in reversed(self.batch_sizes)
+        ]
+
+    def _sequence(self, results: Results) -> tuple[list[Trial], bool]:
+        """The runs decided on so far in their order, and whether another decision is still to come."""
+        trials: list[Trial] = []
+        while True:
+            number = len(trials)
+            recorded = results.get(_name(number))
+            if recorded is not None:
+                trials.append(recorded)
+                continue
+            # What seems to be enough is looked at again when all runs have ended: the last ones may have widened the interval.
+            for awaited in (_knows(number, self.jobs), number):
+                if any(trial.id not in results for trial in trials[:awaited]):
+                    return trials, True
+                if (number, awaited) not in self._decided:  # a fit takes a while, and this is asked twice a second
+                    self._decided[number, awaited] = self._decide(trials, awaited, results)
+                decided = self._decided[number, awaited]
+                if decided is not None:
+                    break
+            if decided is None:
+                return trials, False
+            trials.append(decided)
+
+    def _decide(self, trials: list[Trial], awaited: int, results: Results) -> Trial | None:
+        """The next run, from the results of the first so many; None where the sweep has all that it was asked for."""
+        known = {trial.id: results[trial.id] for trial in trials[:awaited]}
+        piloting = len(trials) < PILOT_RUNS
+        goal = self.target(known)
+        if not piloting and (goal is None or self.is_spent(known) or len(trials) >= MOST_RUNS):
             return None
-        if before.steps_to_last_goal is None:
-            return centre
-        most = math.ceil(CENTRE_PATIENCE * max(before.steps_to_last_goal, FEWEST_STEPS) * larger / batch_size)
-        why = f"not there after {most:,} optimizer steps, {CENTRE_PATIENCE:g} times the observations of {before.id}"
-        return replace(centre, most_optimizer_steps=most, limit=why)
-
-    def first_trials(self) -> list[Trial]:
-        """The centre of every size, without limits."""
-        return [self._trial("coarse", size, 0, 0) for size in self.batch_sizes]
-
-    def _trial(self, stage: str, batch_size: int, k: int, seed: int, limited_by: TrialResult | None = None) -> Trial:
-        """A trial; it is given up after so many times the optimizer steps that another one needed to the last goal."""
-        most = limit = None
-        if limited_by is not None and limited_by.steps_to_last_goal is not None:
-            most = max(FEWEST_STEPS, math.ceil(PATIENCE[stage] * limited_by.steps_to_last_goal))
-            limit = f"not there after {most:,} optimizer steps, {PATIENCE[stage]:g} times those of {limited_by.id}"
+        candidate = next_run(
+            [_run_so_far(trial, known.get(trial.id), self.goals[-1] if goal is None else goal) for trial in trials],
+            pilot_size=nearest_size(self.sizes, self.pilot_batch),
+            pilot_rate=self.learning_rate(nearest_size(self.sizes, self.pilot_batch)),
+            noise_scale=self.noise_scale(known),
+            sizes=self.sizes,
+            ratio=self.interval_ratio,
+        )
+        if candidate is None:
+            return None
+        most, limit = _limit(candidate.most_steps)
         return Trial(
-            id=f"b{batch_size}-k{k:+d}-s{seed}",
-            stage=stage,
-            batch_size=batch_size,
-            rate_index=k,
-            learning_rate=self.learning_rate(batch_size, k),
-            seed=self.config.seed + seed,
+            id=_name(len(trials)),
+            stage=candidate.stage,
+            batch_size=candidate.batch_size,
+            rate_index=None,
+            learning_rate=candidate.learning_rate,
+            seed=self.config.seed + len(trials),
             most_optimizer_steps=most,
             limit=limit,
-            measures_noise=stage == "final" and batch_size == self.noise_batch,
+            measures_noise=piloting,
+            last_goal=None if piloting else goal,
         )
+
+    def _noise_trials(self, results: Results) -> list[Trial]:
+        """None where too few runs reached a goal for a best rate."""
+        if not self.noise_runs:
+            return []
+        names = [f"noise-{number + 1}" for number in range(self.noise_runs)]
+        recorded: list[Trial] = [results[name] for name in names if name in results]
+        if recorded:
+            like = recorded[0]  # what was made before the sweep was extended stays, and the others are like it
+        else:
+            goal, known = self.target(results), self.known(results)
+            if known is None:
+                return []
+            size = nearest_size(self.sizes, self.noise_scale(results) or known.b_crit)
+            most, limit = _limit(PATIENCE * known.steps(size))
+            like = Trial("", "noise", size, None, rounded(known.best_rate(size)), 0, most, limit, True, goal)
+        first = self.config.seed + NOISE_SEEDS
+        settings = {name: getattr(like, name) for name in Trial.__dataclass_fields__}
+        return [Trial(**{**settings, "id": name, "seed": first + number}) for number, name in enumerate(names)]
+
+    # --- what the results say ----------------------------------------------------------------------------------------------
+
+    def target(self, results: Results) -> float | None:
+        """The goal that is sharpened: the last one that a run of the pilot, or of a grid, reached; None before there is one."""
+        most = max((len(r.reached) for r in results.values() if r.stage in ("pilot", "grid")), default=0)
+        return self.goals[most - 1] if most else None
+
+    def noise_scale(self, results: Results) -> float | None:
+        """Of the joint loss up to the target, in observations, from the fastest run that resolves it; None where none does."""
+        goal = self.target(results)
+        runs = [r for r in results.values() if r.stage in ("pilot", "grid") and goal is not None and r.steps_to(goal)]
+        for run in sorted(runs, key=lambda run: run.steps_to(goal or 0.0) or math.inf):
+            for noise in run.noise:
+                if (noise.head, noise.quantity, noise.goal) == ("joint", "cumulative", goal) and noise.scale.value is not None:
+                    return noise.scale.value
+        return None
+
+    def known(self, results: Results) -> Known | None:
+        """The surface of the target through all results; None while too few runs reached it."""
+        goal = self.target(results)
+        if goal is None:
+            return None
+        runs = [_run_so_far(result, result, goal) for result in results.values()]
+        return fit_known([run for run in runs if not run.pending])
+
+    def is_spent(self, results: Results) -> bool:
+        """Whether these results have used up one of the sweep's budgets."""
+        observations = sum(r.observations + r.evaluation_steps for r in results.values())
+        hours = sum(r.seconds for r in results.values()) / 3600 / self.jobs
+        return observations >= (self.total_observations or math.inf) or hours >= (self.hours or math.inf)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists, for the record."""
-        stored: dict[str, Any] = json.loads(json.dumps({**asdict(self), "config": config_to_dict(self.config)}))
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
+        stored: dict[str, Any] = json.loads(json.dumps({**values, "config": config_to_dict(self.config)}))
         return stored
+
+
+def _name(number: int) -> str:
+    """Of the run that was decided on as the so-manieth, from 0."""
+    return f"run-{number + 1:03d}"
+
+
+def _knows(number: int, jobs: int) -> int:
+    """How many of the first runs the decision with that number waits for."""
+    if number < PILOT_RUNS:
+        return min(number, 1)  # the pilot's other rates are given up by what its first one took
+    return max(PILOT_RUNS, number - jobs)
+
+
+def _run_so_far(trial: Trial, result: TrialResult | None, goal: float) -> RunSoFar:
+    steps = observations = math.nan
+    crossing = None if result is None else result.crossing(goal)
+    if crossing is not None and crossing.optimizer_steps is not None:
+        steps, observations = crossing.optimizer_steps, crossing.optimizer_steps * trial.batch_size
+    elif crossing is not None and crossing.not_before:
+        steps, observations = math.inf, crossing.not_before * trial.batch_size
+    return RunSoFar(trial.batch_size, trial.learning_rate, steps, observations, trial.seed)
+
+
+def _limit(most_steps: float) -> tuple[int | None, str | None]:
+    """The steps after which a run is given up, and what that limit was derived from."""
+    if math.isinf(most_steps):
+        return None, None
+    most = max(FEWEST_STEPS, math.ceil(most_steps))
+    return most, f"not there after {most:,} optimizer steps, {PATIENCE:g} times those expected"

@@ -30,7 +30,6 @@ from .trial import TrainingCourse, run_trial
 __all__ = ["Job", "TrialWorker", "run_job", "run_sweeps"]
 
 MOST_ATTEMPTS = 3  # at a trial whose worker died or could not write; one that raised another error is not repeated
-_ORDER = {"coarse": 0, "fine": 1, "final": 2, "neighbour": 3}
 
 
 @dataclass(frozen=True)
@@ -83,9 +82,11 @@ def run_sweeps(options: SweepOptions, command: list[str], console: Console) -> l
     try:
         for plan in plans:
             sweeps.append(_open_sweep(plan, Path(options.out), command))
+        # A sweep that goes on keeps to the number of jobs that it began with, which its decisions depend on.
+        plans = [replace(plan, jobs=sweep.plan["jobs"]) for plan, sweep in zip(plans, sweeps, strict=True)]
         for sweep in sweeps:
             for sentence in sweep.left_out:
-                console.print(f"note: {sentence}; that trial is made again", highlight=False, soft_wrap=True)
+                console.print(f"note: {sentence}; that trial is made again", markup=False, highlight=False, soft_wrap=True)
         with SweepDisplay(plans, [sweep.results for sweep in sweeps], console) as display:
             _run(plans, sweeps, options, command, display)
         return [sweep.folder for sweep in sweeps]
@@ -124,8 +125,6 @@ def _run(
             if not jobs:
                 return
             ready = [job for job in jobs if job.key not in running]
-            # Centres first, because the others wait for them; then the expensive ones, which would make a long tail.
-            ready.sort(key=lambda job: (job.sweep, _ORDER[job.trial.stage], job.trial.rate_index != 0, -job.trial.batch_size))
             if pool is None:
                 pool = LocalPool() if options.jobs == 0 else RayPool(plans, options)
             for job in ready[: pool.free]:
@@ -214,6 +213,7 @@ class RayPool:
         if jobs * cpus > available:
             raise UsageError("--jobs", f"{jobs} runs need {jobs * cpus} CPUs, the cluster has {available}", "Use fewer")
         self._worker = ray.remote(TrialWorker).options(num_cpus=0 if actors else 1)
+        self._failed_starts = 0  # in a row
         self._idle: list[Any] = []
         self._busy: dict[Any, tuple[Any, Job | None]] = {}  # by the call that is awaited; no job: the worker is starting
         for _ in range(jobs):
@@ -241,10 +241,13 @@ class RayPool:
             try:
                 outcome = self._ray.get(call)
                 self._idle.append(worker)
+                self._failed_starts = 0
             except self._ray.exceptions.RayError as error:
-                if job is None:
-                    raise
                 outcome = str(error).strip().splitlines()[0]
+                if job is None:
+                    self._failed_starts += 1
+                    if self._failed_starts >= MOST_ATTEMPTS:
+                        raise LostWorkerError(f"{MOST_ATTEMPTS} workers in a row did not start: {outcome}") from None
                 self._ray.kill(worker)
                 self._start()
             if job is not None:

@@ -6,7 +6,7 @@ A trial depends on nothing but its own description, so it gives the same result 
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -17,28 +17,49 @@ from rlscale.agents.learning import NoiseRecord
 from rlscale.agents.machine import find_commit
 from rlscale.agents.rollout import Evaluation, Evaluator
 from rlscale.agents.setup import prepare
-from rlscale.analysis.summary import UPDATES
-from rlscale.crossing import GoalSearch, smooth
+from rlscale.crossing import BANDWIDTH, Evaluated, GoalSearch, smooth
 from rlscale.envs import Task, find_task
 from rlscale.frontier import adaptive_gain
-from rlscale.noise import BlockStatistics, pool, run_average
+from rlscale.noise import POOL_WINDOW, RUN_WINDOW, BlockStatistics, pool, run_average
 from rlscale.records import Run
-from rlscale.records.trial import GoalCrossing, NoiseAtGoal, NoiseInWindow, Trial, TrialResult
+from rlscale.records.trial import GoalCrossing, NoiseAtGoal, NoiseInWindow, NoiseSums, Trial, TrialResult
 
-__all__ = ["Course", "DivergedError", "TrainingCourse", "run_trial"]
+__all__ = ["Advance", "Course", "DivergedError", "TrainingCourse", "run_trial"]
 
 MOST_WINDOWS = 24
+MOST_LAG = 0.06  # of the steps made so far, by which training episodes may be late; corrected for, what is left is below 0.02
+ENOUGH = 24  # training episodes that stand for an evaluation
+FEWEST_STEPS = 4  # with finished episodes, for a standard error
 
 
 class DivergedError(RuntimeError):
     """A gradient or a parameter of the run is not finite any more."""
 
 
+@dataclass(frozen=True)
+class Advance:
+    """What one step S of a course gave.
+
+    Attributes:
+        observations: sampled so far.
+        noise: measured in it.
+        episodes: that finished in it; whole ones of the policies that were learning.
+        return_mean: of these episodes.
+        episode_steps: their mean length, in steps S; a fraction where an episode is shorter than a rollout.
+    """
+
+    observations: int
+    noise: list[NoiseRecord]
+    episodes: int = 0
+    return_mean: float = 0.0
+    episode_steps: float = 0.0
+
+
 class Course(Protocol):
     """What a trial advances: PPO on a task here, a problem with a known answer in the tests."""
 
-    def advance(self) -> tuple[int, list[NoiseRecord]]:
-        """Make one optimizer step; observations sampled so far, and the noise measured in it.
+    def advance(self) -> Advance:
+        """Make one optimizer step, or one iteration of several.
 
         Raises:
             DivergedError: the run cannot go on.
@@ -59,7 +80,7 @@ class Course(Protocol):
 
 
 class TrainingCourse:
-    """PPO on a task, one optimizer step an iteration, with a run record in `folder`.
+    """PPO on a task, with a run record in `folder`. An iteration is one step S, however many optimizer steps it has.
 
     Args:
         config: of the run; its budget is not looked at.
@@ -71,6 +92,7 @@ class TrainingCourse:
     def __init__(self, config: TrainConfig, *, episodes: int, folder: Path, command: list[str]) -> None:
         task: Task = find_task(config.task)
         setup = prepare(config, task)
+        self._rollout_length = config.rollout.rollout_length
         self._evaluator = Evaluator(
             task,
             config.update.network,
@@ -87,7 +109,7 @@ class TrainingCourse:
             self._run.discard()
             raise
 
-    def advance(self) -> tuple[int, list[NoiseRecord]]:
+    def advance(self) -> Advance:
         iterated = None
         try:
             while iterated is None:
@@ -100,7 +122,14 @@ class TrainingCourse:
         if not math.isfinite(row["gradient_norm"]):
             raise DivergedError
         self._run.append(row)
-        return row["observations"], result.noise
+        noise = [replace(measured, optimizer_step=row["iteration"]) for measured in result.noise]
+        return Advance(
+            row["observations"],
+            noise,
+            row["episodes"],
+            row["return_mean"] or 0.0,
+            (row["episode_length_mean"] or 0.0) / self._rollout_length,
+        )
 
     def weights(self) -> np.ndarray:
         return self._session.weights()
@@ -131,7 +160,8 @@ def run_trial(
         make_course: begins the training.
     """
     started = time.perf_counter()
-    search = GoalSearch(goals)
+    search = GoalSearch([goal for goal in goals if trial.last_goal is None or goal <= trial.last_goal])
+    training = _TrainingEpisodes()
     observations_after = [0]
     noise: list[NoiseRecord] = []
     kept: dict[int, np.ndarray] = {}
@@ -151,15 +181,21 @@ def run_trial(
                 state, reason = "budget", f"{most_observations:,} observations spent"
                 break
             try:
-                observations, measured = course.advance()
+                advance = course.advance()
             except DivergedError:
                 state, reason = "hopeless", f"diverged in optimizer step {steps + 1:,}"
                 break
-            observations_after.append(observations)
-            noise += measured
+            observations_after.append(advance.observations)
+            noise += advance.noise
+            training.add(steps + 1, advance)
             if not search.keep(steps + 1):
                 continue
-            kept[steps + 1] = course.weights()
+            if training.suffice(steps + 1):
+                search.spare(steps + 1)
+                if (own := training.take(steps + 1)) and own.optimizer_steps not in search.evaluated:
+                    search.take(own)
+            else:
+                kept[steps + 1] = course.weights()
             while due := search.due():
                 for optimizer_steps in due:
                     evaluations.append(course.evaluate(kept[optimizer_steps], optimizer_steps))
@@ -183,16 +219,60 @@ def run_trial(
         evaluation_unfinished=sum(evaluation.unfinished for evaluation in evaluations),
         noise=_noise_at_goals(search, observations_after, noise),
         noise_windows=_noise_windows(search, observations_after, noise),
+        noise_sums=_noise_sums(noise),
         seconds=time.perf_counter() - started,
         commit=find_commit(),
     )
+
+
+class _TrainingEpisodes:
+    """Collects the episodes of training between two places of the grid, to spare an evaluation where they say as much.
+
+    An episode that finishes after S steps was played by the policies of the steps since it began, so it is late by half its
+    length. Where that is less than `MOST_LAG` of S, and the collection no wider than the kernel that smooths evaluations, the
+    mean return is taken for that of the policy in the middle of the collection, less half a length. Frozen policies are
+    evaluated elsewhere.
+    """
+
+    def __init__(self) -> None:
+        self._start = 0
+        self._returns: list[tuple[int, float]] = []  # episodes and mean return of every step that had any
+        self._length = math.nan  # of the latest episodes, in steps
+
+    def add(self, steps: int, advance: Advance) -> None:
+        """The episodes that finished in a step."""
+        if advance.episodes:
+            self._returns.append((advance.episodes, advance.return_mean))
+            kept = min(1.0, advance.episodes / ENOUGH)
+            before = advance.episode_steps if math.isnan(self._length) else self._length
+            self._length = before + kept * (advance.episode_steps - before)
+
+    def suffice(self, steps: int) -> bool:
+        """Whether training episodes about that step stand for the policy; forgets a collection that has become too wide."""
+        if self._length / 2 <= MOST_LAG * steps and steps - self._start <= BANDWIDTH * steps:
+            return True
+        self._start, self._returns = steps, []
+        return False
+
+    def take(self, steps: int) -> Evaluated | None:
+        """The collection as an evaluation of the policy in its middle; None while it is too small, and goes on."""
+        columns = np.array(self._returns, dtype=np.float64).reshape(-1, 2)
+        counts, means = columns[:, 0], columns[:, 1]
+        episodes = float(counts.sum())
+        if episodes < ENOUGH or len(counts) < FEWEST_STEPS:
+            return None
+        mean = float(counts @ means / episodes)
+        variance = float(counts @ (means - mean) ** 2) / (len(counts) - 1)  # of an episode, from the scatter between steps
+        middle = round((self._start + 1 + steps) / 2 - self._length / 2)
+        self._start, self._returns = steps, []
+        return Evaluated(middle, mean, math.sqrt(variance / episodes), int(episodes), training=True)
 
 
 def _goal(search: GoalSearch, goal: float, observations_after: list[int]) -> GoalCrossing:
     """Where the goal was reached, or how far the run is known not to have reached it."""
     crossing = search.crossings.get(goal)
     if crossing is None:
-        return GoalCrossing(goal, None, None, None, not_before=math.floor(search.settled))
+        return GoalCrossing(goal, None, None, None, not_before=math.floor(search.not_before(goal)))
     steps = crossing.optimizer_steps
     assert steps.value is not None
     return GoalCrossing(goal, steps.value, steps.interval, _observations_at(steps.value, observations_after), None)
@@ -223,17 +303,41 @@ def _noise_at_goals(search: GoalSearch, observations_after: list[int], noise: Se
             until = [statistics for step, statistics in measured if step < reached]
             if len(until) < 2:
                 continue
-            # The fewest equal windows of at most 20 updates: a remainder of a few updates would be all noise.
-            window = math.ceil(len(until) / math.ceil(len(until) / UPDATES))
+            # The fewest equal windows for γ: a remainder of a few updates would be all noise.
+            window = math.ceil(len(until) / math.ceil(len(until) / POOL_WINDOW))
             quantities = {
-                "start": pool(until[:UPDATES]),
-                "goal": pool(until[-UPDATES:]),
-                "cumulative": run_average(until, batch, window),
+                "start": pool(until[:POOL_WINDOW]),
+                "goal": pool(until[-POOL_WINDOW:]),
+                "cumulative": run_average(until, batch),
             }
             gain = _gain(until, batch, window)
             for quantity, pooled in quantities.items():
                 gained = gain if quantity == "cumulative" else None
                 found.append(NoiseAtGoal.of(head, pooled, goal=goal, quantity=quantity, gain=gained))
+    return tuple(found)
+
+
+def _noise_sums(noise: Sequence[NoiseRecord]) -> tuple[NoiseSums, ...]:
+    """Means over windows of `RUN_WINDOW` steps, of every head and metric."""
+    windows: dict[tuple[str, str], dict[int, list[BlockStatistics]]] = {}
+    for record in noise:
+        for metric, statistics in (("plain", record.statistics), ("adam", record.adam)):
+            if record.kind == "rollout" and statistics is not None and (statistics.size > 0).sum() > 2:
+                of_head = windows.setdefault((record.head, metric), {})
+                of_head.setdefault(record.optimizer_step // RUN_WINDOW, []).append(statistics)
+    found = []
+    for (head, metric), of_window in windows.items():
+        pooled = {window: pool(statistics) for window, statistics in of_window.items()}
+        each = range(max(pooled) + 1)
+        found.append(
+            NoiseSums(
+                head,
+                metric,
+                trace_cov=tuple(float(f"{pooled[w].trace_cov:.5g}") if w in pooled else 0.0 for w in each),
+                grad_sq=tuple(float(f"{pooled[w].grad_sq:.5g}") if w in pooled else 0.0 for w in each),
+                updates=tuple(pooled[w].updates if w in pooled else 0 for w in each),
+            )
+        )
     return tuple(found)
 
 
@@ -254,7 +358,7 @@ def _noise_windows(search: GoalSearch, observations_after: list[int], noise: Seq
     evaluated = list(search.evaluated.values())
     windows = []
     for head, measured in _by_head(noise).items():
-        size = max(min(UPDATES, len(measured)), math.ceil(len(measured) / MOST_WINDOWS))
+        size = max(min(POOL_WINDOW, len(measured)), math.ceil(len(measured) / MOST_WINDOWS))
         for start in range(0, len(measured) - size + 1, size):
             part = measured[start : start + size]
             middle = max(1.0, float(np.mean([step for step, _ in part])))  # of the policies that were measured

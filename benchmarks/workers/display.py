@@ -10,13 +10,14 @@ from rich.console import Console
 from rich.table import Table
 
 from rlscale.estimate import Estimate
+from rlscale.report.words import say_limit
 from rlscale.sizing import Choice, CostPlan, FleetTime, LearnerTime
 from rlscale.text import format_duration, format_quantity
 
 from .calibration import FleetReading
 from .recommendation import Recommendation
 
-__all__ = ["show_answer", "show_fleets", "show_plan", "show_recommendation", "show_validation"]
+__all__ = ["say_recommendation", "show_answer", "show_fleets", "show_plan", "show_recommendation", "show_validation"]
 
 MOST_PLANS = 12
 
@@ -42,25 +43,29 @@ def show_fleets(console: Console, law: FleetTime, readings: Sequence[FleetReadin
     _say(console, f"the slowest fragments take {' and '.join(spread)}; a batch waits for them")
 
 
-def show_recommendation(console: Console, found: Recommendation, law: FleetTime, learner: LearnerTime) -> None:
+def show_recommendation(console: Console, found: Recommendation, learner: LearnerTime) -> None:
     """What to run, what it should give, what takes the time."""
-    s = found.shape
     console.print()
-    console.print(f"[bold]Use {s}[/bold]", highlight=False)
-    rate = (
-        f"{found.rate} observations per second" if found.rate.interval else f"{found.rate} observations per second, no interval"
-    )
-    _say(console, f"sampling alone: {rate} (95% for one more reading)")
-    batch = s.actors * s.environments * law.rollout_length
-    _say(
-        console,
-        f"an iteration of {batch:,} observations: {format_duration(found.iteration.seconds)}, "
-        f"{format_quantity(batch / found.iteration.seconds)} observations per second end to end",
-    )
-    most = max(found.shares, key=lambda name: found.shares[name])
-    shares = ", ".join(f"{name} {100 * share:.0f}%" for name, share in found.shares.items())
-    _say(console, f"bound by the {most}: {shares}; learner {format_quantity(learner.rate(batch))} observations per second")
+    first, *rest = say_recommendation(found, learner)
+    console.print(first, highlight=False, soft_wrap=True, markup=False, style="bold")
+    for line in rest:
+        _say(console, line)
     _say(console, f"run it:  {shlex.join(found.command)}")
+
+
+def say_recommendation(found: Recommendation, learner: LearnerTime) -> list[str]:
+    """The answer, the limit, and the figures behind both."""
+    batch = found.batch_size
+    rate = f"{found.rate} observations per second" + ("" if found.rate.interval else ", no interval")
+    shares = ", ".join(f"{name} {100 * share:.0f}%" for name, share in found.shares.items())
+    return [
+        f"Use {found.shape}: {say_limit(found.shares)}",
+        f"an iteration of {batch:,} observations: {format_duration(found.iteration.seconds)}, "
+        f"{format_quantity(found.end_to_end)} observations per second end to end",
+        f"time goes to: {shares}",
+        f"sampling alone: {rate} (95% for one more reading); learner {format_quantity(learner.rate(batch))} observations per "
+        f"second",
+    ]
 
 
 def show_validation(console: Console, validation: dict[str, Any]) -> None:
@@ -80,7 +85,8 @@ def show_validation(console: Console, validation: dict[str, Any]) -> None:
     _say(
         console,
         f"error of the prediction: median {100 * validation['median_error']:.1f}%, worst {100 * validation['worst_error']:.1f}%; "
-        f"the recommended fleet reached {100 * validation['recommended_of_best']:.0f}% of the best one measured "
+        f"the recommended fleet reached {100 * validation['recommended_of_best']:.0f}% of the end-to-end rate of the best one "
+        f"measured "
         f"({s['actors']} × {s['threads']} × {s['environments']}, {format_quantity(best['rate'])} observations per second)",
     )
 
@@ -102,15 +108,18 @@ def show_answer(console: Console, choice: Choice, command: Sequence[str]) -> Non
     interval = "" if choice.interval is None else f" [{', '.join(format_duration(end) for end in choice.interval)}]"
     console.print()
     console.print(
-        f"[bold]Batch size {choice.batch_size:,.0f} on {choice.workers} worker{'s' * (choice.workers > 1)}: "
-        f"{format_duration(choice.seconds)}{interval}[/bold]",
+        f"Batch size {choice.batch_size:,.0f} on {choice.workers} worker{'s' * (choice.workers > 1)}: "
+        f"{format_duration(choice.seconds)}{interval}",
+        markup=False,
+        style="bold",
         highlight=False,
         soft_wrap=True,
     )
     _say(
         console,
-        f"{choice.optimizer_steps:,.0f} optimizer steps, {choice.observations:,.0f} observations; the interval is that of the "
-        "sampling rate, how far the frontier is uncertain is in the sweep's comparison",
+        f"{choice.optimizer_steps:,.0f} optimizer steps, {choice.observations:,.0f} observations; the interval (95%) is that "
+        f"of the "
+        "frontier and of the sampling rate",
     )
     _say(console, f"run it:  {shlex.join(command)}")
 

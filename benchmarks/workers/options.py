@@ -1,5 +1,6 @@
 """The options of `rlscale workers`, and the check that they fit each other."""
 
+import os
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -9,7 +10,7 @@ from rlscale.agents.checks import require_not_negative, require_positive
 from rlscale.errors import UsageError
 from rlscale.text import parse_duration
 
-__all__ = ["WorkersOptions", "check_options"]
+__all__ = ["WorkersOptions", "check_cpus", "check_options"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class WorkersOptions:
     """Price of one CPU for an hour; None: costs are in CPU hours."""
     price_gpu_hour: float = 0.0
     """Price of the learner's GPU for an hour."""
+    again: bool = False
+    """Measure anew what an earlier command measured here; without it only what it left out is measured."""
     validate: bool = False
     """Measure fleets that were not used for the fit, and say how far the predictions were off."""
     actor_device: str = "cpu"
@@ -48,6 +51,17 @@ class WorkersOptions:
     """Folder for the record and the page; None: workers/<task>."""
 
 
+def check_cpus(cpus: int | None, ray_address: str | None) -> None:
+    """Actors that share a CPU are slower than fewer of them.
+
+    Raises:
+        UsageError: more CPUs than this machine has.
+    """
+    here = len(os.sched_getaffinity(0))
+    if ray_address is None and cpus is not None and cpus > here:
+        raise UsageError("--cpus", f"this machine has {here}, not {cpus}", "Give fewer, or a cluster with --ray-address")
+
+
 def check_options(options: WorkersOptions) -> float | None:
     """The deadline in seconds.
 
@@ -56,6 +70,7 @@ def check_options(options: WorkersOptions) -> float | None:
     """
     positive = {"cpus": options.cpus, "seconds": options.seconds, "budget": options.budget}
     require_positive(positive)
+    check_cpus(options.cpus, options.ray_address)
     require_not_negative({"price-cpu-hour": options.price_cpu_hour, "price-gpu-hour": options.price_gpu_hour})
     if options.sweep is None:
         for flag in ("goal", "deadline", "budget", "price_cpu_hour"):

@@ -59,8 +59,8 @@ def find_frontier(folder: str, goal: float | None, task: Task) -> Known:
     reached, frontier = known[-1].goal, known[-1].frontier
     assert reached is not None
     assert frontier is not None
-    rates = {size.batch_size: size.learning_rate for size in compared.sizes if size.learning_rate is not None}
-    return Known(config_from_dict(sweep.plan["config"]), reached, frontier, rates)
+    rates = {point.run.batch_size: frontier.best_rate(point.batch_size) for point in known[-1].points if not point.missed}
+    return Known(config_from_dict(sweep.plan["config"]), reached, frontier, dict(sorted(rates.items())))
 
 
 def make_plan(known: Known, law: FleetTime, learner: LearnerTime, price: Price, cpus: int, lag: int) -> CostPlan:

@@ -19,8 +19,10 @@ from .options import WorkersOptions
 from .plan import Known
 
 __all__ = [
+    "CLOSE",
     "Recommendation",
     "candidates",
+    "predict",
     "recommend",
     "to_measure",
     "train_command",
@@ -36,6 +38,7 @@ class Recommendation:
     Attributes:
         shape: the fleet.
         rate: observations per second of sampling, predicted.
+        batch_size: observations of an iteration.
         iteration: one of the run's, predicted.
         shares: of an iteration's time, by what takes it: emulator, inference, waiting and transfer, learner.
         command: as it can be typed.
@@ -43,9 +46,15 @@ class Recommendation:
 
     shape: Shape
     rate: Estimate
+    batch_size: int
     iteration: Iteration
     shares: dict[str, float]
     command: list[str]
+
+    @property
+    def end_to_end(self) -> float:
+        """Observations per second, learning included."""
+        return self.batch_size / self.iteration.seconds
 
 
 def candidates(task: Task, cpus: int) -> list[Shape]:
@@ -74,7 +83,10 @@ def recommend(
     emulator: float,
     grid: Sequence[Shape],
 ) -> Recommendation:
-    """Of the fleets that come near the best predicted rate, the one with the fewest environments, then the fewest actors.
+    """Of the fleets that come near the best predicted rate of whole iterations, the one with the fewest environments, then the
+    fewest CPUs, then the fewest actors.
+
+    Where the learner is the limit many fleets come near it, and a small one is recommended.
 
     Raises:
         UsageError: none of them can train the task.
@@ -82,21 +94,32 @@ def recommend(
     possible = [shape for shape in grid if fits(options, config, task, shape)]
     if not possible:
         raise UsageError("--cpus", "no fleet of these CPUs can train the task within memory", "Give more, or a smaller task")
-    rates = {shape: law.rate(shape.actors, shape.environments, shape.threads) for shape in possible}
-    values = {shape: rate.value or 0.0 for shape, rate in rates.items()}
-    best = max(values.values())
-    near = [shape for shape in possible if values[shape] >= CLOSE * best]
-    shape = min(near, key=lambda s: (s.actors * s.environments, s.actors, -values[s]))
+    found = {shape: predict(options, config, law, learner, emulator, shape) for shape in possible}
+    best = max(one.end_to_end for one in found.values())
+    near = [one for one in found.values() if one.end_to_end >= CLOSE * best]
+    return min(near, key=lambda one: (*_size(one.shape), -one.end_to_end))
+
+
+def _size(shape: Shape) -> tuple[int, int, int]:
+    return shape.actors * shape.environments, shape.actors * shape.threads, shape.actors
+
+
+def predict(
+    options: WorkersOptions, config: TrainConfig, law: FleetTime, learner: LearnerTime, emulator: float, shape: Shape
+) -> Recommendation:
+    """What an iteration of one fleet should take, and what takes it."""
     batch = shape.actors * shape.environments * law.rollout_length
+    rate = law.rate(shape.actors, shape.environments, shape.threads)
+    assert rate.value is not None
     learning = learner.seconds(batch, config.noise.step_blocks(batch, shape.actors * shape.environments, equal=False))
-    one = iteration(batch, values[shape], learning, lag=options.lag)
+    one = iteration(batch, rate.value, learning, lag=options.lag)
     working = law.working_seconds(shape.actors, shape.environments, shape.threads)
     emulating = min(shape.environments * law.rollout_length / (emulator * shape.threads), working)
     waiting = max(one.sampling_seconds - working, 0.0)
     parts = {"emulator": emulating, "inference": working - emulating, "waiting and transfer": waiting, "learner": learning}
     total = sum(parts.values())
     shares = {name: seconds / total for name, seconds in parts.items()}
-    return Recommendation(shape, rates[shape], one, shares, train_command(options, config, shape))
+    return Recommendation(shape, rate, batch, one, shares, train_command(options, config, shape))
 
 
 def fits(options: WorkersOptions, config: TrainConfig, task: Task, shape: Shape) -> bool:

@@ -5,6 +5,7 @@ How the measuring is done is in `calibration`, the arithmetic in `cost`, the pag
 
 import json
 import os
+import shlex
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -18,12 +19,12 @@ from rich.console import Console
 from rlscale.agents.cluster import connect, disconnect, free_cpus, watch_head
 from rlscale.agents.compute import Compute, resolve_compute
 from rlscale.agents.config import TrainConfig, default_config
-from rlscale.agents.machine import describe_machine, find_commit, find_versions
+from rlscale.agents.machine import busy_cpus, describe_machine, find_commit, find_versions
 from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
 from rlscale.records.files import write_atomically
-from rlscale.report.plan_page import write_plan_page
-from rlscale.sizing import FleetTime, LearnerTime, Price, fit_learner
+from rlscale.report.workers_page import WorkersPage, write_workers_page
+from rlscale.sizing import FleetTime, LearnerTime, Price, fit_learner, iteration
 
 from ..steps import Steps
 from .calibration import (
@@ -35,7 +36,7 @@ from .calibration import (
     measure_learner,
     sample_fragments,
 )
-from .display import show_answer, show_fleets, show_plan, show_recommendation, show_validation
+from .display import say_recommendation, show_answer, show_fleets, show_plan, show_recommendation, show_validation
 from .kept import KeptFleets
 from .options import WorkersOptions, check_options
 from .plan import Known, choose, find_frontier, make_plan
@@ -46,9 +47,10 @@ from .recommendation import (
     train_command,
 )
 
-__all__ = ["run_workers"]
+__all__ = ["fit_updates", "measure", "run_workers", "say_if_busy"]
 
 MOST_HELD_OUT = 12
+_BUSY = 0.3  # CPUs of other programs that lower what is measured
 
 
 def run_workers(options: WorkersOptions, command: list[str], console: Console | None = None) -> int:
@@ -58,7 +60,7 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
         UsageError: a task, option, cluster or sweep that cannot be used, or a deadline or budget that no plan meets: the record
             and the page are written before.
     """
-    console = console or Console()
+    console = console or Console(emoji=False)
     deadline = check_options(options)
     task = find_task(options.task)
     known = None if options.sweep is None else find_frontier(options.sweep, options.goal, task)
@@ -71,18 +73,26 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
         )
     folder = Path(options.out or f"workers/{config.task.replace('/', '-').replace(':', '-').replace('@', '-')}")
     local = len(os.sched_getaffinity(0))
+    busy = busy_cpus()
     connect(options.ray_address, options.cpus or (1 if options.ray_address else local))
     try:
+        say_if_busy(console, busy)
         cpus = options.cpus or (local if options.ray_address is None else free_cpus())
         if not cpus:
             mend = "Wait until some are free ('ray status' shows them)"
             raise UsageError("--ray-address", "all CPUs of the cluster are in use", mend)
         grid = candidates(task, cpus)
-        identity = {"command": command, "commit": find_commit(), "cpus": cpus, "machine": describe_machine(compute.device)}
-        kept = KeptFleets(folder / "measured.json", identity)
-        if kept.fleets:
-            told = f"{len(kept.fleets)} of the fleets were measured before this command was stopped: {folder / 'measured.json'}"
-            console.print(told, highlight=False, soft_wrap=True)
+        identity = {
+            "commit": find_commit(),
+            "versions": find_versions(),
+            "task": config.task,
+            "cpus": cpus,
+            "machine": describe_machine(compute.device),
+            "network": [config.update.network, config.update.width, compute.precision],
+            "measured": [options.seconds, options.ray_address, options.actor_device],
+        }
+        kept = KeptFleets(folder, identity, again=options.again)
+        say_what_is_kept(console, kept, folder)
         with watch_head(options.ray_address):
             fleets, learning, emulator = measure(options, config, task, compute, to_measure(task, cpus), kept, console)
             law = fit_fleet(fleets, config.rollout.rollout_length)
@@ -90,7 +100,7 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
             found = recommend(options, config, task, law, learner, emulator, grid)
             validation = None
             if options.validate:
-                validation = validate(options, config, task, compute, law, fleets, grid, found.shape, kept, console)
+                validation = validate(options, config, task, compute, law, learner, fleets, grid, found.shape, kept, console)
     finally:
         disconnect()
     made = None
@@ -101,6 +111,7 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
         "commit": find_commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": describe_machine(compute.device),
+        "busy_cpus": busy,
         "versions": find_versions(),
         "task": config.task,
         "cpus": cpus,
@@ -111,27 +122,64 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
         "recommendation": asdict(found),
         "validation": validation,
         "plan": None if made is None else [asdict(choice) for choice in made.choices],
+        "identity": identity,
+        "learning": {**kept.learning, way_to_learn(config): learning},
     }
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "workers.json", (json.dumps(record, indent=1) + "\n").encode())
     kept.forget()
     show_fleets(console, law, fleets)
-    show_recommendation(console, found, law, learner)
+    show_recommendation(console, found, learner)
     if validation is not None:
         show_validation(console, validation)
-    written = [folder / "workers.json"]
     currency = options.price_cpu_hour is not None
+    page = folder / "workers.html"
+    answer = [*say_recommendation(found, learner), f"run it: {shlex.join(found.command)}"]
+    shown = WorkersPage(
+        task=config.task,
+        answer=answer,
+        measured=[(r.shape.actors, r.shape.threads, r.shape.environments, r.rates) for r in fleets],
+        law=replace(law, rollout_length=fleets[0].rollout_length),
+        cpus=cpus,
+        chosen=(found.shape.actors, found.shape.threads, found.shape.environments),
+        planned=None if known is None or made is None else (known.goal, made),
+        currency=currency,
+        sources={key: record[key] for key in ("command", "commit", "date", "machine", "busy_cpus", "versions")},
+    )
+    write_workers_page(page, shown)
     if known is not None and made is not None:
-        written.append(folder / "plan.html")
-        write_plan_page(written[-1], config.task, known.goal, made, currency=currency)
         show_plan(console, made, known.goal, currency=currency)
-    for path in written:
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    for path in (folder / "workers.json", page):
+        console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
     if known is not None and made is not None:
         choice = choose(made, deadline, options.budget, currency=currency)
         environments = round(choice.batch_size / config.rollout.rollout_length / choice.workers)
         show_answer(console, choice, train_command(options, config, Shape(choice.workers, 1, environments), known, choice))
     return 0
+
+
+def way_to_learn(config: TrainConfig) -> str:
+    """What decides how long an update takes, as text: readings of the learner are used again where it is the same."""
+    same = replace(config.update, learning_rate=0.0)
+    return json.dumps([asdict(same), asdict(config.noise)], sort_keys=True)
+
+
+def say_what_is_kept(console: Console, kept: KeptFleets, folder: Path) -> None:
+    """Say which readings are not made again."""
+    if not kept.fleets:
+        return
+    if kept.date is None:
+        told = f"{len(kept.fleets)} of the fleets were measured before this command was stopped: {folder / 'measured.json'}"
+    else:
+        told = f"{len(kept.fleets)} fleets were measured on {kept.date}: {folder / 'workers.json'}; --again measures them anew"
+    console.print(told, markup=False, highlight=False, soft_wrap=True)
+
+
+def say_if_busy(console: Console, busy: float | None) -> None:
+    """Say that other programs are working while something is to be measured."""
+    if busy is not None and busy > _BUSY:
+        told = f"this machine is busy: other programs use {busy:.1f} CPUs, and what is measured now is slower than it could be"
+        console.print(told, markup=False, highlight=False, soft_wrap=True)
 
 
 def base_config(options: WorkersOptions, task: Task, known: Known | None) -> TrainConfig:
@@ -149,17 +197,27 @@ def measure(
     task: Task,
     compute: Compute,
     shapes: Sequence[Shape],
-    kept: KeptFleets,
+    kept: KeptFleets | None,
     console: Console,
 ) -> tuple[list[FleetReading], list[dict[str, Any]], float]:
-    """Fleets, updates, and the emulator's own rate."""
+    """Fleets, updates, and the emulator's own rate; fleets that are kept are not measured again."""
     with Steps(console, len(shapes) + 2) as steps:
-        steps.begin(f"the emulator alone, {task.cost.alone} environments")
-        emulator = measure_emulator(task, task.cost.alone, options.seconds)
+        emulator = None if kept is None else kept.emulator
+        if emulator is None:
+            steps.begin(f"the emulator alone, {task.cost.alone} environments")
+            emulator = measure_emulator(task, task.cost.alone, options.seconds)
         fleets = []
         for shape in shapes:
-            steps.begin(str(shape))
-            fleets.append(kept.fleets.get(shape) or kept.keep(measure_fleet(config, task, compute, shape, options.seconds)))
+            reading = None if kept is None else kept.fleets.get(shape)
+            if reading is None:
+                steps.begin(str(shape))
+                reading = measure_fleet(config, task, compute, shape, options.seconds)
+                if kept is not None:
+                    kept.keep(reading)
+            fleets.append(reading)
+        learned = None if kept is None else kept.learning.get(way_to_learn(config))
+        if learned is not None:
+            return fleets, learned, emulator
         steps.begin("the learner")
         fragments = sample_fragments(config, task, compute, task.cost.many, 2)
         several = config.update.mini_batch is None
@@ -181,6 +239,7 @@ def validate(
     task: Task,
     compute: Compute,
     law: FleetTime,
+    learner: LearnerTime,
     fitted: Sequence[FleetReading],
     grid: Sequence[Shape],
     chosen: Shape,
@@ -209,14 +268,19 @@ def validate(
         error = predicted.value / measured[s] - 1
         rows.append({"shape": asdict(s), "predicted": asdict(predicted), "measured": measured[s], "error": error})
     errors = [abs(float(row["error"])) for row in rows]
-    best = max(measured, key=lambda shape: measured[shape])
+    whole = {}  # observations per second, learning included
+    for shape, rate in measured.items():
+        batch = shape.actors * shape.environments * law.rollout_length
+        blocks = config.noise.step_blocks(batch, shape.actors * shape.environments, equal=False)
+        whole[shape] = batch / iteration(batch, rate, learner.seconds(batch, blocks), lag=options.lag).seconds
+    best = max(whole, key=lambda shape: whole[shape])
     return {
         "held_out": [asdict(reading) for reading in readings],
         "rows": rows,
         "median_error": statistics.median(errors),
         "worst_error": max(errors),
         "best_measured": {"shape": asdict(best), "rate": measured[best]},
-        "recommended_of_best": measured[chosen] / measured[best],
+        "recommended_of_best": whole[chosen] / whole[best],
     }
 
 

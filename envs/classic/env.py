@@ -1,12 +1,12 @@
-"""The classic control tasks, and `ClassicEnv`, which makes and saves their environments."""
+"""The classic control tasks: their names, goals and environments."""
 
 from typing import Any
 
 from ..interface import TaskEnv
 from ..task import SweepDefaults, Task, TaskListing, TrainingDefaults
-from ..vector import VectorTaskEnv
+from ..vector import ArraysTaskEnv
 
-__all__ = ["ClassicEnv", "find_task", "list_tasks"]
+__all__ = ["find_task", "list_tasks"]
 
 _TASKS: dict[str, dict[str, Any]] = {
     "cartpole": dict(frame_shape=(4,), actions=2, discount=0.98, goals=(100.0, 200.0, 400.0)),
@@ -41,24 +41,4 @@ def make_env(task: Task, num_envs: int, *, threads: int, cut_on_life_loss: bool)
     from .acrobot import AcrobotVectorEnv
 
     makers = {"classic/cartpole": CartPoleVectorEnv, "classic/acrobot": AcrobotVectorEnv}
-    return ClassicEnv(task, makers[task.id](num_envs), one_seed=True)
-
-
-class ClassicEnv(VectorTaskEnv):
-    """Environments whose whole state is a few arrays and one generator, so that a run can go on exactly."""
-
-    def get_state(self) -> dict[str, Any]:
-        env = self._env
-        return {
-            "state": env.state.copy(),
-            "steps": env.steps.copy(),
-            "ended": env.prev_done.copy(),
-            "generator": env.np_random.bit_generator.state,
-        }
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        env = self._env
-        env.reset(seed=0)
-        env.state, env.steps, env.prev_done = state["state"].copy(), state["steps"].copy(), state["ended"].copy()
-        env.np_random.bit_generator.state = state["generator"]
-        self._ended = state["ended"].copy()
+    return ArraysTaskEnv(task, makers[task.id](num_envs), one_seed=True)

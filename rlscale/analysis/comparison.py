@@ -1,31 +1,27 @@
 """Tasks side by side: for every goal of every sweep the measured critical batch size and what the noise scale predicts.
 
-`compare` makes a row of every goal of every sweep and of every single run; `to_csv` and `to_parquet` write the rows as files.
+`compare` makes a row of every goal of every sweep and of every single run. `rlscale.analysis.export` writes the rows as files.
 """
 
-import csv
-import importlib
-import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from ..agreement import Agreement, agreement
 from ..errors import UsageError
 from ..estimate import Estimate
-from ..frontier import Frontier, fit
+from ..frontier import Surface
 from ..records import RunRecord, SweepRecord, TrialResult
-from .predictions import HEADS, QUANTITIES, Prediction, predict, predict_from_run, ratio
-from .sizes import SizeRuns, size_runs
+from .points import SurfacePoint, fit_points, surface_points
+from .predictions import Prediction, predict, predict_from_run, ratio
 from .summary import mean_batch
 
-__all__ = ["ComparedSweep", "Comparison", "Row", "agreement_of", "compare", "to_csv", "to_parquet"]
+__all__ = ["ComparedSweep", "Comparison", "Row", "agreement_of", "compare"]
 
-# Steps after which the optimizer's own running mean of squared gradients has settled: 1/(1 - β₂).
-_OPTIMIZER_MEMORY = {"adam": 1000, "rmsprop": 100}
+LEAST_STEPS = 50  # S_min in optimizer steps, below which a goal is shown and not scored: its frontier is mostly transient
+NOISE_STAGES = ("noise", "final")  # whose runs give the predicted noise scale; earlier sweeps called them final
+_NAMED = 4  # of several runs that failed
 
 
 @dataclass(frozen=True)
@@ -40,13 +36,14 @@ class Row:
         measured: B_crit in observations; its `reason` says why where it is not identifiable.
         s_min: fewest optimizer steps.
         e_min: fewest observations.
-        frontier: the whole fit; None for a single run.
-        batch_sizes: those that have points, ascending.
-        learning_rates: lowest and highest of the rates chosen; None where there is none.
+        frontier: the response surface; None for a single run, and where no run reached the goal.
+        points: the runs that it goes through.
+        batch_sizes: nominal ones of the points, ascending.
+        learning_rates: lowest and highest of the best rates at these sizes; None where there is none.
+        inner_steps: optimizer steps in one step S: 1, or those of an iteration of PPO with several.
         predictions: by head and quantity, see `rlscale.analysis.predictions.predict`.
         prediction_batch: batch size of the runs that gave them, in observations per optimizer step.
-        provisional: batch sizes whose best learning rate lies on an edge of those tried.
-        same_runs: S was read off the runs that the rates were chosen on: the best of several, so too small.
+        provisional: batch sizes whose best learning rate lies outside those tried there and beside it.
         notes: what else to know about this row, one sentence each.
     """
 
@@ -57,14 +54,19 @@ class Row:
     measured: Estimate
     s_min: Estimate
     e_min: Estimate
-    frontier: Frontier | None
+    frontier: Surface | None
+    points: tuple[SurfacePoint, ...]
     batch_sizes: tuple[int, ...]
     learning_rates: tuple[float, float] | None
+    inner_steps: int
     predictions: tuple[Prediction, ...]
     prediction_batch: float | None
     provisional: tuple[int, ...]
-    same_runs: bool
     notes: tuple[str, ...]
+
+    def scored(self, least_steps: float = LEAST_STEPS) -> bool:
+        """Whether the goal counts for how well the noise scale predicts: it needs at least so many optimizer steps."""
+        return self.measured.value is not None and (self.s_min.value or 0.0) * self.inner_steps >= least_steps
 
     def prediction(self, head: str, quantity: str) -> Prediction | None:
         """The prediction of one head and quantity; None where it was not measured."""
@@ -92,13 +94,11 @@ class ComparedSweep:
     Attributes:
         name: as in its rows.
         record: as it was read.
-        sizes: the runs that make the frontier, by batch size.
         rows: one per goal.
     """
 
     name: str
     record: SweepRecord
-    sizes: tuple[SizeRuns, ...]
     rows: tuple[Row, ...]
 
     @property
@@ -156,13 +156,13 @@ def compare(sweeps: Sequence[SweepRecord], runs: Sequence[RunRecord], left_out: 
     return Comparison(tuple(rows), tuple(compared), tuple(usable), tuple(notes))
 
 
-def agreement_of(rows: Sequence[Row], head: str, quantity: str) -> Agreement | None:
-    """Agreement over the rows where both figures are resolved, clustered by task; None where there is no such row."""
+def agreement_of(rows: Sequence[Row], head: str, quantity: str, least_steps: float = LEAST_STEPS) -> Agreement | None:
+    """Agreement over the scored rows where both figures are resolved, clustered by task; None where there is no such row."""
     pairs = [
         (row.measured.value, predicted.value, row.task)
         for row in rows
         for predicted in [row.predicted(head, quantity)]
-        if row.measured.value is not None and predicted.value is not None
+        if row.scored(least_steps) and predicted.value is not None
     ]
     return agreement(*zip(*pairs, strict=True)) if pairs else None
 
@@ -183,48 +183,47 @@ def _names(sweeps: Sequence[SweepRecord]) -> list[str]:
 
 def _compare_sweep(record: SweepRecord, name: str) -> tuple[ComparedSweep, list[str]]:
     if not record.results:
-        return ComparedSweep(name, record, (), ()), ["no run of it has ended"]
-    sizes, notes = size_runs(record)
-    rows = [_row(record, name, sizes, float(goal)) for goal in record.plan["goals"]]
+        return ComparedSweep(name, record, ()), ["no run of it has ended"]
+    notes = []
+    failures = [run for run in record.results.values() if run.failed]
+    if failures:
+        named = "; ".join(f"{run.id}: {run.reason}" for run in failures[:_NAMED])
+        more = f"; and {len(failures) - _NAMED} more" if len(failures) > _NAMED else ""
+        count = "1 run" if len(failures) == 1 else f"{len(failures)} runs"
+        notes.append(f"{count} failed and {'was' if len(failures) == 1 else 'were'} left out ({named}{more})")
+    rows = [_row(record, name, float(goal)) for goal in record.plan["goals"]]
     unreached = [row.goal_label for row in rows if row.learning_rates is None]
     if unreached:
         notes.append(f"no run reached {'goal' if len(unreached) == 1 else 'goals'} {', '.join(unreached)}")
-    return ComparedSweep(name, record, tuple(sizes), tuple(rows)), notes
+    return ComparedSweep(name, record, tuple(rows)), notes
 
 
-def _row(record: SweepRecord, name: str, sizes: Sequence[SizeRuns], goal: float) -> Row:
-    points = [(size, *point) for size in sizes for point in size.points(goal)]
-    reached = [size for size, _, steps, _ in points if math.isfinite(steps)]
+def _row(record: SweepRecord, name: str, goal: float) -> Row:
+    runs = list(record.results.values())
+    points = surface_points(runs, goal)
+    reached = [point for point in points if not point.missed]
     if reached:
-        frontier = fit(
-            [size.batch_size for size, *_ in points],
-            [steps for _, _, steps, _ in points],
-            [observations for *_, observations in points],
-            group=[run.seed for _, run, _, _ in points],
-        )
+        frontier = fit_points(points, stopped=record.plan["batch_sizes"] is None)
         measured, s_min, e_min = frontier.b_crit, frontier.s_min, frontier.e_min
     else:
         frontier = None
         measured = s_min = e_min = Estimate(None, None, "no run reached this goal: give them more observations")
-    rates = [size.learning_rate for size in reached if size.learning_rate is not None]
-    final = [run for size in sizes for run in size.runs if size.basis == "final"]
-    predictions, prediction_batch = predict(final, goal, record.plan["noise_batch"])
-    provisional = tuple(sorted({size.batch_size for size in reached if size.on_edge}))
-    same_runs = any(size.basis == "same" for size in reached)
+    best = {} if frontier is None else _best_rates(frontier, reached)
+    predictions, prediction_batch = _predict(record, goal)
     notes = []
-    if record.plan["rates"] == 1:
-        notes.append("one learning rate per batch size: the best was not searched for")
     missed = len(points) - len(reached)
     if missed and reached:
-        notes.append(f"{missed} of {len(points)} points missed the goal and enter as limits")
-    if prediction_batch is not None and prediction_batch != record.plan["noise_batch"]:
-        planned = record.plan["noise_batch"]
+        notes.append(f"{missed} of {len(points)} runs missed the goal and enter as limits")
+    planned = record.plan.get("noise_batch")
+    if prediction_batch is not None and planned not in (None, prediction_batch):
         notes.append(f"noise scale from batch size {prediction_batch:,}, since none to this goal was measured at {planned:,}")
-    optimizer = record.plan["config"].get("update", {}).get("optimizer", "adam")
-    memory = _OPTIMIZER_MEMORY.get(optimizer, 0)
-    if s_min.value is not None and s_min.value < memory / 4:  # "far below": less than 22% of the memory is filled by then
+    update = record.plan["config"].get("update", {})
+    inner_steps = update.get("epochs", 1) * record.plan.get("mini_batches", 1)
+    memory = _memory(update)
+    if s_min.value is not None and s_min.value * inner_steps < memory / 4:  # "far below": less than 22% is filled by then
         notes.append(
-            f"S_min is far below the {memory:,} steps over which {optimizer} averages: it may be the optimizer's own transient"
+            f"S_min is far below the {memory:,.0f} steps over which {update.get('optimizer', 'adam')} averages: it may be the "
+            "optimizer's own transient"
         )
     return Row(
         name=name,
@@ -235,14 +234,49 @@ def _row(record: SweepRecord, name: str, sizes: Sequence[SizeRuns], goal: float)
         s_min=s_min,
         e_min=e_min,
         frontier=frontier,
-        batch_sizes=tuple(sorted({size.batch_size for size, *_ in points})),
-        learning_rates=(min(rates), max(rates)) if rates else None,
+        points=tuple(points),
+        batch_sizes=tuple(sorted({point.run.batch_size for point in points})),
+        learning_rates=(min(best.values()), max(best.values())) if best else None,
+        inner_steps=inner_steps,
         predictions=predictions,
         prediction_batch=prediction_batch,
-        provisional=provisional,
-        same_runs=same_runs,
+        provisional=_provisional(best, reached),
         notes=tuple(notes),
     )
+
+
+def _best_rates(surface: Surface, reached: Sequence[SurfacePoint]) -> dict[int, float]:
+    """The best rate at every batch size where a run reached the goal; while there is no surface, that of the fastest run."""
+    sizes = {point.run.batch_size: point.batch_size for point in reached}
+    if surface.fitted is not None:
+        return {size: surface.best_rate(batch_size) for size, batch_size in sizes.items()}
+    fastest = {size: min((p for p in reached if p.run.batch_size == size), key=lambda p: p.steps) for size in sizes}
+    return {size: point.run.learning_rate for size, point in fastest.items()}
+
+
+def _provisional(best: dict[int, float], reached: Sequence[SurfacePoint]) -> tuple[int, ...]:
+    """Batch sizes whose best rate lies more than an octave outside the rates that reached the goal there."""
+    found = []
+    for size, rate in best.items():
+        tried = [point.run.learning_rate for point in reached if point.run.batch_size == size]
+        if not min(tried) / 2 <= rate <= 2 * max(tried):
+            found.append(size)
+    return tuple(sorted(found))
+
+
+def _predict(record: SweepRecord, goal: float) -> tuple[tuple[Prediction, ...], int | None]:
+    """From the runs that were made to measure the noise; while there is none, from those that measured it on the way."""
+    runs = [run for run in record.results.values() if run.noise]
+    made_for_it = [run for run in runs if run.stage in NOISE_STAGES]
+    chosen = made_for_it or runs
+    if not chosen:
+        return (), None
+    return predict(chosen, goal, record.plan.get("noise_batch") or chosen[0].batch_size)
+
+
+def _memory(update: dict[str, Any]) -> float:
+    """Steps after which the optimizer's running mean of squared gradients has settled: 1/(1 - β₂), 100 for RMSProp."""
+    return 100.0 if update.get("optimizer") == "rmsprop" else 1 / (1 - update.get("beta2", 0.999))
 
 
 def _row_of_run(run: RunRecord) -> Row:
@@ -258,115 +292,12 @@ def _row_of_run(run: RunRecord) -> Row:
         s_min=nothing,
         e_min=nothing,
         frontier=None,
+        points=(),
         batch_sizes=(),
         learning_rates=(min(rates), max(rates)) if rates else None,
+        inner_steps=1,
         predictions=predictions,
         prediction_batch=mean_batch(run) if predictions else None,
         provisional=(),
-        same_runs=False,
         notes=() if predictions else ("no rollout noise of a head was measured in it",),
     )
-
-
-def _ends(name: str, read: Callable[[Row], Estimate]) -> list[tuple[str, str, Callable[[Row], Any]]]:
-    """Three columns of one estimate: value, lower and upper end."""
-
-    def end(which: int) -> Callable[[Row], float | None]:
-        return lambda row: None if (interval := read(row).interval) is None else interval[which]
-
-    return [(name, "double", lambda row: read(row).value), (f"{name}_low", "double", end(0)), (f"{name}_high", "double", end(1))]
-
-
-def _of_frontier(read: Callable[[Frontier], Any]) -> Callable[[Row], Any]:
-    return lambda row: None if row.frontier is None else read(row.frontier)
-
-
-def _left_out_sizes(pick: Callable[[list[float]], float]) -> Callable[[Row], float | None]:
-    """Lowest or highest B_crit of the fits without one batch size."""
-
-    def read(row: Row) -> float | None:
-        values = [] if row.frontier is None else [v for v in row.frontier.leave_one_size_out.values() if v is not None]
-        return pick(values) if values else None
-
-    return read
-
-
-def _of_prediction(head: str, quantity: str, read: Callable[[Prediction], Any]) -> Callable[[Row], Any]:
-    return lambda row: None if (found := row.prediction(head, quantity)) is None else read(found)
-
-
-def _columns() -> list[tuple[str, str, Callable[[Row], Any]]]:
-    """Name, Arrow type and reader of every exported column."""
-    none = Estimate(None, None, "no frontier")
-    columns: list[tuple[str, str, Callable[[Row], Any]]] = [
-        ("name", "string", lambda row: row.name),
-        ("task", "string", lambda row: row.task),
-        ("source", "string", lambda row: row.source),
-        ("goal", "double", lambda row: row.goal),
-        *_ends("b_crit", lambda row: row.measured),
-        ("b_crit_reason", "string", lambda row: row.measured.reason),
-        *_ends("s_min", lambda row: row.s_min),
-        *_ends("e_min", lambda row: row.e_min),
-        *_ends("overhead_20_batch", lambda row: row.frontier.overhead_batch(0.2) if row.frontier else none),
-        ("residual", "double", _of_frontier(lambda f: f.residual if math.isfinite(f.residual) else None)),
-        ("scatter", "double", _of_frontier(lambda f: f.scatter if math.isfinite(f.scatter) else None)),
-        *_ends("exponent", lambda row: row.frontier.exponent if row.frontier else none),
-        ("b_crit_without_a_size_low", "double", _left_out_sizes(min)),
-        ("b_crit_without_a_size_high", "double", _left_out_sizes(max)),
-        ("batch_size_low", "int64", lambda row: row.batch_sizes[0] if row.batch_sizes else None),
-        ("batch_size_high", "int64", lambda row: row.batch_sizes[-1] if row.batch_sizes else None),
-        ("points", "int64", _of_frontier(lambda f: len(f.points))),
-        ("missed", "int64", _of_frontier(lambda f: sum(p.censored for p in f.points))),
-        ("learning_rate_low", "double", lambda row: row.learning_rates[0] if row.learning_rates else None),
-        ("learning_rate_high", "double", lambda row: row.learning_rates[1] if row.learning_rates else None),
-        ("provisional", "bool", lambda row: bool(row.provisional)),
-        ("same_runs", "bool", lambda row: row.same_runs),
-        ("prediction_batch", "double", lambda row: None if row.prediction_batch is None else float(row.prediction_batch)),
-    ]
-    for head in HEADS:
-        for quantity in QUANTITIES:
-            name = f"{head}_{quantity}"
-            columns += _ends(name, partial(Row.predicted, head=head, quantity=quantity))
-            columns += _ends(f"ratio_{name}", partial(Row.ratio, head=head, quantity=quantity))
-            columns.append((f"{name}_resolved", "int64", _of_prediction(head, quantity, lambda p: p.resolved)))
-            columns.append((f"{name}_runs", "int64", _of_prediction(head, quantity, lambda p: p.runs)))
-        columns.append((f"{head}_gain", "double", _of_prediction(head, "cumulative", lambda p: p.gain)))
-    columns.append(("notes", "string", lambda row: "; ".join(row.notes)))
-    return columns
-
-
-def to_csv(rows: Sequence[Row], path: Path) -> None:
-    """Write the rows as CSV: a header, one line per row, empty where there is no figure, `inf` for an open interval.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
-    columns = _columns()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow([name for name, *_ in columns])
-            writer.writerows([[read(row) for *_, read in columns] for row in rows])
-    except OSError as error:
-        raise UsageError("--csv", f"cannot write {path}: {error.strerror}", "Choose a place that you may write to") from None
-
-
-def to_parquet(rows: Sequence[Row], path: Path) -> None:
-    """Write the rows as Parquet, the same columns as `to_csv`, null where there is no figure.
-
-    Raises:
-        UsageError: pyarrow is not installed, or the file cannot be written.
-    """
-    try:
-        pa, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise UsageError("--parquet", "pyarrow is not installed", "Run: pip install 'rlscale[parquet]'") from None
-    columns = _columns()
-    arrays = [pa.array([read(row) for row in rows], type=pa.type_for_alias(kind)) for _, kind, read in columns]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        parquet.write_table(pa.table(arrays, names=[name for name, *_ in columns]), path)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UsageError("--parquet", f"cannot write {path}: {reason}", "Choose a place that you may write to") from None

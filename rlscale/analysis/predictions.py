@@ -8,17 +8,20 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from scipy.special import stdtrit
 
 from ..estimate import Estimate
+from ..noise import POOL_WINDOW, RUN_WINDOW, average_windows
 from ..records import RunRecord
-from ..records.trial import NoiseAtGoal, TrialResult
+from ..records.trial import TrialResult
 from .summary import noise_over_run, noise_windows
 
 __all__ = ["HEADS", "QUANTITIES", "Prediction", "geometric_mean", "predict", "predict_from_run", "ratio"]
 
-HEADS = ("policy", "value", "joint", "policy_last_layer")  # entropy carries no reward signal
-QUANTITIES = ("start", "goal", "cumulative")
+HEADS = ("policy", "value", "joint", "joint_policy_parameters", "policy_last_layer")  # entropy carries no reward signal
+QUANTITIES = ("start", "goal", "cumulative", "cumulative_adam")
+MORE_QUANTITIES = ("goal_adam", "sums", "sums_adam")  # of three runs or more, for the preregistered comparison
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,8 @@ class Prediction:
     Attributes:
         head: which loss, one of `HEADS`.
         quantity: `start` and `goal` are momentary; `cumulative`, the mean over full-batch steps from the start (paper, D.1), is
-            what a critical batch size measured at a goal should be compared with.
+            what a critical batch size measured at a goal should be compared with; `cumulative_adam` is the same in Adam's metric.
+            `sums` is the ratio of the sums of tr Σ and |G|² from the start, which its early updates rule.
         scale: in observations.
         resolved: runs whose own noise scale was resolved.
         runs: runs that measured it.
@@ -98,33 +102,70 @@ def ratio(measured: Estimate, predicted: Estimate) -> Estimate:
 def predict(runs: Sequence[TrialResult], goal: float, batch_size: int) -> tuple[tuple[Prediction, ...], int | None]:
     """What the runs of one batch size predict for a goal, and which batch size that was.
 
+    Three runs or more are summed, window by window, before anything is divided, so that runs which are not resolved by themselves
+    count as much as the others. Of fewer, and in records of earlier versions, the geometric mean is taken.
+
     Args:
-        runs: final runs, of any batch size.
+        runs: that measured the noise, of any batch size.
         goal: the return that the noise scale was measured up to.
-        batch_size: the one that was fixed beforehand; where its runs have no noise scale to that goal, the nearest that has.
+        batch_size: the one to predict from; where its runs have no noise scale to that goal, the nearest that has.
 
     Returns:
-        Predictions in the order of `HEADS` and `QUANTITIES`; empty, and None, where no run measured the noise to that goal.
+        Predictions in the order of `HEADS`, `QUANTITIES` and `MORE_QUANTITIES`; empty, and None, where no run measured the noise
+        to that goal.
     """
-    noises: dict[int, list[NoiseAtGoal]] = {}
-    for run in runs:
-        for noise in run.noise:
-            if noise.goal == goal:
-                noises.setdefault(run.batch_size, []).append(noise)
-    if not noises:
+    sizes = {run.batch_size for run in runs if any(noise.goal == goal for noise in run.noise)}
+    if not sizes:
         return (), None
-    nearest = min(noises, key=lambda size: (abs(math.log(size / batch_size)), size))
+    nearest = min(sizes, key=lambda size: (abs(math.log(size / batch_size)), size))
+    chosen = [run for run in runs if run.batch_size == nearest and run.steps_to(goal) is not None]
+    at_goal = [noise for run in chosen for noise in run.noise if noise.goal == goal]
     found = []
     for head in HEADS:
-        for quantity in QUANTITIES:
-            mine = [r for r in noises[nearest] if (r.head, r.quantity) == (head, quantity)]
-            if mine:
-                gains = [r.gain for r in mine if r.gain is not None]
-                gain = statistics.geometric_mean(gains) if gains else None
-                resolved = sum(r.scale.value is not None for r in mine)
-                scale = geometric_mean([r.scale for r in mine])
+        for quantity in (*QUANTITIES, *MORE_QUANTITIES):
+            mine = [noise for noise in at_goal if (noise.head, noise.quantity) == (head, quantity)]
+            gains = [noise.gain for noise in mine if noise.gain is not None]
+            gain = statistics.geometric_mean(gains) if gains else None
+            pooled = _pooled(chosen, goal, head, quantity)
+            if pooled is not None:
+                found.append(Prediction(head, quantity, pooled, len(chosen), len(chosen), gain))
+            elif mine:
+                resolved = sum(noise.scale.value is not None for noise in mine)
+                scale = geometric_mean([noise.scale for noise in mine])
                 found.append(Prediction(head, quantity, scale, resolved, len(mine), gain))
     return tuple(found), nearest
+
+
+def _pooled(runs: Sequence[TrialResult], goal: float, head: str, quantity: str) -> Estimate | None:
+    """The noise scale of three runs or more together; None where fewer measured it.
+
+    Each is read for the whole windows before its crossing, the first one at least.
+    """
+    metric = "adam" if quantity.endswith("_adam") else "plain"
+    few = POOL_WINDOW // RUN_WINDOW  # windows of a momentary figure
+    parts = []
+    for run in runs:
+        steps = run.steps_to(goal)
+        assert steps is not None
+        for sums in run.noise_sums:
+            if (sums.head, sums.metric) == (head, metric):
+                last = max(1, min(len(sums.updates), int(steps // RUN_WINDOW)))
+                span = slice(0, last)
+                if quantity == "start":
+                    span = slice(0, min(few, last))
+                elif quantity.startswith("goal"):
+                    span = slice(max(0, last - few), last)
+                parts.append(np.array([sums.trace_cov[span], sums.grad_sq[span], sums.updates[span]], dtype=np.float64))
+    parts = [part for part in parts if part[2].any()]
+    if len(parts) < 3:
+        return None
+    longest = max(part.shape[1] for part in parts)
+    if quantity.startswith("sums"):  # one window of everything
+        parts = [np.array([[p[0] @ p[2] / p[2].sum()], [p[1] @ p[2] / p[2].sum()], [p[2].sum()]]) for p in parts]
+        longest = 1
+    padded = np.stack([np.pad(part, ((0, 0), (0, longest - part.shape[1]))) for part in parts])
+    batch = sum(run.observations for run in runs) / sum(run.optimizer_steps for run in runs)
+    return average_windows(padded[:, 0], padded[:, 1], padded[:, 2], batch)
 
 
 def predict_from_run(run: RunRecord) -> tuple[Prediction, ...]:
@@ -133,9 +174,11 @@ def predict_from_run(run: RunRecord) -> tuple[Prediction, ...]:
     for head in HEADS:
         windows, whole = noise_windows(run, head, "rollout"), noise_over_run(run, head, "rollout")
         if windows and whole is not None:
-            for quantity, noise in zip(QUANTITIES, (windows[0].noise, windows[-1].noise, whole), strict=True):
-                scale = noise.noise_scale
-                found.append(Prediction(head, quantity, scale, int(scale.value is not None), 1, None))
+            in_adams_metric = noise_over_run(run, head, "rollout", "adam")
+            for quantity, noise in zip(QUANTITIES, (windows[0].noise, windows[-1].noise, whole, in_adams_metric), strict=True):
+                if noise is not None:
+                    scale = noise.noise_scale
+                    found.append(Prediction(head, quantity, scale, int(scale.value is not None), 1, None))
     return tuple(found)
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..estimate import Estimate
-from ..noise import NoiseEstimate, pool, run_average
+from ..noise import POOL_WINDOW, NoiseEstimate, pool, run_average
 from ..records import RunRecord
+from ..returns import RecentReturn
 
 __all__ = [
     "HEADS",
@@ -25,11 +26,9 @@ __all__ = [
     "time_shares",
 ]
 
-HEADS = ("policy", "value", "entropy", "joint", "policy_last_layer")
+HEADS = ("policy", "value", "entropy", "joint", "joint_policy_parameters", "policy_last_layer")
 MOST_POINTS = 150
 MOST_WINDOWS = 50
-EPISODES = 100
-UPDATES = 20
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ def head_kinds(run: RunRecord) -> list[tuple[str, str]]:
 def noise_windows(run: RunRecord, head: str, kind: str) -> list[NoiseWindow]:
     """The run cut into windows of about 20 measurements; fewer a window where there are few, more beyond 50 windows."""
     measured = run.noise(head, kind)
-    window = max(1, min(UPDATES, len(measured) // 5), math.ceil(len(measured) / MOST_WINDOWS))
+    window = max(1, min(POOL_WINDOW, len(measured) // 5), math.ceil(len(measured) / MOST_WINDOWS))
     windows: list[NoiseWindow] = []
     for start in range(0, len(measured), window):
         part = measured[start : start + window]
@@ -68,9 +67,9 @@ def noise_windows(run: RunRecord, head: str, kind: str) -> list[NoiseWindow]:
     return windows
 
 
-def noise_over_run(run: RunRecord, head: str, kind: str) -> NoiseEstimate | None:
+def noise_over_run(run: RunRecord, head: str, kind: str, metric: str = "plain") -> NoiseEstimate | None:
     """The mean over full-batch steps of the whole run (paper, equation D.1); None where nothing was measured."""
-    usable = [s for _, s in run.noise(head, kind) if (s.size > 0).sum() > 1]
+    usable = [s for _, s in run.noise(head, kind, metric) if (s.size > 0).sum() > 1]
     return run_average(usable, mean_batch(run)) if usable else None
 
 
@@ -86,18 +85,11 @@ def mean_batch(run: RunRecord) -> float:
 
 def returns(run: RunRecord) -> list[dict[str, Any]]:
     """Mean raw return of the last 100 finished episodes, against observations; nothing before an episode has finished."""
-    rows = [row for row in run.rows if row["episodes"]]
-    counts = np.array([row["episodes"] for row in rows], dtype=float)
-    sums = np.array([row["return_mean"] * row["episodes"] for row in rows])
-    points = []
-    for i, row in enumerate(rows):
-        first = i
-        while first > 0 and counts[first : i + 1].sum() < EPISODES:
-            first -= 1
-        episodes = counts[first : i + 1].sum()
-        points.append(
-            {"observations": row["observations"], "return": sums[first : i + 1].sum() / episodes, "episodes": int(episodes)}
-        )
+    recent, points = RecentReturn(), []
+    for row in run.rows:
+        if row["episodes"]:
+            recent.add(row["episodes"], row["return_mean"])
+            points.append({"observations": row["observations"], "return": recent.mean, "episodes": recent.episodes})
     return points[:: max(1, len(points) // (4 * MOST_POINTS))] + (points[-1:] if len(points) > 4 * MOST_POINTS else [])
 
 

@@ -18,6 +18,6 @@ Which runs to make is decided by `rlscale.benchmarks.sweep`; `rlscale.analysis` 
 from .adaptive import adaptive_gain
 from .hyperbola import Frontier, fit
 from .runs import Point
-from .surface import Surface, fit_surface
+from .surface import STOPPED_CONFIDENCE, Surface, fit_surface
 
-__all__ = ["Frontier", "Point", "Surface", "adaptive_gain", "fit", "fit_surface"]
+__all__ = ["STOPPED_CONFIDENCE", "Frontier", "Point", "Surface", "adaptive_gain", "fit", "fit_surface"]

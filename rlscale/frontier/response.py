@@ -12,6 +12,7 @@ that y exceeds its limit. `surface.fit_surface` says what the result means; the 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -68,8 +69,7 @@ class Response:
         self.y = np.log([p.observations / p.batch_size if p.censored and p.observations else p.optimizer_steps for p in points])
         self.middle = float(self.x.mean())
         self.z = self.x - self.middle
-        middle, half = (self.x.max() + self.x.min()) / 2, (self.x.max() - self.x.min()) / 2
-        self.ends = ((self.x - middle) / max(half, 1e-9)) ** 4
+        self.ends = self.nearness_to_ends(self.x)
         # In the order of the parameters, those of the offsets last. The fit never rests on one, but a line search may try.
         self.bounds = [
             (self.y.min() - 30, self.y.max() + 30),
@@ -90,6 +90,12 @@ class Response:
         self.group = number_groups(self.names)
         self.offset_sd = offset_sd
         self.offsets = int(self.group.max() + 1) if offset_sd > 0 else 0
+
+    def nearness_to_ends(self, x: np.ndarray) -> np.ndarray:
+        """0 in the middle of the runs' ln B, 1 at both ends, more beyond them."""
+        middle, half = (self.x.max() + self.x.min()) / 2, (self.x.max() - self.x.min()) / 2
+        nearness: np.ndarray = ((x - middle) / max(half, 1e-9)) ** 4
+        return nearness
 
     def loss(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         """Negative logarithm of the posterior density at θ, and its gradient."""
@@ -197,26 +203,35 @@ class Response:
         Along directions in which the loss is about a unit sphere this takes a third of the evaluations of `minimize`.
         """
 
+        lowest, highest = np.array([self.bounds[min(index, OFFSETS)] for index in range(len(start))]).T
+
         def loss(part: np.ndarray) -> tuple[float, np.ndarray]:
-            value, gradient = self.loss(start + directions @ part)
-            return value, gradient @ directions
+            theta = start + directions @ part
+            within = np.clip(theta, lowest, highest)  # a line search may try anything
+            value, gradient = self.loss(within)
+            beyond = theta - within
+            return value + 0.5 * float(beyond @ beyond), (np.where(beyond == 0, gradient, 0.0) + beyond) @ directions
 
         options = {"maxcor": 30, "ftol": 1e-9, "gtol": 1e-3}
         found = minimize(loss, np.zeros(directions.shape[1]), jac=True, method="L-BFGS-B", options=options)
         return Fitted(start + directions @ found.x, float(found.fun))
 
     def starts(self) -> list[np.ndarray]:
-        """Where to begin: several values of c and of the best rate at the mean size."""
+        """Where to begin: several values of c, of the best rate at the mean size, and of the curvature.
+
+        From too small a curvature a fit may end with all runs at one far rate taken for stuck.
+        """
         found = []
         for quantile in (0.25, 0.5, 0.75):
-            for p in np.quantile(self.r - 0.5 * self.z, (0.3, 0.7)):
+            rates = np.quantile(self.r - 0.5 * self.z, (0.3, 0.7))
+            for p, curvature in itertools.product(rates, (0.15, 0.6)):
                 theta = np.zeros(OFFSETS + self.offsets)
                 for index, (mean, _) in _PRIORS.items():
                     theta[index] = mean
                 theta[C] = np.quantile(np.unique(self.x), quantile)
-                theta[P] = p
+                theta[P], theta[CURVATURE] = p, math.log(curvature)
                 u = self.r - p - 0.5 * self.z
-                rest = self.y - np.logaddexp(0.0, theta[C] - self.x) - 0.15 * u * u
+                rest = self.y - np.logaddexp(0.0, theta[C] - self.x) - curvature * u * u
                 theta[A] = np.median(rest[~self.missed]) if not self.missed.all() else rest.max()
                 found.append(theta)
         return found
@@ -238,9 +253,9 @@ def prior_deviation(index: int) -> float:
     return _PRIORS[index][1] if index in _PRIORS else 10.0
 
 
-def stuck_share(theta: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """Probability that a run between the end sizes is stuck, at a distance u from the best rate."""
-    usual = expit(theta[STUCK])
+def stuck_share(theta: np.ndarray, u: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Probability that a run is stuck, at a distance u from the best rate and so near to the end sizes."""
+    usual = expit(theta[STUCK] + theta[STUCK_ENDS] * ends)
     share: np.ndarray = usual + (1 - usual) * expit((u - theta[BRINK]) / _BRINK_WIDTH)
     return share
 

@@ -42,6 +42,7 @@ __all__ = ["SCHEMA", "Run", "RunRecord", "pack_statistics", "read_run", "unpack_
 
 SCHEMA = 1
 _MANIFEST, _ROWS, _CHECKPOINT = "manifest.json", "iterations.jsonl", "checkpoint.pt"
+_METRICS = {"plain": "", "adam": "adam_"}  # prefix of the fields
 _CHECKPOINT_MAGIC = b"rlscale checkpoint 1\n"
 
 
@@ -77,13 +78,19 @@ class RunRecord:
         values = [row.get(field) for row in self.rows]
         return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
 
-    def noise(self, head: str, kind: str | None = None) -> list[tuple[dict[str, Any], BlockStatistics]]:
-        """Every measurement of that head in order, each with the row it stands in; `kind` keeps one kind of blocks."""
+    def noise(self, head: str, kind: str | None = None, metric: str = "plain") -> list[tuple[dict[str, Any], BlockStatistics]]:
+        """Every measurement of that head in order, each with the row it stands in.
+
+        Args:
+            head: which loss.
+            kind: keeps one kind of blocks.
+            metric: `plain` or `adam`; a measurement that was not made in Adam's metric is left out.
+        """
         return [
-            (row, unpack_statistics(entry))
+            (row, unpack_statistics(entry, metric))
             for row in self.rows
             for entry in row.get("noise", ())
-            if entry["head"] == head and (kind is None or entry["kind"] == kind)
+            if entry["head"] == head and (kind is None or entry["kind"] == kind) and f"{_METRICS[metric]}square" in entry
         ]
 
 
@@ -238,8 +245,13 @@ def read_run(folder: Path | str, field: str = "RUN") -> RunRecord:
     return RunRecord(folder, manifest, rows, torn)
 
 
-def pack_statistics(statistics: BlockStatistics) -> dict[str, list[float]]:
-    """Block statistics as JSON lists with nine significant digits, more than float32 gradients carry."""
+def pack_statistics(statistics: BlockStatistics, adam: BlockStatistics | None = None) -> dict[str, list[float]]:
+    """Block statistics as JSON lists with nine significant digits, more than float32 gradients carry.
+
+    Args:
+        statistics: plain ones.
+        adam: of the same blocks in Adam's metric.
+    """
 
     def short(values: np.ndarray) -> list[float]:
         return [float(f"{value:.9g}") for value in values]
@@ -251,12 +263,15 @@ def pack_statistics(statistics: BlockStatistics) -> dict[str, list[float]]:
     }
     if (statistics.block != np.arange(len(statistics.block))).any():
         packed["block"] = statistics.block.tolist()
+    if adam is not None:
+        packed |= {"adam_square": short(adam.square), "adam_dot": short(adam.dot)}
     return packed
 
 
-def unpack_statistics(packed: Mapping[str, Sequence[float]]) -> BlockStatistics:
-    """The inverse of `pack_statistics`."""
-    return BlockStatistics(packed["size"], packed["square"], packed["dot"], packed.get("block"))
+def unpack_statistics(packed: Mapping[str, Sequence[float]], metric: str = "plain") -> BlockStatistics:
+    """The inverse of `pack_statistics` for one metric, `plain` or `adam`."""
+    prefix = _METRICS[metric]
+    return BlockStatistics(packed["size"], packed[f"{prefix}square"], packed[f"{prefix}dot"], packed.get("block"))
 
 
 def _process() -> dict[str, Any]:

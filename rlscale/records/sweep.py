@@ -1,6 +1,6 @@
 """The record of a sweep: a folder with its plan and one line per finished run.
 
-    sweep.json         the plan, the task, the machine, the commit and the command; written once
+    sweep.json         the plan, the task, the machine, the commit and the command; and how the plan was extended
     results.jsonl      one line per run that ended, append-only; docs/glossary.md defines every field
     trials/<id>/       the record of each run (`rlscale.records.run`)
 
@@ -20,10 +20,13 @@ from ..errors import UsageError
 from .files import TORN, dump_json, end_torn_line, lock_folder, now, read_lines, read_manifest, write_atomically
 from .trial import TrialResult
 
-__all__ = ["SWEEP_SCHEMA", "Sweep", "SweepRecord", "is_sweep", "read_sweep"]
+__all__ = ["EXTENDABLE", "SWEEP_SCHEMA", "Sweep", "SweepRecord", "is_sweep", "read_sweep"]
 
 SWEEP_SCHEMA = 1
 _MANIFEST, _RESULTS = "sweep.json", "results.jsonl"
+
+# Settings of a plan that a later command may change: the runs made so far stay as they are, and the sweep goes on from them.
+EXTENDABLE = ("interval_ratio", "total_observations", "hours", "noise_runs", "batch_sizes", "rates", "seeds")
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,13 @@ class SweepRecord:
         return task
 
     @property
+    def ladder(self) -> dict[str, Any]:
+        """What makes it a rung of the ladder: `role`, and `base` of an intervention; empty for any other sweep."""
+        path = self.folder / "ladder.json"
+        read: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return read
+
+    @property
     def plan(self) -> dict[str, Any]:
         """The plan as it was written."""
         plan: dict[str, Any] = self.manifest["plan"]
@@ -66,13 +76,20 @@ class Sweep:
         self.results, self.left_out = record.results, record.left_out
         self._lines: IO[str] = (folder / _RESULTS).open("a", encoding="utf-8")
 
+    @property
+    def plan(self) -> dict[str, Any]:
+        """The plan as it is recorded, extensions included."""
+        plan: dict[str, Any] = self.manifest["plan"]
+        return plan
+
     @classmethod
     def open(cls, folder: Path, plan: Mapping[str, Any], facts: Mapping[str, Any]) -> Sweep:
         """Begin the sweep in that folder, or go on with it.
 
         Args:
             folder: of the sweep.
-            plan: what is to be done; a sweep never changes it.
+            plan: what is to be done. The settings in `EXTENDABLE` may differ from those that the folder has, if a grid stays a
+                grid; `jobs` stays what it was, because the decisions depend on it.
             facts: task, command, commit, versions and machine, for the record.
 
         Raises:
@@ -92,13 +109,22 @@ class Sweep:
             else:
                 manifest = {"schema": SWEEP_SCHEMA, "created": now(), **facts, "plan": dict(plan)}
                 write_atomically(folder / _MANIFEST, dump_json(manifest, indent=1).encode())
-            if manifest["plan"] != plan:
-                changed = sorted(_differences(manifest["plan"], plan))
+            changed = _differences(manifest["plan"], plan) - {"jobs"}
+            same_kind = (manifest["plan"]["batch_sizes"] is None) == (plan["batch_sizes"] is None)
+            if not same_kind or any(name.partition(".")[0] not in EXTENDABLE for name in changed):
                 raise UsageError(
                     "--out",
-                    f"{folder} holds a sweep with another plan ({', '.join(changed)})",
+                    f"{folder} holds a sweep with another plan ({', '.join(sorted(changed))})",
                     "Type the command that began it (it is in sweep.json), or choose another folder",
                 )
+            if changed:
+                told = {"at": now(), "command": facts["command"], **{name: plan[name] for name in sorted(changed)}}
+                manifest = {
+                    **manifest,
+                    "plan": {**manifest["plan"], **{name: plan[name] for name in changed}},
+                    "extensions": [*manifest.get("extensions", ()), told],
+                }
+                write_atomically(folder / _MANIFEST, dump_json(manifest, indent=1).encode())
             return cls(folder, manifest, lock)
         except OSError as error:
             os.close(lock)
@@ -163,7 +189,7 @@ def read_sweep(folder: Path | str, field: str = "SWEEP") -> SweepRecord:
     return SweepRecord(folder, manifest, results, tuple(left_out))
 
 
-_PLAN = {"config", "batch_sizes", "goals", "rates", "seeds", "noise_batch"}
+_PLAN = {"config", "batch_sizes", "goals"}
 
 
 def _read_manifest(folder: Path, field: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from ..crossing import Evaluated
 from ..estimate import Estimate
 from ..noise import NoiseEstimate
 
-__all__ = ["GoalCrossing", "MeasuredNoise", "NoiseAtGoal", "NoiseInWindow", "Trial", "TrialResult"]
+__all__ = ["GoalCrossing", "MeasuredNoise", "NoiseAtGoal", "NoiseInWindow", "NoiseSums", "Trial", "TrialResult"]
 
 
 @dataclass(frozen=True)
@@ -23,26 +23,28 @@ class Trial:
     """A run of a sweep, completely described together with the settings that all runs of the sweep share.
 
     Attributes:
-        id: stable name, for example `b2048-k+1-s3`.
-        stage: `coarse`, `fine`, `final` or `neighbour`; see `rlscale.benchmarks.sweep.plan`.
+        id: stable name, for example `run-012`, or `b2048-k+1-s3` in a grid.
+        stage: `pilot`, `span`, `sharpen`, `grid` or `noise`; see `rlscale.benchmarks.sweep.plan`. Older records have others.
         batch_size: B, environments x rollout length.
-        rate_index: k, the learning rate's place on the plan's grid, in half-octaves from its centre.
+        rate_index: k, the learning rate's place in a grid, in half-octaves from its centre; None in a sequential sweep.
         learning_rate: constant during the run.
         seed: of everything.
         most_optimizer_steps: the run is given up after so many; None for no such limit.
         limit: what that limit was derived from, for people.
-        measures_noise: whether the noise of every loss is measured.
+        measures_noise: whether noise is measured: of every loss in a noise run, else of the joint loss.
+        last_goal: the run ends when it has reached this one; None for the last goal of the sweep.
     """
 
     id: str
     stage: str
     batch_size: int
-    rate_index: int
+    rate_index: int | None
     learning_rate: float
     seed: int
     most_optimizer_steps: int | None
     limit: str | None
     measures_noise: bool
+    last_goal: float | None
 
     def __post_init__(self) -> None:
         if not (self.batch_size > 0 and self.learning_rate > 0):
@@ -151,6 +153,25 @@ class NoiseInWindow(MeasuredNoise):
 
 
 @dataclass(frozen=True)
+class NoiseSums:
+    """What windows of updates of a trial measured of one loss, so that several trials can be summed before anything is divided.
+
+    Attributes:
+        head: which loss.
+        metric: `plain`, or `adam` for Adam's metric.
+        trace_cov: mean of tr Σ over the updates of each window, from the start of the run.
+        grad_sq: mean of |G|², unbiased and so perhaps negative.
+        updates: that were measured in the window.
+    """
+
+    head: str
+    metric: str
+    trace_cov: tuple[float, ...]
+    grad_sq: tuple[float, ...]
+    updates: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class TrialResult(Trial):
     """A trial that ended, with what it found.
 
@@ -165,6 +186,7 @@ class TrialResult(Trial):
         evaluation_unfinished: episodes that were cut off.
         noise: on the way to each goal that was reached; empty unless the trial measured it.
         noise_windows: along the whole run.
+        noise_sums: in windows of `rlscale.noise.RUN_WINDOW` steps.
         seconds: wall time, evaluations included.
         commit: of the code that ran; None outside a checkout.
     """
@@ -180,6 +202,7 @@ class TrialResult(Trial):
     evaluation_unfinished: int = 0
     noise: tuple[NoiseAtGoal, ...] = ()
     noise_windows: tuple[NoiseInWindow, ...] = ()
+    noise_sums: tuple[NoiseSums, ...] = ()
     seconds: float = 0.0
     commit: str | None = None
 
@@ -225,20 +248,25 @@ class TrialResult(Trial):
 
 
 Part = TypeVar("Part")
+_LATER: dict[str, Any] = {"last_goal": None, "training": False, "noise_sums": ()}  # fields that earlier records lack
 _PARTS: dict[str, type] = {
     "goals": GoalCrossing,
     "evaluations": Evaluated,
     "noise": NoiseAtGoal,
     "noise_windows": NoiseInWindow,
+    "noise_sums": NoiseSums,
 }
 
 
 def _from_json(kind: type[Part], stored: Mapping[str, Any]) -> Part:
     values = {}
     for field in fields(kind):  # type: ignore[arg-type]
-        value = stored["return" if field.name == "mean_return" else field.name]
+        name = "return" if field.name == "mean_return" else field.name
+        value = stored.get(name, _LATER[name]) if name in _LATER else stored[name]
         if field.name in _PARTS:
             value = tuple(_from_json(_PARTS[field.name], part) for part in value)
+        elif isinstance(value, list) and field.name != "interval":
+            value = tuple(value)
         elif field.name == "interval" and value is not None:  # JSON has no infinity: an open end is null there
             low, high = value
             value = (-math.inf if low is None else low, math.inf if high is None else high)

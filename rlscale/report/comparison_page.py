@@ -7,7 +7,6 @@ Figures come from `rlscale.analysis.comparison`, their wording from `rlscale.rep
 import html
 import math
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,11 +14,13 @@ from typing import Any
 
 from ..analysis.comparison import ComparedSweep, Comparison, Row
 from ..analysis.predictions import HEADS, QUANTITIES
-from ..errors import UsageError
+from ..analysis.verdict import interventions_of, rungs_of, verdict
 from ..text import format_duration, format_quantity
+from .answers import answers, rank_figure
 from .chart_style import Figure
-from .ladder_charts import ladder_figure
+from .ladder_charts import ladder_figure, verdict_figure
 from .page import add_chart, section, table, write_page
+from .pictures import write_figures
 from .sweep_charts import frontier_figure, rate_figure, return_figure
 from .words import (
     AGREEMENT_COLUMNS,
@@ -31,14 +32,13 @@ from .words import (
     remarks,
     say_agreement,
     say_all_agreements,
+    say_next,
     say_prediction,
+    say_verdict,
     warnings,
 )
 
 __all__ = ["write_comparison"]
-
-_LADDER_HEADS = ("policy", "value", "joint")
-_WIDTH, _LINE = 700, 118  # of a picture: points, and letters of its caption
 
 
 def write_comparison(
@@ -61,18 +61,28 @@ def write_comparison(
     measured = [row for row in rows if row.goal is not None]
     tasks = len({row.task for row in rows})
     title = rows[0].task if tasks == 1 else f"{tasks} tasks"
-    body = [f"<h1>{html.escape(title)}: critical batch size and gradient noise scale</h1>"]
+    found = answers(comparison)
+    body = [f"<h1>How far can {html.escape(title)} be parallelized?</h1>"]
+    body += [f"<p class='answer'>{html.escape(answer.sentence)}</p>" for answer in found]
+    ranking = rank_figure(found)
+    if ranking and len(comparison.sweeps) > 1:
+        body.append(section(ranking.title, charts.add([ranking])))
+    elif comparison.sweeps:
+        body.append(section("Optimizer steps against observations", charts.add([frontier_figure(comparison.sweeps[0])])))
     body += [f"<p class='warning'>{html.escape(sentence)}</p>" for sentence in warnings(rows)]
     body.append(section("Measured and predicted", _main_table(rows), _MAIN_NOTE))
     if measured:
-        statement = f"<p class='statement'>{html.escape(say_agreement(rows))}</p>"
-        ladders = [figure for head in _LADDER_HEADS if (figure := ladder_figure(rows, head))]
+        rungs = rungs_of(comparison)
+        said = [say_verdict(verdict(rungs, interventions_of(rungs)))] if rungs else []
+        said += [say_agreement(rows)] if tasks > 1 or not rungs else []  # one task is no conclusion
+        statement = "".join(f"<p class='statement'>{html.escape(sentence)}</p>" for sentence in said)
+        ladders = [figure for figure in (verdict_figure(rungs), ladder_figure(rows)) if figure]
         body.append(section("Does the noise scale predict the critical batch size?", statement + charts.add(ladders[:1])))
-        body += [section(figure.title, charts.add([figure], captions=False)) for figure in ladders[1:]]
+        body += [section(figure.title, charts.add([figure])) for figure in ladders[1:]]
         if agreements := say_all_agreements(rows):
             body.append(section("Every loss and every average", _table(AGREEMENT_COLUMNS, agreements), _AGREEMENT_NOTE))
     for number, sweep in enumerate(comparison.sweeps):
-        body.append(_sweep_sections(sweep, charts, captions=number == 0))
+        body.append(_sweep_sections(sweep, charts, captions=number == 0, frontier=len(comparison.sweeps) > 1 or not found))
     if comparison.runs:
         body.append("<h2>Single runs</h2>")
         single = [row for row in rows if row.goal is None]
@@ -89,7 +99,7 @@ def write_comparison(
         body.append(_details(f"{run.name} (single run)", run.manifest, run.folder, seeds, run.manifest["config"]))
     write_page(page, f"{title}: critical batch size", body, charts.specifications)
     if figures is not None:
-        _write_figures(charts.figures, figures)
+        write_figures(charts.figures, figures)
 
 
 _MAIN_NOTE = (
@@ -100,11 +110,11 @@ _MAIN_NOTE = (
 _AGREEMENT_NOTE = (
     "Decades are powers of ten. <em>A task left out</em>: root mean square error when the offset comes from the other tasks. "
     "<em>A constant</em>: the geometric mean of what was measured on the other tasks, with no noise scale at all. "
-    "Twelve candidates are compared here: the best of them flatters. The sentence above is about the one that was named "
+    "Many candidates are compared here: the best of them flatters. The sentence above is about the one that was named "
     "beforehand. Only the cumulative ones mean the same thing as B_crit."
 )
 _PREDICTION_NOTE = (
-    "In observations: geometric mean over seeds of the runs at one batch size, fixed before the frontier was looked at. "
+    "In observations, from runs at one batch size on fresh seeds. "
     "<em>At the start</em> and <em>at the goal</em> are momentary. In brackets the 95% interval, and how many seeds resolve it "
     "where not all do. γ: gain of a batch size that follows the noise scale; steps and observations beyond the fewest would both "
     "shrink by √γ, so 1 means nothing to gain."
@@ -114,14 +124,14 @@ _RUN_NOTE = (
     "its full-batch steps. A single run predicts and measures nothing."
 )
 _FIT_NOTE = (
-    "Residual: root mean square of ln S about the curve. Seeds: the same about the mean of each batch size, which no "
-    "curve can remove. Exponent: of S = S_min (1 + (B_crit/B)^α) fitted freely; the theory "
-    "says 1. Without one size: range of B_crit when any one batch size is left out. 20% overhead: the batch size that costs a "
-    "fifth more observations than the fewest."
+    "Residual: standard deviation of ln S about the surface, stuck runs left out. Stuck: the fraction of runs, at sizes between "
+    "the ends and rates below the brink, that need far more steps than the others. Exponent: of S = S_min (1 + (B_crit/B)^α) "
+    "fitted freely; the theory says 1. Without one size: range of B_crit when any one batch size is left out. 20% overhead: the "
+    "batch size that costs a fifth more observations than the fewest."
 )
 _COST_NOTE = (
-    "Training observations are those of all runs, chosen or not. Evaluation steps, taken by frozen policies to find when a goal "
-    "was reached, are not counted in E. Unfinished: evaluation episodes cut off, counted with their return so far."
+    "Training observations are those of all runs. Evaluation steps, taken by frozen policies to find when a goal was "
+    "reached, are not counted in E. Unfinished: evaluation episodes cut off, counted with their return so far."
 )
 
 
@@ -139,8 +149,8 @@ class _Charts:
         return "".join(add_chart(self.specifications, figure.chart) + note for figure, note in zip(figures, said, strict=True))
 
 
-def _sweep_sections(sweep: ComparedSweep, charts: _Charts, *, captions: bool) -> str:
-    """What there is to see of one sweep; the captions are the same for all."""
+def _sweep_sections(sweep: ComparedSweep, charts: _Charts, *, captions: bool, frontier: bool) -> str:
+    """What there is to see of one sweep; the captions are the same for all, and a frontier may have been shown already."""
 
     def part(title: str, figure: Figure | None, content: str = "", note: str = "") -> str:
         chart = charts.add([figure], captions=captions) if figure else ""
@@ -149,12 +159,17 @@ def _sweep_sections(sweep: ComparedSweep, charts: _Charts, *, captions: bool) ->
     return "\n".join(
         [
             f"<h2>{html.escape(sweep.name)}</h2>",
-            part("Frontier", frontier_figure(sweep), _fit_table(sweep.rows), _FIT_NOTE),
+            part("Frontier", frontier_figure(sweep) if frontier else None, _fit_table(sweep.rows) + _next(sweep), _FIT_NOTE),
             part("Against return", return_figure(sweep)),
             part("Noise scale of every loss", None, _prediction_table(sweep.rows), _PREDICTION_NOTE),
             part("Learning rates", rate_figure(sweep)),
         ]
     )
+
+
+def _next(sweep: ComparedSweep) -> str:
+    said = say_next(sweep)
+    return f"<p class='note'>{html.escape(said)}</p>" if said else ""
 
 
 def _main_table(rows: Sequence[Row]) -> str:
@@ -195,11 +210,16 @@ def _prediction_table(rows: Sequence[Row]) -> str:
     return _table(columns, cells) if cells else "<p>No run measured it.</p>"
 
 
-_OF_RUN = {"start": "first window", "goal": "last window", "cumulative": "cumulative over the run"}
+_OF_RUN = {
+    "start": "first window",
+    "goal": "last window",
+    "cumulative": "cumulative over the run",
+    "cumulative_adam": "the same in Adam's metric",
+}
 
 
 def _fit_table(rows: Sequence[Row]) -> str:
-    columns = ["goal", "B_crit", "residual", "seeds", "points", "missed", "exponent α", "B_crit without one size", "20% overhead"]
+    columns = ["goal", "B_crit", "residual", "stuck", "points", "missed", "exponent α", "B_crit without one size", "20% overhead"]
     cells = []
     for row in rows:
         frontier = row.frontier
@@ -211,7 +231,8 @@ def _fit_table(rows: Sequence[Row]) -> str:
             [
                 row.goal_label,
                 row.measured.say("not identifiable"),
-                *(f"{figure:.2f}" if math.isfinite(figure) else "–" for figure in (frontier.residual, frontier.scatter)),
+                f"{frontier.residual:.2f}" if math.isfinite(frontier.residual) else "–",
+                f"{frontier.stuck:.0%}" if math.isfinite(frontier.stuck) else "–",
                 str(len(frontier.points)),
                 str(sum(point.censored for point in frontier.points)),
                 frontier.exponent.say(),
@@ -296,27 +317,3 @@ def _list(sentences: Sequence[str]) -> str:
     if not sentences:
         return "<p>Nothing.</p>"
     return "<ul>" + "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences) + "</ul>"
-
-
-def _write_figures(figures: Sequence[Figure], folder: Path) -> None:
-    """Every chart as PNG (1,400 pixels wide) and SVG, with its title and caption in the picture."""
-    import vl_convert
-
-    names = Counter(figure.name for figure in figures)
-    seen: Counter[str] = Counter()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for figure in figures:
-            seen[figure.name] += 1
-            name = figure.name if names[figure.name] == 1 else f"{figure.name}-{seen[figure.name]}"
-            specification = figure.chart.to_dict()
-            caption = {"subtitle": textwrap.wrap(figure.note, _LINE), "anchor": "start", "subtitleColor": "#595959", "offset": 12}
-            specification["title"] = {"text": figure.title, **caption}
-            specification |= {"width": _WIDTH, "autosize": {"type": "fit-x", "contains": "padding"}, "background": "white"}
-            picture = vl_convert.vegalite_to_svg(specification)
-            (folder / f"{name}.svg").write_text(picture, encoding="utf-8")
-            (folder / f"{name}.png").write_bytes(vl_convert.svg_to_png(picture, scale=2))
-    except OSError as error:
-        raise UsageError(
-            "--figures", f"cannot write {folder}: {error.strerror}", "Choose a folder that you may write to"
-        ) from None

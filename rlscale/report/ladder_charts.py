@@ -1,4 +1,4 @@
-"""The charts over several tasks: predicted against measured critical batch size, and wall time against cost.
+"""The charts over several tasks: predicted against measured critical batch size, of every goal or of the verdict's rungs.
 
 What is drawn comes from `rlscale.analysis.comparison`; charts of one sweep are in `rlscale.report.sweep_charts`.
 """
@@ -10,6 +10,7 @@ from typing import Any
 import altair as alt
 
 from ..analysis import Row
+from ..analysis.verdict import PRIMARY, Rung
 from .chart_style import (
     GREY,
     LIMITS,
@@ -17,7 +18,6 @@ from .chart_style import (
     Figure,
     clip,
     colour,
-    draw,
     finish,
     layer,
     log_axis,
@@ -26,9 +26,11 @@ from .chart_style import (
     shown,
     slug,
 )
-from .words import head_name
+from .words import QUANTITY_LABELS, flags, head_name
 
-__all__ = ["PAPER", "ladder_figure"]
+__all__ = ["PAPER", "ladder_figure", "verdict_figure"]
+
+_HEADS = ("policy", "value", "joint", "joint_policy_parameters")
 
 # What the paper found, to stand beside our own figures (arXiv:1812.06162, its table of tasks): the simple noise scale averaged
 # over training, then the critical batch size at the end of it. Lowest and highest, where it gives a range.
@@ -46,66 +48,63 @@ PAPER: tuple[tuple[str, tuple[float, float], tuple[float, float]], ...] = (
 )
 
 
-def ladder_figure(rows: Sequence[Row], head: str) -> Figure | None:
-    """Cumulative noise scale of that head against measured critical batch size; None where no row has both."""
-    points = [point for row in rows if (point := _ladder_point(row, head)) is not None]
+def ladder_figure(rows: Sequence[Row]) -> Figure | None:
+    """Cumulative noise scale against measured critical batch size, of the loss that the reader chooses; None without a point."""
+    points = [point for head in _HEADS for row in rows if (point := _ladder_point(row, head)) is not None]
     if not points:
         return None
-    paper = [
-        {"task": task, "x": math.sqrt(x[0] * x[1]), "y": math.sqrt(y[0] * y[1]), "x1": x[0], "x2": x[1], "y1": y[0], "y2": y[1]}
-        for task, x, y in PAPER
-    ]
+    paper = _paper()
     domain = log_domain([v for p in (*points, *paper) for v in (p["x"], p["y"])], padding=3)
     for p in points:
         for axis in ("x", "y"):
             low, high = p[f"{axis}_ends"]
             p[f"{axis}1"], p[f"{axis}2"] = clip(low or 0.0, domain), clip(math.inf if high is None else high, domain)
-
-    def x(field: str) -> Any:
-        return log_axis(alt.X, field, f"predicted: noise scale, {head_name(head)} (observations)", domain)
-
-    def y(field: str) -> Any:
-        return log_axis(alt.Y, field, "measured: B_crit (observations)", domain)
-
+    losses = [name for name in map(head_name, _HEADS) if any(p["loss"] == name for p in points)]
+    chosen = alt.param(name="loss", value=losses[0], bind=alt.binding_select(options=losses, name="loss: "))
+    x = log_axis(alt.X, "x", "predicted: noise scale (observations)", domain)
+    y = log_axis(alt.Y, "y", "measured: critical batch size (observations)", domain)
     everyone = list(dict.fromkeys(row.name for row in rows if row.goal is not None))
     names = [name for name in everyone if any(p["task"] == name for p in points)]
     by = colour("task", names, colours=[_colour_of(everyone.index(name)) for name in names])
     about = [alt.Tooltip(f"{field}:N") for field in ("task", "goal", "predicted", "measured", "flags")]
-    of_paper = numbers(y="B_crit, end of training", x="B_simple, average over training")
-    grey = draw(paper)
+    of_paper = [alt.Tooltip("task:N", title="the paper")]
+    of_paper += numbers(y="B_crit, end of training", x="B_simple, average over training")
     resolved = [p for p in points if p["mark"] == "resolved"]
     limits = [p for p in points if p["mark"] != "resolved"]
-    layers = [
-        draw([{"x": end, "y": end} for end in domain])
-        .mark_line(color="#000", strokeWidth=1, strokeDash=[5, 4])
-        .encode(x=x("x"), y=y("y")),
-        grey.mark_rule(color=GREY, opacity=0.5, strokeWidth=3).encode(x=x("x1"), x2="x2:Q", y=y("y")),
-        grey.mark_rule(color=GREY, opacity=0.5, strokeWidth=3).encode(x=x("x"), y=y("y1"), y2="y2:Q"),
-        grey.mark_point(shape="cross", color=GREY, size=60, filled=True, opacity=0.8).encode(
-            x=x("x"), y=y("y"), tooltip=[alt.Tooltip("task:N", title="the paper"), *of_paper]
+    at = {"x": x, "y": y, "color": by, "tooltip": about}
+    grey = {"color": GREY, "opacity": 0.5, "strokeWidth": 3}
+    background = [
+        *layer(
+            [{"x": end, "y": end} for end in domain], "line", {"x": x, "y": y}, color="#000", strokeWidth=1, strokeDash=[5, 4]
         ),
-        draw(points).mark_rule(opacity=0.5).encode(x=x("x1"), x2="x2:Q", y=y("y"), color=by),
+        *layer(paper, "rule", {"x": alt.X("x1:Q"), "x2": "x2:Q", "y": y}, **grey),
+        *layer(paper, "rule", {"x": x, "y": alt.Y("y1:Q"), "y2": "y2:Q"}, **grey),
+        *layer(
+            paper, "point", {"x": x, "y": y, "tooltip": of_paper}, shape="cross", color=GREY, size=60, filled=True, opacity=0.8
+        ),
     ]
-    at = {"x": x("x"), "y": y("y"), "color": by, "tooltip": about}
-    layers += layer(resolved, "rule", {"x": x("x"), "y": y("y1"), "y2": "y2:Q", "color": by}, opacity=0.5)
-    layers += layer(resolved, "circle", at, size=75, opacity=0.9)
-    layers += layer(limits, "point", {**at, "shape": LIMITS}, size=75, filled=False)
-    title = f"Predicted against measured critical batch size: {head_name(head)} loss"
+    own = [
+        *layer(points, "rule", {"x": alt.X("x1:Q"), "x2": "x2:Q", "y": y, "color": by}, opacity=0.5),
+        *layer(resolved, "rule", {"x": x, "y": alt.Y("y1:Q"), "y2": "y2:Q", "color": by}, opacity=0.5),
+        *layer(resolved, "circle", at, size=75, opacity=0.9),
+        *layer(limits, "point", {**at, "shape": LIMITS}, size=75, filled=False),
+    ]
+    chart = alt.layer(*background, *(part.transform_filter(alt.datum.loss == chosen) for part in own)).add_params(chosen)
     note = (
-        "One point per goal of each task, with 95% intervals both ways; the noise scale is cumulative to the goal. "
-        "Dashed: y = x. Triangle: B_crit is not identifiable, only this limit is known. Grey crosses, for reference: the paper's "
-        "own tasks, its critical batch size at the end of training against its simple noise scale averaged over training. Its "
-        "batches are images, tokens or observations, and it does not say which loss its noise scale used."
+        "One point per goal of each task, with 95% intervals both ways; the noise scale is cumulative to the goal, of the loss "
+        f"that is chosen below the chart (in a picture: {losses[0]}). Dashed: y = x. Triangle: B_crit is not identifiable, only "
+        "this limit is known. Grey crosses, for reference: the paper's own tasks, its critical batch size at the end of training "
+        "against its simple noise scale averaged over training, in images, tokens or observations."
     )
-    return Figure(slug("ladder", head), title, note, finish(alt.layer(*layers), 420))
+    return Figure("ladder", "Predicted against measured critical batch size, every goal", note, finish(chart, 420))
 
 
 def _ladder_point(row: Row, head: str) -> dict[str, Any] | None:
     measured, predicted = shown(row.measured), shown(row.predicted(head, "cumulative"))
     if measured["mark"] == "nothing" or predicted["mark"] != "resolved":
         return None
-    flags = (("provisional", row.provisional), ("rates chosen on the same runs", row.same_runs))
     return {
+        "loss": head_name(head),
         "task": row.name,
         "goal": row.goal_label,
         "mark": measured["mark"],
@@ -115,8 +114,96 @@ def _ladder_point(row: Row, head: str) -> dict[str, Any] | None:
         "y_ends": (measured["low"], measured["high"]),
         "predicted": predicted["text"],
         "measured": measured["text"],
-        "flags": ", ".join(text for text, holds in flags if holds) or "none",
+        "flags": flags(row) or "none",
     }
+
+
+_ROLES = {"task": PALETTE[0], "development": PALETTE[1], "control": PALETTE[2], "intervention": PALETTE[3]}
+
+
+def verdict_figure(rungs: Sequence[Rung]) -> Figure | None:
+    """The primary prediction of every rung against its measured critical batch size; None where no rung has both."""
+    points = [point for rung in rungs if (point := _rung_point(rung)) is not None]
+    if not points:
+        return None
+    paper = _paper()
+    domain = log_domain([v for p in (*points, *paper) for v in (p["x"], p["y"])], padding=3)
+    for p in points:
+        p["x1"], p["x2"] = clip(p["low"] or 0.0, domain), clip(math.inf if p["high"] is None else p["high"], domain)
+        p["y1"], p["y2"] = (clip(end, domain) for end in p["y_ends"])
+    x = log_axis(alt.X, "x", "predicted: noise scale (observations)", domain)
+    y = log_axis(alt.Y, "y", "measured: critical batch size (observations)", domain)
+    roles = [role for role in _ROLES if any(p["role"] == role for p in points)]
+    by = colour("role", roles, colours=[_ROLES[role] for role in roles])
+    about = [alt.Tooltip(f"{field}:N") for field in ("task", "goal", "predicted", "measured", "scored")]
+    of_paper = numbers(y="B_crit, end of training", x="B_simple, average over training")
+    at = {"x": x, "y": y, "color": by, "tooltip": about}
+    scored, unscored = ([p for p in points if (p["scored"] == "yes") == which] for which in (True, False))
+    closed, open_ended = ([p for p in points if (p["mark"] == "resolved") == which] for which in (True, False))
+    by_name = {p["folder"]: p for p in points}
+    moves = [
+        {"pair": p["folder"], "x": q["x"], "y": q["y"]} for p in points if p["base"] in by_name for q in (by_name[p["base"]], p)
+    ]
+    grey = {"color": GREY, "opacity": 0.8}
+    layers = [
+        *layer(
+            [{"x": end, "y": end} for end in domain], "line", {"x": x, "y": y}, color="#000", strokeWidth=1, strokeDash=[5, 4]
+        ),
+        *layer(
+            paper,
+            "point",
+            {"x": x, "y": y, "tooltip": [alt.Tooltip("task:N", title="the paper"), *of_paper]},
+            shape="cross",
+            size=60,
+            filled=True,
+            **grey,
+        ),
+        *layer(moves, "line", {"x": x, "y": y, "detail": "pair:N"}, color=_ROLES["intervention"], strokeWidth=1, opacity=0.6),
+        *layer(points, "rule", {"x": alt.X("x1:Q"), "x2": "x2:Q", "y": y, "color": by}, opacity=0.5),
+        *layer(points, "rule", {"x": x, "y": alt.Y("y1:Q"), "y2": "y2:Q", "color": by}, opacity=0.5),
+        *layer([p for p in scored if p in closed], "circle", at, size=80, opacity=1),
+        *layer([p for p in unscored if p in closed], "point", at, size=60, filled=False, strokeWidth=1.5),
+        *layer(open_ended, "point", {**at, "shape": alt.value("triangle-right")}, size=80, filled=False, strokeWidth=1.5),
+        *layer(points, "text", {"x": x, "y": y, "text": "task:N"}, align="left", baseline="bottom", dx=6, dy=-3, fontSize=11),
+    ]
+    title = "Predicted against measured critical batch size"
+    note = (
+        f"One point per sweep, at its last goal, with 95% intervals both ways. Predicted: the noise scale of the loss "
+        f"{head_name(PRIMARY[0])}, {QUANTITY_LABELS[PRIMARY[1]]}. Dashed: y = x. Hollow: not scored. Triangle: the prediction is "
+        "not resolved, its true value lies to the right. Lines: to the same task with noise on its rewards, or with clones. "
+        "Grey crosses, for reference: the paper's own tasks, in images, tokens or observations."
+    )
+    return Figure(slug("verdict"), title, note, finish(alt.layer(*layers), 480))
+
+
+def _rung_point(rung: Rung) -> dict[str, Any] | None:
+    row = rung.row
+    predicted = shown(row.predicted(*PRIMARY))
+    if row.measured.value is None or row.measured.interval is None or predicted["mark"] not in ("resolved", "above"):
+        return None
+    return {
+        "task": rung.name,
+        "folder": rung.folder,
+        "base": rung.base,
+        "role": rung.role,
+        "goal": row.goal_label,
+        "mark": predicted["mark"],
+        "x": predicted["value"],
+        "low": predicted["low"],
+        "high": predicted["high"],
+        "y": row.measured.value,
+        "y_ends": row.measured.interval,
+        "predicted": predicted["text"],
+        "measured": row.measured.say(),
+        "scored": "yes" if rung.left_out is None else f"no: {rung.left_out}",
+    }
+
+
+def _paper() -> list[dict[str, Any]]:
+    return [
+        {"task": task, "x": math.sqrt(x[0] * x[1]), "y": math.sqrt(y[0] * y[1]), "x1": x[0], "x2": x[1], "y1": y[0], "y2": y[1]}
+        for task, x, y in PAPER
+    ]
 
 
 def _colour_of(number: int) -> str:

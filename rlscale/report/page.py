@@ -5,6 +5,7 @@ What a page shows is decided by `run_page` and `comparison_page`; the markup and
 
 import html
 import json
+import math
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
+from ..records.files import is_full, write_atomically
 
 __all__ = ["add_chart", "facts", "section", "table", "write_page"]
 
@@ -28,6 +30,7 @@ def write_page(page: Path, title: str, body: Sequence[str], charts: dict[str, An
 
     Raises:
         UsageError: the page cannot be written.
+        OSError: the disk is full; a page that was there before is kept.
     """
     parts = {
         "@TITLE@": html.escape(title),
@@ -40,8 +43,10 @@ def write_page(page: Path, title: str, body: Sequence[str], charts: dict[str, An
     text = re.sub("|".join(parts), lambda mark: parts[mark.group()], template)
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(text, encoding="utf-8")
+        write_atomically(page, text.encode())
     except OSError as error:
+        if is_full(error):
+            raise
         raise UsageError("--out", f"cannot write {page}: {error.strerror}", "Choose a place that you may write to") from None
 
 
@@ -83,5 +88,13 @@ def _embed_script() -> str:
 
 
 def _script_json(value: Any) -> str:
-    """JSON in which no text can be taken for markup."""
-    return json.dumps(value, allow_nan=False, ensure_ascii=False).replace("<", "\\u003c")
+    """JSON in which no text can be taken for markup; a number that is not finite, as a damaged record may hold, is null."""
+    return json.dumps(_finite(value), allow_nan=False, ensure_ascii=False).replace("<", "\\u003c")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

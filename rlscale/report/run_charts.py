@@ -60,7 +60,8 @@ def return_chart(runs: Sequence[RunRecord], names: list[str]) -> Any:
 
 def head_label(head: str, kind: str) -> str:
     """A head's name for people; the kind of its blocks is said unless they are sets of environments."""
-    return head.replace("policy_last_layer", "policy, last layer") + ("" if kind == "rollout" else f" ({kind})")
+    named = {"policy_last_layer": "policy, last layer", "joint_policy_parameters": "joint, policy's parameters"}
+    return named.get(head, head) + ("" if kind == "rollout" else f" ({kind})")
 
 
 def _noise_layers(series: dict[str, list[NoiseWindow]]) -> Any:

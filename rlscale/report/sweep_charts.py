@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from ..analysis.comparison import ComparedSweep
+from ..analysis.comparison import NOISE_STAGES, ComparedSweep
 from .chart_style import (
     GREY,
     LIMITS,
@@ -33,21 +33,20 @@ __all__ = ["frontier_figure", "rate_figure", "return_figure"]
 
 
 def frontier_figure(sweep: ComparedSweep) -> Figure:
-    """Optimizer steps against observations of every run that makes the frontier, with the fitted curve of every goal."""
+    """Optimizer steps against observations of every run, at the best rate of its batch size, with every goal's fitted curve."""
     reached: list[dict[str, Any]] = []
     missed: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
     critical: list[dict[str, Any]] = []
     for row in sweep.rows:
         label = f"goal {row.goal_label}"
-        for size in sweep.sizes:
-            for run, steps, observations in size.points(row.goal or 0.0):
-                point = {"goal": label, "batch": size.batch_size, "rate": run.learning_rate, "seed": run.seed}
-                if math.isfinite(steps):
-                    reached.append({**point, "steps": steps, "observations": observations})
-                else:
-                    missed.append({**point, "steps": observations / size.batch_size, "observations": observations})
         frontier = row.frontier
+        fitted = frontier is not None and frontier.fitted is not None
+        at_best = frontier.steps_at_best_rate if frontier is not None and fitted else None
+        for i, p in enumerate(row.points):
+            steps = at_best[i] if at_best else p.observations / p.batch_size
+            about_run = {"goal": label, "batch": p.run.batch_size, "rate": p.run.learning_rate, "seed": p.run.seed}
+            (missed if p.missed else reached).append({**about_run, "steps": steps, "observations": steps * p.batch_size})
         if frontier is not None and row.measured.value is not None:
             sizes = np.geomspace(row.batch_sizes[0] / 2, row.batch_sizes[-1] * 2, 80)
             steps_along, along = frontier.optimizer_steps(sizes), frontier.observations(sizes)
@@ -58,7 +57,8 @@ def frontier_figure(sweep: ComparedSweep) -> Figure:
             critical.append({"goal": label, "estimate": row.measured.say(), **at})
     title = f"{sweep.name}: optimizer steps against observations"
     note = (
-        "Each point is one run at the chosen learning rate; along a grey line the batch size is that at its end. "
+        "Each point is one run, with the steps that the fitted surface gives it at the best learning rate of its batch size; "
+        "along a grey line the batch size is that at its end. "
         "Curves: (S/S_min - 1)(E/E_min - 1) = 1, fitted. Diamond: the critical batch size, where both are twice their least. "
         "Triangle: a run that missed the goal, whose true point lies beyond it."
     )
@@ -118,7 +118,8 @@ def return_figure(sweep: ComparedSweep) -> Figure:
             prediction = row.prediction(head, "cumulative")
             if prediction is not None:
                 predicted.append({"series": names[head], "return": row.goal, **shown(prediction.scale)})
-    runs = [run for size in sweep.sizes for run in size.runs if size.basis == "final" and run.batch_size == batch]
+    measuring = [run for run in sweep.runs if run.noise_windows and run.batch_size == batch]
+    runs = [run for run in measuring if run.stage in NOISE_STAGES] or measuring
     for run in runs:
         for window in run.noise_windows:
             if window.head in heads and window.mean_return is not None:
@@ -169,19 +170,9 @@ def return_figure(sweep: ComparedSweep) -> Figure:
 
 
 def rate_figure(sweep: ComparedSweep) -> Figure:
-    """Every learning rate that was tried at every batch size, by how many steps it took, and the one chosen."""
+    """Every learning rate that was tried at every batch size, by how many steps it took, and the best by the surface."""
     tried: list[dict[str, Any]] = []
     lost: list[dict[str, Any]] = []
-    chosen = [
-        {
-            "batch": size.batch_size,
-            "rate": size.learning_rate,
-            "where": "on an edge of those it was chosen from: provisional" if size.on_edge else "between others",
-            "edge": size.on_edge,
-        }
-        for size in sweep.sizes
-        if size.learning_rate is not None
-    ]
     goals = [row.goal for row in sweep.rows if row.goal is not None]
     for batch in sorted({run.batch_size for run in sweep.runs}):
         mine = [run for run in sweep.runs if run.batch_size == batch and not run.failed]
@@ -201,17 +192,18 @@ def rate_figure(sweep: ComparedSweep) -> Figure:
                 tried.append({**at, "steps": means[rate], "relative": relative, "reached": sum(s is not None for s in steps)})
             else:
                 lost.append(at)
+    best = _best_rates(sweep)
     title = f"{sweep.name}: learning rate against batch size"
     note = (
         "Every rate that was tried. Colour: optimizer steps to the last goal that was reached at that batch size, relative to "
-        "the best rate there (geometric mean over runs). Cross: did not reach it. Ring: the rate chosen; a dashed orange ring "
-        "lies on an edge of those it was chosen from, so that a better rate may lie beyond it."
+        "the fastest rate there (geometric mean over runs). Cross: did not reach it. Line: the best rate of the response surface "
+        "that is fitted to all of these runs."
     )
     name = slug("rates", sweep.name)
     if not tried and not lost:
         return Figure(name, title, note, message("no run has ended yet"))
     x_domain = log_domain((p["batch"] for p in (*tried, *lost)), padding=1.6)
-    y_domain = log_domain((p["rate"] for p in (*tried, *lost)), padding=1.6)
+    y_domain = log_domain((p["rate"] for p in (*tried, *lost, *best)), padding=1.6)
     x = log_axis(alt.X, "batch", "batch size (observations per optimizer step)", x_domain)
     y = log_axis(alt.Y, "rate", "learning rate", y_domain)
     worst = 3.0
@@ -225,15 +217,20 @@ def rate_figure(sweep: ComparedSweep) -> Figure:
     about = numbers(batch="batch size", rate="learning rate", runs="runs")
     about.append(alt.Tooltip("goal:N"))
     outcome = numbers(reached="runs that reached it", steps="optimizer steps", relative="relative to the best")
-    choice = [*numbers(batch="batch size", rate="chosen learning rate"), alt.Tooltip("where:N", title="lies")]
     cross = {"shape": "M-1,-1L1,1M-1,1L1,-1", "size": 30, "color": GREY, "strokeWidth": 1.5}
     point = {"x": x, "y": y, "color": relative, "tooltip": [*about, *outcome]}
     layers = [
         *layer(lost, "point", {"x": x, "y": y, "tooltip": about}, **cross),
         *layer(tried, "circle", point, size=70, opacity=1, stroke="#666", strokeWidth=0.5),
     ]
-    for edge, ink, dash in ((False, "#000000", [1, 0]), (True, "#D55E00", [3, 2])):
-        rings = [p for p in chosen if p["edge"] == edge]
-        ring = {"shape": "circle", "size": 240, "filled": False, "color": ink, "strokeWidth": 2, "strokeDash": dash}
-        layers += layer(rings, "point", {"x": x, "y": y, "tooltip": choice}, **ring)
+    layers += layer(best, "line", {"x": x, "y": y}, color="#000000", strokeWidth=1.5)
     return Figure(name, title, note, finish(alt.layer(*layers), 320))
+
+
+def _best_rates(sweep: ComparedSweep) -> list[dict[str, float]]:
+    """The best rate along the batch sizes, by the last goal whose surface is fitted; empty where none is."""
+    row = next((row for row in reversed(sweep.rows) if row.frontier is not None and row.frontier.fitted is not None), None)
+    if row is None or row.frontier is None:
+        return []
+    sizes = sorted({(point.run.batch_size, point.batch_size) for point in row.points})
+    return [{"batch": nominal, "rate": row.frontier.best_rate(size)} for nominal, size in sizes]

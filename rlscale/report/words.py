@@ -1,10 +1,13 @@
 """How the figures of a comparison are said, the same on the page and in a terminal. Plain text; nothing is computed here."""
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 
 from ..agreement import FEWEST_TASKS
-from ..analysis.comparison import Row, agreement_of
+from ..analysis.comparison import LEAST_STEPS, ComparedSweep, Row, agreement_of
+from ..analysis.extension import next_command
 from ..analysis.predictions import HEADS, QUANTITIES
+from ..analysis.verdict import FEWEST_SCORED, PRIMARY, Verdict
 from ..text import format_quantity
 
 __all__ = [
@@ -17,14 +20,25 @@ __all__ = [
     "remarks",
     "say_agreement",
     "say_all_agreements",
+    "say_limit",
+    "say_next",
     "say_prediction",
+    "say_verdict",
     "warnings",
 ]
 
 # The prediction that is shown first, chosen before any comparison was made: the paper's question is about the policy, and a
 # critical batch size measured at a goal is cumulative.
 HEADLINE = ("policy", "cumulative")
-QUANTITY_LABELS = {"start": "at the start", "goal": "at the goal", "cumulative": "cumulative to the goal"}
+QUANTITY_LABELS = {
+    "start": "at the start",
+    "goal": "at the goal",
+    "cumulative": "cumulative to the goal",
+    "cumulative_adam": "cumulative, in Adam's metric",
+    "goal_adam": "at the goal, in Adam's metric",
+    "sums": "ratio of sums",
+    "sums_adam": "ratio of sums, in Adam's metric",
+}
 AGREEMENT_COLUMNS = (
     "noise scale",
     "goals",
@@ -39,7 +53,9 @@ AGREEMENT_COLUMNS = (
 
 def head_name(head: str) -> str:
     """A head for people."""
-    return head.replace("policy_last_layer", "policy, last layer")
+    return {"policy_last_layer": "policy, last layer", "joint_policy_parameters": "joint, on the policy's parameters"}.get(
+        head, head
+    )
 
 
 def say_prediction(row: Row, head: str, quantity: str) -> str:
@@ -61,7 +77,9 @@ def range_of(ends: tuple[float, float] | None) -> str:
 def flags(row: Row) -> str:
     """What must not be overlooked about a B_crit that has a value, in a few words; empty where there is nothing."""
     found = ["provisional"] if row.provisional else []
-    return ", ".join([*found, "rates chosen on the same runs"] if row.same_runs else found)
+    found += ["S_min below 50 steps: not scored"] if row.measured.value is not None and not row.scored() else []
+    bent = row.frontier is not None and row.frontier.warning
+    return ", ".join([*found, "the surface does not fit"] if bent else found)
 
 
 def warnings(rows: Sequence[Row]) -> list[str]:
@@ -72,12 +90,20 @@ def warnings(rows: Sequence[Row]) -> list[str]:
             found.append((row, f"NOT IDENTIFIABLE: {row.measured.reason}"))
         if row.provisional:
             sizes = ("sizes " if len(row.provisional) > 1 else "size ") + ", ".join(f"{size:,}" for size in row.provisional)
+            found.append((row, f"PROVISIONAL: the best learning rate lies outside those that reached the goal at batch {sizes}"))
+        if row.frontier is not None and row.frontier.warning:
+            found.append((row, f"DOES NOT FIT: {row.frontier.warning}"))
+        if row.measured.value is not None and not row.scored():
             found.append(
-                (row, f"PROVISIONAL: the best learning rate lies on an edge of those it was chosen from at batch {sizes}")
+                (row, f"NOT SCORED: S_min is below {LEAST_STEPS} optimizer steps, so the frontier is mostly the first steps' own")
             )
-        if row.same_runs:
-            found.append((row, "RATES CHOSEN ON THE SAME RUNS: S is the best of several, so too small; make final runs"))
     return _gathered(found)
+
+
+def say_next(sweep: ComparedSweep) -> str | None:
+    """The command that would sharpen a sweep; None where there is none."""
+    words = next_command(sweep.record, sweep.rows)
+    return None if words is None else f"next: {shlex.join(words)}"
 
 
 def remarks(rows: Sequence[Row]) -> list[str]:
@@ -127,16 +153,68 @@ def say_agreement(rows: Sequence[Row]) -> str:
     )
 
 
+def say_verdict(verdict: Verdict) -> str:
+    """The preregistered conclusion, for somebody who buys machines."""
+    primary = verdict.primary
+    if primary is None:
+        return "Verdict: none yet, no sweep is scored."
+    tasks = f"{primary.tasks} {'task' if primary.tasks == 1 else 'tasks'}"
+    what = f"the noise scale of the loss {head_name(PRIMARY[0])}, {QUANTITY_LABELS[PRIMARY[1]]}"
+    if primary.offset.value is None:
+        return f"Verdict: none yet. Over {tasks}, {what}, is not resolved."
+    open_ones = f", {primary.unresolved} of which had no resolved prediction" if primary.unresolved else ""
+    error = primary.rms.value or 0.0
+    figures = f"over {tasks}{open_ones}, B_crit is {format_quantity(10**primary.offset.value)} times {what}"
+    if primary.tasks >= FEWEST_TASKS:
+        figures += f"; about that it errs by a factor of {10**error:.1f} ({primary.rms.say()} decades, root mean square)"
+    against = (
+        f"; a task left out is predicted to within a factor of {10 ** (primary.left_out.value or 0.0):.1f}, by the mean of the "
+        f"others' B_crit alone to within {10 ** (primary.constant.value or 0.0):.1f}"
+    )
+    if verdict.state == "too few":
+        rest = against if primary.tasks >= FEWEST_TASKS else ""
+        return f"Verdict: none with fewer than {FEWEST_SCORED} tasks. So far, {figures}{rest}."
+    word = {
+        "predicts": "the noise scale predicts the critical batch size",
+        "fails": "the noise scale does not predict the critical batch size",
+        "undecided": "undecided",
+    }[verdict.state]
+    counted = [one for one in verdict.interventions if one.counts]
+    held = sum(one.holds is True for one in counted)
+    moved = f" Of {len(counted)} interventions {held} moved B_crit as predicted." if counted else ""
+    return f"Verdict: {word}. {figures[0].upper()}{figures[1:]}{against}.{moved}"
+
+
+def say_limit(shares: Mapping[str, float]) -> str:
+    """What limits a run, and whether more rollout workers help, from the shares of an iteration's time.
+
+    Args:
+        shares: of `emulator`, `inference`, `waiting and transfer` and `learner`.
+    """
+    sampling = 1 - shares["learner"]
+    if sampling < 0.5:
+        return f"the learner is the limit, sampling takes {100 * sampling:.0f}% of the time, and more workers hardly help"
+    most = max((name for name in shares if name != "learner"), key=lambda name: shares[name])
+    what = {"emulator": "the environments are", "inference": "acting is", "waiting and transfer": "waiting for the slowest is"}[
+        most
+    ]
+    return f"{what} the limit, sampling takes {100 * sampling:.0f}% of the time, and more CPUs for workers help"
+
+
 def say_all_agreements(rows: Sequence[Row]) -> list[list[str]]:
-    """A table row for every head and quantity, in the order of `AGREEMENT_COLUMNS`, and one for the baseline."""
+    """A table row for every head and quantity, in the order of `AGREEMENT_COLUMNS`.
+
+    One more has the headline over goals of twice the steps that are asked for, and one the baseline.
+    """
+    named = [(head, quantity, LEAST_STEPS, "") for head in HEADS for quantity in QUANTITIES]
+    named.append((*HEADLINE, 2 * LEAST_STEPS, f", S_min from {2 * LEAST_STEPS} steps on"))
     found = []
-    for head in HEADS:
-        for quantity in QUANTITIES:
-            a = agreement_of(rows, head, quantity)
-            if a is not None:
-                figures = (a.r_squared, a.r_squared_offset, a.offset, a.rms, a.rms_offset, a.left_out)
-                name = f"{head_name(head)}, {QUANTITY_LABELS[quantity]}"
-                found.append([name, str(a.goals), *(figure.say("–") for figure in figures)])
+    for head, quantity, least_steps, which in named:
+        a = agreement_of(rows, head, quantity, least_steps)
+        if a is not None:
+            figures = (a.r_squared, a.r_squared_offset, a.offset, a.rms, a.rms_offset, a.left_out)
+            name = f"{head_name(head)}, {QUANTITY_LABELS[quantity]}{which}"
+            found.append([name, str(a.goals), *(figure.say("–") for figure in figures)])
     headline = agreement_of(rows, *HEADLINE)
     if headline is not None:
         found.append(["none: a constant", str(headline.goals), *["–"] * 5, headline.constant.say("–")])

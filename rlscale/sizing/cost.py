@@ -108,8 +108,8 @@ class Choice:
         optimizer_steps: S(B).
         observations: E(B) = S · B.
         seconds: wall time to the goal.
-        interval: interval of `seconds` that follows from the interval of the sampling rate alone; None where that has none. The
-            report of the sweep says how uncertain the frontier itself is.
+        interval: interval of `seconds`, from those of the sampling rate, of S_min and of E_min, taken as independent; None where
+            one of them has none.
         cost: cost to the goal, in the price's currency.
         iteration: the times of one of the S iterations.
     """
@@ -195,11 +195,8 @@ def plan(
             learning = learner.seconds(size, blocks)
             one = iteration(size, rate.value, learning, lag=lag)
             steps = float(frontier.optimizer_steps(size))
-            interval = None
-            if rate.interval is not None:
-                slow, fast = (steps * iteration(size, end, learning, lag=lag).seconds for end in rate.interval)
-                interval = fast, slow
             seconds = steps * one.seconds
+            interval = _interval(seconds, _steps_interval(frontier, size), _rate_interval(rate, size, learning, lag))
             cost = price.of_hour(count) * seconds / 3600
             choices.append(Choice(size, count, steps, steps * size, seconds, interval, cost, one))
     if not choices:
@@ -213,3 +210,38 @@ def _rate(curve: ThroughputCurve | FleetTime, workers: int, batch_size: float) -
         return curve.rate(workers, batch_size / (workers * curve.rollout_length))
     curve.rate_of(workers)  # refuses a count at which the curve is not identified
     return curve.predict(workers)
+
+
+def _rate_interval(rate: Estimate, batch_size: float, learning: float, lag: int) -> tuple[float, float] | None:
+    """Factors on an iteration's time that follow from the interval of the sampling rate."""
+    if rate.value is None or rate.interval is None:
+        return None
+    usual = iteration(batch_size, rate.value, learning, lag=lag).seconds
+    slow, fast = (iteration(batch_size, end, learning, lag=lag).seconds / usual for end in rate.interval)
+    return fast, slow
+
+
+def _steps_interval(frontier: Frontier, batch_size: float) -> tuple[float, float] | None:
+    """Factors on S(B) = S_min + E_min / B.
+
+    The large batches say S_min and the small ones E_min, so the two are nearly independent.
+    """
+    parts = [(frontier.s_min, 1.0), (frontier.e_min, batch_size)]
+    steps, below, above = 0.0, 0.0, 0.0
+    for estimate, divisor in parts:
+        if estimate.value is None or estimate.interval is None or not math.isfinite(estimate.interval[1]):
+            return None
+        steps += estimate.value / divisor
+        below = math.hypot(below, (estimate.value - estimate.interval[0]) / divisor)
+        above = math.hypot(above, (estimate.interval[1] - estimate.value) / divisor)
+    return max(1 - below / steps, 1e-3), 1 + above / steps
+
+
+def _interval(value: float, *factors: tuple[float, float] | None) -> tuple[float, float] | None:
+    """The interval of a product from those of its factors: squares of half-widths add in log space."""
+    known = [pair for pair in factors if pair is not None]
+    if len(known) < len(factors):
+        return None
+    below = math.hypot(*(math.log(low) for low, _ in known))
+    above = math.hypot(*(math.log(high) for _, high in known))
+    return value * math.exp(-below), value * math.exp(above)

@@ -14,6 +14,8 @@ import pytest
 
 from rlscale.agents.config import Budget, NoiseSettings, Recording, TrainConfig, config_from_dict, config_to_dict, default_config
 from rlscale.agents.train import train
+from rlscale.analysis.summary import returns
+from rlscale.benchmarks.cli import main
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.records.run import read_run
@@ -367,3 +369,42 @@ def test_a_truncated_checkpoint_loses_nothing(finished, tmp_path):
     with pytest.raises(UsageError, match="truncated or damaged"):
         train(replace(small(observations=600), resume=str(copy)), copy, command=[])
     assert {path.name: path.read_bytes() for path in copy.iterdir() if path.is_file()} == before
+
+
+def test_a_goal_ends_the_run_and_the_record_says_so(tmp_path):
+    config = replace(small(observations=200_000), budget=Budget(observations=200_000, goal=25.0))
+    outcome = train(config, tmp_path / "run", command=[])
+    assert (outcome.state, outcome.reached_goal) == ("finished", True)
+    assert outcome.observations < 100_000
+    run = read_run(tmp_path / "run")
+    points = returns(run)
+    assert points[-1]["return"] >= 25.0
+    assert points[-1]["episodes"] >= 100
+    assert all(point["return"] < 25.0 for point in points[:-1] if point["episodes"] >= 100)
+    assert run.manifest["reason"] == f"mean return {points[-1]['return']:.4g} reached"
+
+
+def test_a_run_that_misses_its_goal_says_so(tmp_path, capsys):
+    words = "classic/cartpole --environments 8 --rollout-length 16 --epochs 1 --mini-batch 128 --observations 2000 --goal 450"
+    assert main(["train", *words.split(), "--run", str(tmp_path / "run")]) == 0
+    assert "finished after 2,0" in (said := capsys.readouterr().out)
+    assert ", and a mean return of 450 was not reached" in said
+    assert main(["train", *words.replace("450", "nan").split(), "--run", str(tmp_path / "other")]) == 2
+    assert "--goal: nan is no return" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("actors", [0, 1])
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ("bandits:NanReward", "environment 2 gave the reward nan in step 40"),
+        ("bandits:InfiniteObservation", "environment 1 gave the observation inf at 1 in step 7"),
+    ],
+)
+def test_numbers_that_are_not_finite_are_said_with_where_they_came_from(tmp_path, ray_instance, capsys, task, said, actors):
+    words = "--environments 8 --rollout-length 16 --epochs 1 --mini-batch 128 --observations 5000"
+    assert main(["train", task, *words.split(), "--actors", str(actors), "--run", str(tmp_path / "run")]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert f"{task}: {said}" in error
+    assert read_run(tmp_path / "run").state == "failed"

@@ -45,7 +45,7 @@ TRAIN = ("train", "classic/cartpole")
 @pytest.mark.parametrize(
     ("words", "field", "mend"),
     [
-        (("trian",), "COMMAND", "train, workers, bench, report or tasks"),
+        (("trian",), "COMMAND", "bench, runs, report, demo or tasks"),
         ((*TRAIN, "--lr-rule", "cubic"), "--lr-rule", "Use one of 'constant', 'sqrt'"),
         (("train",), "TASK", "rlscale train atari/pong"),
         (("train", "--epochs", "3"), "TASK", "rlscale train atari/pong"),

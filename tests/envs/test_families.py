@@ -103,9 +103,9 @@ def test_a_new_family_is_trained_with_its_own_defaults(toy, tmp_path):
 
 
 def test_a_new_family_is_swept_and_sized_with_its_own_defaults(toy):
-    plan = make_plan("toy/coin", SweepOptions(tasks=("toy/coin",), batch_sizes="64,256", jobs=1))
+    plan = make_plan("toy/coin", SweepOptions(tasks=("toy/coin",), batch_sizes="80,320", jobs=1))
     assert (plan.config.rollout.rollout_length, plan.config.rollout.actors) == (4, 2)
     assert (plan.config.update.learning_rate, plan.rate_batch) == (0.01, 1024.0)
     assert (plan.episodes, plan.most_observations, plan.goals) == (20, 5000, (0.9,))
-    assert make_plan("toy/coin", SweepOptions(tasks=("toy/coin",), batch_sizes="64", jobs=0)).config.rollout.actors == 0
+    assert make_plan("toy/coin", SweepOptions(tasks=("toy/coin",), batch_sizes="80", jobs=0)).config.rollout.actors == 0
     assert {shape.environments for shape in to_measure(toy, 2)} == {2, 4, 6}

@@ -98,3 +98,29 @@ class MistakenBandit(Bandit):
 
 def broken(num_envs: int):
     raise RuntimeError("no such simulator")
+
+
+class NanReward(Bandit):
+    """A mistake of a user's: environment 2 pays nan in its step 40."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self._steps = 0
+
+    def step(self, actions):
+        self._steps += 1
+        observation, reward, *rest = super().step(actions)
+        if self._steps == 40:
+            reward[2] = np.nan
+        return observation, reward, *rest
+
+
+class InfiniteObservation(NanReward):
+    """Another one: environment 1 shows an infinite second feature in its step 7."""
+
+    def step(self, actions):
+        observation, reward, *rest = super().step(actions)
+        if self._steps == 7:
+            observation = observation.copy()
+            observation[1, 1] = np.inf
+        return observation, reward, *rest

@@ -19,19 +19,25 @@ HEADS = {"policy": 1.0, "value": 0.1, "joint": 0.3, "policy_last_layer": 0.8}  #
 
 def make_plan(**changes) -> SweepPlan:
     config = default_config(find_task("classic/cartpole"))
-    config = replace(config, rollout=replace(config.rollout, rollout_length=16))
+    rollout, update = replace(config.rollout, rollout_length=16), replace(config.update, epochs=1, mini_batch=None)
+    config = replace(config, rollout=rollout, update=update)
     settings = {
         "config": config,
         "batch_sizes": (32, 128, 512, 2048, 8192, 32768),
         "goals": (50.0, 100.0, 200.0),
-        "rates": 5,
-        "rate_batch": 512.0,
+        "rates": 4,
+        "seeds": 2,
+        "rate_batch": 1e6,  # far above the sizes: the rates are a power of B
         "rate_exponent": 0.5,
-        "seeds": 3,
-        "neighbours": True,
+        "mini_batches": 1,
+        "pilot_batch": 2048,
+        "noise_runs": 3,
+        "interval_ratio": 2.0,
+        "total_observations": None,
+        "hours": None,
+        "jobs": 2,
         "episodes": 128,
         "most_observations": 50_000_000,
-        "noise_batch": 2048,
     }
     return SweepPlan(**{**settings, **changes})
 
@@ -44,12 +50,12 @@ class Planted:
         s_min: at the last goal.
         scatter: standard deviation of ln S between runs.
         predicted: noise scale of the policy, relative to B_crit.
-        best_rate: k of the best learning rate at every batch size.
+        best_rate: k of the best learning rate at every batch size, in half octaves from the plan's own.
         curvature: how fast ln S grows with the square of the distance to it.
     """
 
     def __init__(
-        self, b_crit=1440.0, s_min=50.0, *, scatter=0.0, predicted=1.0, best_rate=0.0, curvature=0.08, growth=1.5, seed=0
+        self, b_crit=1440.0, s_min=150.0, *, scatter=0.0, predicted=1.0, best_rate=0.0, curvature=0.08, growth=1.5, seed=0
     ) -> None:
         self.b_crit, self.s_min, self.scatter, self.predicted = b_crit, s_min, scatter, predicted
         self.best_rate, self.curvature, self.growth = best_rate, curvature, growth
@@ -62,7 +68,8 @@ class Planted:
 
     def result(self, trial: Trial, plan: SweepPlan) -> TrialResult:
         """The result of one trial."""
-        slower = math.exp(self.curvature * (trial.rate_index - self.best_rate) ** 2 + self.scatter * self.rng.normal())
+        off = math.log2(trial.learning_rate / plan.learning_rate(trial.batch_size)) * 2 - self.best_rate
+        slower = math.exp(self.curvature * off**2 + self.scatter * self.rng.normal())
         most = plan.most_observations / trial.batch_size
         limit = math.inf if trial.most_optimizer_steps is None else trial.most_optimizer_steps
         made = min(most, limit)
@@ -82,6 +89,7 @@ class Planted:
             )
         finished = goals[-1].optimizer_steps is not None
         steps = math.ceil(goals[-1].optimizer_steps) if finished else math.floor(made)
+        heads = [head for head in HEADS if trial.stage == "noise" or (trial.measures_noise and head == "joint")]
         return TrialResult(
             **asdict(trial),
             state="finished" if finished else "hopeless" if limit < most else "budget",
@@ -91,8 +99,8 @@ class Planted:
             goals=tuple(goals),
             evaluation_steps=40_000,
             evaluation_seconds=3.0,
-            noise=tuple(self._noise(goals)) if trial.stage == "final" else (),
-            noise_windows=tuple(self._windows(plan, steps, trial.batch_size)) if trial.stage == "final" else (),
+            noise=tuple(self._noise(goals, heads)),
+            noise_windows=tuple(self._windows(plan, steps, trial.batch_size, heads)),
             seconds=20.0,
         )
 
@@ -101,24 +109,24 @@ class Planted:
         facts = {"trace_cov": 1.0, "grad_sq": 1 / value, "blocks": 32, "measurements": 20, "top_tenth_share": 0.2}
         return {"value": value, "interval": (0.8 * value, 1.3 * value), "reason": None, **facts}
 
-    def _noise(self, goals: list[GoalCrossing]) -> list[NoiseAtGoal]:
+    def _noise(self, goals: list[GoalCrossing], heads: list[str]) -> list[NoiseAtGoal]:
         found = []
         for j, goal in enumerate(goals):
             cumulative = self.frontier(j, len(goals))[1] * self.predicted
             if goal.optimizer_steps is not None:
-                for head, relative in HEADS.items():
+                for head in heads:
                     for quantity, factor in (("start", 0.3), ("goal", 2.0), ("cumulative", 1.0)):
                         gain = 0.8 if quantity == "cumulative" else None
-                        scale = self._scale(cumulative * relative * factor)
+                        scale = self._scale(cumulative * HEADS[head] * factor)
                         found.append(NoiseAtGoal(head, goal=goal.goal, quantity=quantity, gain=gain, **scale))
         return found
 
-    def _windows(self, plan: SweepPlan, steps: int, batch_size: int) -> list[NoiseInWindow]:
+    def _windows(self, plan: SweepPlan, steps: int, batch_size: int, heads: list[str]) -> list[NoiseInWindow]:
         found = []
-        for head, relative in HEADS.items():
+        for head in heads:
             for i in range(12):
                 share = (i + 0.5) / 12
-                scale = self._scale(self.b_crit * self.predicted * relative * 3 ** (2 * share - 1))
+                scale = self._scale(self.b_crit * self.predicted * HEADS[head] * 3 ** (2 * share - 1))
                 if i == 0 and head != "policy":
                     scale |= {"value": None, "interval": (scale["interval"][0], math.inf)}
                 at = {"optimizer_steps": steps * share, "observations": steps * share * batch_size}

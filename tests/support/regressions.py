@@ -7,6 +7,7 @@ import numpy as np
 
 from rlscale.agents.learning.results import NoiseRecord
 from rlscale.agents.rollout.evaluate import Evaluation
+from rlscale.benchmarks.sweep.trial import Advance
 from rlscale.noise import block_statistics
 
 DIMENSIONS = 50
@@ -38,10 +39,11 @@ class Regression:
         if self.blocks and self.distinct >= 2 * self.blocks:
             rows = gradients[0].reshape(self.blocks, -1, DIMENSIONS).mean(axis=1)
             sizes = np.full(self.blocks, self.distinct * self.clones // self.blocks)
-            noise.append(NoiseRecord("policy", "rollout", self.steps, block_statistics(rows, sizes)))
+            statistics = block_statistics(rows, sizes)
+            noise += [NoiseRecord(head, "rollout", self.steps, statistics) for head in ("policy", "joint")]
         self.delta = self.delta - self.rate * gradients.mean(axis=1)
         self.steps += 1
-        return self.steps * self.distinct * self.clones, noise
+        return Advance(self.steps * self.distinct * self.clones, noise)
 
     def weights(self):
         return self.delta.copy()

@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from batches import read_batch
+from batches import read_batch, whole_gradient
 from making import make_fragment
 
 from rlscale.agents.config import NoiseSettings, TrainConfig, default_config
 from rlscale.agents.learning.learner import Learner
-from rlscale.agents.learning.losses import ppo_losses
 from rlscale.agents.learning.remote_learners import learn_batch
 from rlscale.agents.rollout.worker import RolloutWorker, WorkerSettings
 from rlscale.envs import find_task
@@ -30,30 +29,6 @@ def config_for(task, noise=None, **update) -> TrainConfig:
 def fragments_with_masks(workers=2, steps=12, envs=6):
     rng = np.random.default_rng(0)
     return [make_fragment(rng, steps, envs, group=w, reset=rng.random((steps, envs)) < 0.2) for w in range(workers)]
-
-
-def whole_gradient(learner, batch, head="joint"):
-    """Reference: one plain backward pass over all valid observations at once, from a loss to all that it trains."""
-    u = learner._config.update
-    everything = np.arange(batch.steps * batch.environments)
-    output = learner.network(batch.observation(everything, CPU))
-    losses = ppo_losses(
-        logits=output.logits,
-        value=output.value,
-        action=batch.action,
-        behaviour_log_prob=batch.log_prob,
-        advantage=batch.advantage,
-        value_target=batch.target,
-        clip=u.clip,
-        value_coef=u.value_coef,
-        entropy_coef=u.entropy_coef,
-    )
-    of, loss = learner.network, head
-    if head == "policy_last_layer":
-        of, loss = learner.network.policy_head, "policy"
-    mean = getattr(losses, loss)[batch.valid].mean()
-    grads = torch.autograd.grad(mean, list(of.parameters()), materialize_grads=True)
-    return torch.cat([g.reshape(-1) for g in grads])
 
 
 def test_observations_come_in_the_order_asked_for():
@@ -86,7 +61,7 @@ def test_joint_statistics_are_those_of_the_environment_blocks():
     batch = read_batch(learner, fragments)
     everything = batch.valid.clone()
     expected = {}
-    for head in ("joint", "policy", "value", "entropy", "policy_last_layer"):
+    for head in ("joint", "policy", "value", "entropy", "policy_last_layer", "joint_policy_parameters"):
         mean = whole_gradient(learner, batch, head)
         rows = []
         for environments in np.array_split(np.arange(12), 4):
@@ -104,7 +79,14 @@ def test_joint_statistics_are_those_of_the_environment_blocks():
         np.testing.assert_array_equal(record.statistics.size, size)
         np.testing.assert_allclose(record.statistics.square, square, rtol=1e-3)
         np.testing.assert_allclose(record.statistics.dot, dot, rtol=1e-3, atol=1e-7)
-    assert [r.head for r in result.noise] == ["policy", "value", "entropy", "joint", "policy_last_layer"]
+    assert [r.head for r in result.noise] == [
+        "policy",
+        "value",
+        "entropy",
+        "joint",
+        "joint_policy_parameters",
+        "policy_last_layer",
+    ]
 
 
 def test_masked_steps_change_nothing():
@@ -164,6 +146,21 @@ def test_shuffled_transitions_are_labelled_mini_batch_noise(environments, mini_b
     assert {n.kind for n in joint} == {kind}
     assert {len(n.statistics.size) for n in joint} == {blocks}
     assert {n.kind for n in result.noise if n.head == "policy"} == {"rollout"}
+
+
+def test_the_joint_noise_of_an_iteration_is_that_of_its_environments_at_the_parameters_it_starts_from():
+    """Shuffled mini-batches leave it as it is: the same statistics as of one step on the whole batch."""
+    task = find_task("classic/cartpole")
+    settings = NoiseSettings(blocks=4, joint_noise_period=0, policy_noise_period=0, value_noise_period=0, entropy_noise_period=0)
+    inner = replace(settings, iteration_noise_period=1)
+    several = Learner(config_for(task, inner, epochs=3, mini_batch=36, shuffle="transitions"), task, CPU, False)
+    one = Learner(config_for(task, replace(settings, joint_noise_period=1), shuffle="environments"), task, CPU, False)
+    found = learn_batch(several, fragments_with_masks(), 0, 1e-3).noise[0]
+    (expected,) = [n for n in learn_batch(one, fragments_with_masks(), 0, 1e-3).noise if n.head == "joint"]
+    assert (found.head, found.kind, found.optimizer_step) == ("joint", "rollout", 0)
+    np.testing.assert_array_equal(found.statistics.size, expected.statistics.size)
+    np.testing.assert_allclose(found.statistics.square, expected.statistics.square, rtol=1e-4)
+    np.testing.assert_allclose(found.statistics.dot, expected.statistics.dot, rtol=1e-4)
 
 
 def test_every_optimizer_step_has_the_same_size():

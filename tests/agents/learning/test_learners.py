@@ -50,11 +50,17 @@ def same_result(one, other, rtol=2e-4):
     )
     assert one.explained_variance == pytest.approx(other.explained_variance, rel=1e-5, abs=1e-6)
     assert one.figures == pytest.approx(other.figures, rel=rtol, abs=1e-5)
-    mine, theirs = ({(n.head, n.kind, n.optimizer_step): n.statistics for n in r.noise} for r in (one, other))
+    mine, theirs = (
+        {(n.head, n.kind, n.optimizer_step, metric): getattr(n, metric) for n in r.noise for metric in ("statistics", "adam")}
+        for r in (one, other)
+    )
     assert mine.keys() == theirs.keys()
-    assert {"joint", "policy_last_layer"} <= {head for head, _, _ in mine}
+    assert {"joint", "policy_last_layer", "joint_policy_parameters"} <= {head for head, *_ in mine}
     for key, a in mine.items():
         b = theirs[key]
+        assert (a is None) == (b is None), key
+        if a is None:
+            continue
         np.testing.assert_array_equal(a.block, b.block)
         np.testing.assert_array_equal(a.size, b.size)
         np.testing.assert_allclose(a.square, b.square, rtol=rtol)

@@ -39,7 +39,7 @@ from rlscale.records.run import read_run  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
 STEPS, ENVIRONMENTS, BLOCKS = 20, 10, 4
-HEADS = ("policy", "value", "entropy", "joint")
+HEADS = ("policy", "value", "entropy", "joint", "joint_policy_parameters")
 
 
 class Watched(NoiseLearner):
@@ -152,6 +152,44 @@ def test_blocks_have_the_gradients_of_our_own_learner(tmp_path, mini_batch):
         np.testing.assert_allclose(got.square, factor * own[head].square, rtol=1e-4)
         np.testing.assert_allclose(got.dot, factor * own[head].dot, rtol=1e-4, atol=1e-6 * factor * own[head].square.max())
     assert len(set(own["joint"].size)) > 1  # masked steps fell on some blocks more than on others
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_adams_metric_is_that_of_rllibs_optimizer(tmp_path, shared):
+    """Absent in the first update, and then Σ p g² and Σ p g ĝ of the very gradients, with P from RLlib's own Adam."""
+    model = DefaultModelConfig(fcnet_hiddens=[16], vf_share_layers=shared)
+    learner = built(measure_noise(ppo().rl_module(model_config=model), tmp_path / "run", every=1, blocks=BLOCKS))
+    taken = []
+    reduce = learner._reduce
+
+    def watched(matrices, sizes, *rest):
+        records = reduce(matrices, sizes, *rest)
+        taken.append((matrices, sizes))
+        return records
+
+    learner._reduce = watched
+    first, _ = measured(learner, sampled(*experience()))
+    assert all(record.adam is None for record in first.values())
+    v = [
+        state["exp_avg_sq"].clone() for state in map(learner._optimizer.state.get, learner.module["default_policy"].parameters())
+    ]
+    steps = learner._steps
+    second, _ = measured(learner, sampled(*experience(1)))
+    assert {head for head, record in second.items() if record.adam is not None} == {*HEADS} - {"entropy"}
+    matrices, sizes = taken[-1]
+    p = torch.cat([1 / ((x / (1 - 0.999**steps)).sqrt() + 1e-8) for x in (y.reshape(-1) for y in v)]).double()
+    names = [(name, x.numel()) for name, x in learner.module["default_policy"].named_parameters()]
+    mine = torch.cat([torch.full((n,), not name.startswith(("vf", "encoder.critic"))) for name, n in names]).double()
+    for head in {*HEADS} - {"entropy"}:
+        weight = p * mine if head == "joint_policy_parameters" else p
+        g = matrices["joint" if head == "joint_policy_parameters" else head].double()
+        mean = (sizes / sizes.sum()) @ g
+        np.testing.assert_allclose(second[head].adam.square, (g * g) @ weight, rtol=1e-4)
+        np.testing.assert_allclose(
+            second[head].adam.dot, g @ (weight * mean), rtol=1e-4, atol=1e-4 * float(mean @ (weight * mean))
+        )
+    g = matrices["joint"].double()
+    np.testing.assert_allclose(second["joint_policy_parameters"].statistics.square, (g * g) @ mine, rtol=1e-4)
 
 
 def test_only_every_mth_update_is_measured_and_optimizer_steps_are_counted(tmp_path):

@@ -18,21 +18,22 @@ from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.sweep import run as sweep_module
 from rlscale.benchmarks.sweep.options import SweepOptions, make_plan
 from rlscale.benchmarks.sweep.run import Job, run_job, run_sweeps
+from rlscale.errors import UsageError
 from rlscale.records.run import read_run
 from rlscale.records.sweep import Sweep, read_sweep
 
 QUICK = {
     "tasks": ("classic/cartpole",),
-    "batch_sizes": "64,256",
+    "batch_sizes": "80,160,320",
     "goals": (40.0, 60.0),
-    "rates": 3,
+    "rates": 2,
     "seeds": 1,
+    "noise_runs": 1,
     "evaluation_episodes": 16,
-    "noise_batch": 64,
 }
 QUICK_WORDS = [
-    *("classic/cartpole", "--batch-sizes", "64,256", "--goals", "40", "60", "--rates", "3", "--seeds", "1"),
-    *("--evaluation-episodes", "16", "--noise-batch", "64"),
+    *("classic/cartpole", "--batch-sizes", "80,160,320", "--goals", "40", "60", "--rates", "2", "--seeds", "1"),
+    *("--noise-runs", "1", "--evaluation-episodes", "16"),
 ]
 CLOCKS = ("seconds", "evaluation_seconds")  # what differs between two runs of the same trial
 
@@ -137,7 +138,7 @@ def test_one_runs_failure_does_not_end_the_sweep(tmp_path, monkeypatch):
     plain = sweep_module.TrainingCourse
 
     def course(config, **options):
-        if config.seed == 1:
+        if config.seed == 0:
             raise RuntimeError("the seed that fails\nwith details")
         return plain(config, **options)
 
@@ -145,9 +146,9 @@ def test_one_runs_failure_does_not_end_the_sweep(tmp_path, monkeypatch):
     (folder,) = run_sweeps(SweepOptions(**{**QUICK, "seeds": 2}, jobs=0, out=str(tmp_path)), [], silent())
     results = read_sweep(folder).results
     lost = [r for r in results.values() if r.state == "failed"]
-    assert {r.seed for r in lost} == {1}
+    assert {r.seed for r in lost} == {0}
     assert {r.reason for r in lost} == {"RuntimeError: the seed that fails"}
-    assert any(r.seed == 2 and r.state == "finished" for r in results.values())
+    assert any(r.seed == 1 and r.state == "finished" for r in results.values())
 
 
 def test_a_run_whose_worker_dies_is_tried_again(own_ray, tmp_path, monkeypatch):
@@ -155,31 +156,32 @@ def test_a_run_whose_worker_dies_is_tried_again(own_ray, tmp_path, monkeypatch):
     deaths.mkdir()
 
     class MortalWorker(sweep_module.TrialWorker):
-        """Dies in its first attempt at the run of the larger size's centre, and every time at another."""
+        """Dies in its first attempt at the run of the largest size's centre, and every time at another."""
 
         def run(self, job: Job):
-            if job.trial.id == "b256-k+0-s0" and not (deaths / "once").exists():
+            if job.trial.id == "b320-k+0-s0" and not (deaths / "once").exists():
                 (deaths / "once").touch()
                 os._exit(1)
-            if job.trial.id == "b256-k+2-s0":
+            if job.trial.id == "b320-k-2-s0":
                 os._exit(1)
             return run_job(job)
 
     monkeypatch.setattr(sweep_module, "TrialWorker", MortalWorker)
     (folder,) = run_sweeps(SweepOptions(**QUICK, jobs=2, out=str(tmp_path / "sweeps")), [], silent())
     results = read_sweep(folder).results
-    assert results["b256-k+0-s0"].state == "finished"
-    assert results["b256-k+2-s0"].state == "failed"
-    assert "3 times" in results["b256-k+2-s0"].reason
+    assert results["b320-k+0-s0"].state == "finished"
+    assert results["b320-k-2-s0"].state == "failed"
+    assert "3 times" in results["b320-k-2-s0"].reason
 
 
 def test_atari_runs_sample_with_rollout_actors(own_ray, tmp_path):
     options = SweepOptions(
         tasks=("atari/pong@42",),
-        batch_sizes="256",
+        batch_sizes="260",
         goals=(-20.9,),
         rates=1,
         seeds=1,
+        random_first_steps=0,
         observations=2000,
         evaluation_episodes=2,
         network="small_cnn",
@@ -191,7 +193,7 @@ def test_atari_runs_sample_with_rollout_actors(own_ray, tmp_path):
     assert record.plan["config"]["rollout"]["actors"] == 1
     states = {r.state: r.reason for r in record.results.values()}
     assert set(states) <= {"finished", "budget", "hopeless"}, states
-    assert read_run(folder / "trials" / "b256-k+0-s0").rows[0]["transfer_seconds"] > 0
+    assert read_run(folder / "trials" / "b260-k+0-s0").rows[0]["transfer_seconds"] > 0
 
 
 def rlscale(*words, folder):
@@ -205,10 +207,14 @@ def rlscale(*words, folder):
     [
         ([], "TASK"),
         (["classic/cartpol"], "TASK"),
-        (["classic/cartpole", "--batch-sizes", "100"], "--batch-sizes"),
+        (["classic/cartpole", "--batch-sizes", "101"], "--batch-sizes"),
         (["classic/cartpole", "--goals", "200", "100"], "--goals"),
         (["gym/MountainCar-v0"], "--goals"),
         (["classic/cartpole", "--rates", "0"], "--rates"),
+        (["classic/cartpole", "--interval-ratio", "1"], "--interval-ratio"),
+        (["classic/cartpole", "--hours", "0"], "--hours"),
+        (["classic/cartpole", "--batch-sizes", "80,320", "--hours", "1"], "--hours"),
+        (["classic/cartpole", "--batch-sizes", "80,330", "--mini-batches", "4"], "--batch-sizes"),
         (["classic/cartpole", "--evaluation-episodes", "1"], "--evaluation-episodes"),
         (["classic/cartpole", "--network", "nature_cnn"], "--network"),
         (["classic/cartpole", "--out", "/proc/nothing"], "--out"),
@@ -230,6 +236,61 @@ def test_another_plan_does_not_touch_a_sweep_and_says_what_differs(undisturbed):
     assert "another plan (config.update.gae_lambda)" in ended.stderr
     assert ended.stderr.count("\n") == 1
     assert (undisturbed.folder / "results.jsonl").read_bytes() == before
+
+
+def test_a_sweep_is_extended_by_the_same_command_that_asks_for_more(undisturbed, tmp_path):
+    """More seeds and sizes: what was made stays, what is new is made, and sweep.json says what was asked for when."""
+    folder = copy_of(undisturbed, tmp_path)
+    more = {**QUICK, "seeds": 2, "batch_sizes": "80,160,320,640"}
+    command = ["rlscale", "sweep", "classic/cartpole", "--seeds", "2"]
+    run_sweeps(SweepOptions(**more, jobs=0, out=str(tmp_path)), command, silent())
+    record = read_sweep(folder)
+    assert {name: record.results[name] for name in undisturbed.results} == dict(undisturbed.results)
+    assert {r.batch_size for r in record.results.values()} == {80, 160, 320, 640}
+    assert {r.seed for r in record.results.values() if r.stage == "grid"} == {0, 1}
+    assert record.plan["seeds"] == 2
+    (extension,) = record.manifest["extensions"]
+    assert extension["command"] == command
+    assert (extension["seeds"], extension["batch_sizes"]) == (2, [80, 160, 320, 640])
+    with pytest.raises(UsageError, match=r"another plan \(batch_sizes"):
+        run_sweeps(SweepOptions(**{**QUICK, "batch_sizes": None}, jobs=0, out=str(tmp_path)), [], silent())
+
+
+SEQUENTIAL = [
+    *(
+        "classic/cartpole",
+        "--goals",
+        "20",
+        "35",
+        "--pilot-batch",
+        "80",
+        "--interval-ratio",
+        "30",
+        "--total-observations",
+        "150000",
+    ),
+    *("--noise-runs", "1", "--evaluation-episodes", "16", "--observations", "60000", "--jobs", "2"),
+]
+
+
+@pytest.mark.long
+def test_a_sequential_sweep_that_is_killed_makes_the_same_runs(tmp_path):
+    command = [sys.executable, "-m", "rlscale", "sweep", *SEQUENTIAL, "--out"]
+    assert subprocess.run([*command, tmp_path / "whole"], capture_output=True, timeout=600, check=False).returncode == 0
+    whole = read_sweep(tmp_path / "whole" / "classic-cartpole")
+    assert {"pilot", "span", "noise"} <= {r.stage for r in whole.results.values()}
+    lines, moments = tmp_path / "killed" / "classic-cartpole" / "results.jsonl", random.Random(3)
+    for wanted in (1, 4, 7):
+        process = subprocess.Popen([*command, tmp_path / "killed"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        waited = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < waited:
+            if lines.exists() and lines.read_bytes().count(b"\n") >= wanted:
+                break
+            time.sleep(0.05)
+        time.sleep(moments.uniform(0.0, 2.0))
+        kill_tree(process)
+    assert subprocess.run([*command, tmp_path / "killed"], capture_output=True, timeout=600, check=False).returncode == 0
+    assert without_clocks(read_sweep(lines.parent).results) == without_clocks(whole.results)
 
 
 def test_two_writers_are_kept_apart(undisturbed):

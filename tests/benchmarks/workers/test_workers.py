@@ -1,6 +1,7 @@
 """`rlscale workers`: readings that a planted law made give it back, the fleet that is recommended, the plan, the words."""
 
 import json
+import math
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -17,11 +18,13 @@ from rlscale.benchmarks.workers import run as workers
 from rlscale.benchmarks.workers.calibration import FleetReading, Shape, fit_fleet
 from rlscale.benchmarks.workers.options import WorkersOptions
 from rlscale.benchmarks.workers.plan import Known, choose, make_plan
-from rlscale.benchmarks.workers.recommendation import candidates, recommend, to_measure, train_command
+from rlscale.benchmarks.workers.recommendation import candidates, predict, recommend, to_measure, train_command
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
+from rlscale.estimate import Estimate
 from rlscale.frontier import fit
-from rlscale.report.plan_page import plan_figure, write_plan_page
+from rlscale.report.words import say_limit
+from rlscale.report.workers_page import WorkersPage, knee, plan_figure, throughput_figure, write_workers_page
 from rlscale.sizing import LearnerTime, Price
 
 PONG = find_task("atari/pong")
@@ -87,21 +90,25 @@ def test_few_fleets_are_measured_and_many_could_be_used():
 
 
 def test_the_recommended_fleet():
-    """The best predicted rate, or nearly: with free workers all CPUs; with crowded ones fewer."""
+    """The best predicted rate of whole iterations, or nearly: with free workers all CPUs; with crowded ones fewer."""
     options = WorkersOptions(task=PONG.id)
-    learner = LearnerTime(0.1, 0.0, 2e-4, 0.0)
+    learner = LearnerTime(0.1, 0.0, 2e-5, 0.0)
     grid = candidates(PONG, 4)
     for contention, actors in ((0.0, 4), (2.0, 1)):
         law = fit_fleet(readings(contention=contention, message=0.0), 128)
         found = recommend(options, default_config(PONG), PONG, law, learner, 4000.0, grid)
-        rates = {s: law.rate(s.actors, s.environments, s.threads).value for s in grid}
-        assert rates[found.shape] >= 0.98 * max(rates.values())
+        every = {s: predict(options, default_config(PONG), law, learner, 4000.0, s) for s in grid}
+        best = max(one.end_to_end for one in every.values())
+        assert found == every[found.shape]
+        assert found.end_to_end >= 0.98 * best
         total = found.shape.actors * found.shape.environments
-        assert all(rates[s] < 0.98 * max(rates.values()) for s in grid if s.actors * s.environments < total)
+        assert all(one.end_to_end < 0.98 * best for s, one in every.items() if s.actors * s.environments < total)
         assert found.shape.actors * found.shape.threads >= actors
         assert sum(found.shares.values()) == pytest.approx(1)
         batch = total * 128
+        assert found.batch_size == batch
         assert found.iteration.seconds == pytest.approx(batch / found.rate.value + learner.seconds(batch))
+        assert found.end_to_end == pytest.approx(batch / found.iteration.seconds)
         takes = {name: share * found.iteration.seconds for name, share in found.shares.items()}
         assert takes["emulator"] == pytest.approx(found.shape.environments * 128 / (4000.0 * found.shape.threads))
         assert takes["learner"] == pytest.approx(learner.seconds(batch))
@@ -112,6 +119,20 @@ def test_the_recommended_fleet():
     check_config(config)
     assert (config.rollout.actors, config.rollout.actor_cpus) == (found.shape.actors, found.shape.threads)
     assert config.rollout.environments == total
+
+
+def test_where_the_learner_is_the_limit_a_small_fleet_is_recommended_and_said():
+    """A hundred times slower learner: four actors would sample four times as fast, and nobody would notice."""
+    law = fit_fleet(readings(contention=0.0, message=0.0), 128)
+    options, grid = WorkersOptions(task=PONG.id), candidates(PONG, 4)
+    slow, fast = (
+        recommend(options, default_config(PONG), PONG, law, LearnerTime(0.0, 0.0, each, 0.0), 4000.0, grid)
+        for each in (0.05, 1e-6)
+    )
+    assert slow.shape == Shape(1, 1, 8)
+    assert "the learner is the limit, sampling takes 1% of the time, and more workers hardly help" in say_limit(slow.shares)
+    assert fast.shape.actors == 4
+    assert say_limit(fast.shares).endswith("and more CPUs for workers help")
 
 
 @pytest.fixture(scope="module")
@@ -146,15 +167,61 @@ def test_a_plan_and_the_choice_that_was_asked_for(known):
     assert config.budget.observations == round(chosen.observations)
 
 
+def page_of(law, planned, cpus=4):
+    measured = [(r.shape.actors, r.shape.threads, r.shape.environments, r.rates) for r in readings(cpus)]
+    answer = ["Use <two>", "run it: rlscale train x"]
+    return WorkersPage(
+        "<task>", answer, measured, law, cpus, (2, 1, 32), planned, True, {"command": ["a", "b c"], "commit": None}
+    )
+
+
 def test_the_page_shows_every_choice(known, tmp_path):
-    made = make_plan(known, fit_fleet(readings(), 16), LearnerTime(0.05, 0, 1e-4, 0), Price(1.0), cpus=4, lag=0)
-    write_plan_page(tmp_path / "plan.html", "<task>", 4.0, made, currency=True)
-    text = (tmp_path / "plan.html").read_text()
-    assert "&lt;task&gt;: how many workers, to a mean return of 4" in text
+    law = fit_fleet(readings(), 32)
+    made = make_plan(known, replace(law, rollout_length=16), LearnerTime(0.05, 0, 1e-4, 0), Price(1.0), cpus=4, lag=0)
+    write_workers_page(tmp_path / "workers.html", page_of(law, (4.0, made)))
+    text = (tmp_path / "workers.html").read_text()
+    assert "&lt;task&gt;: how many workers" in text
+    assert "<p class='answer'>Use &lt;two&gt;</p>" in text
+    assert "Wall time against cost, to a mean return of 4" in text
+    assert "a &#x27;b c&#x27;" in text
     points = plan_figure(made, currency=True).chart.to_dict()["layer"]
     drawn = [len(layer["data"]["values"]) for layer in points]
     assert drawn == [len(made.pareto), len(made.choices), len(made.pareto)]
     assert f"<td>{made.pareto[0].workers}</td>" in text
+
+
+def test_without_a_sweep_the_page_shows_throughput_and_its_knee(tmp_path):
+    law = fit_fleet(readings(contention=0.0, message=0.0), 32)
+    write_workers_page(tmp_path / "workers.html", page_of(law, None))
+    assert "Wall time against cost" not in (tmp_path / "workers.html").read_text()
+    lines, rules, points, ring = (
+        layer["data"]["values"] for layer in throughput_figure(page_of(law, None)).chart.to_dict()["layer"]
+    )
+    assert {(p["actors"], p["of"]) for p in points} == {
+        (s.actors, f"{s.environments} environments") for s in to_measure(PONG, 4) if s.threads == 1
+    }
+    assert len(rules) == len(points)
+    assert {p["actors"] for p in lines} == {1, 2, 3, 4}
+    assert ring == [{"actors": 2, "rate": law.rate(2, 32).value}]
+    assert knee(law, 32, 4) == 4
+    crowded = fit_fleet(readings(contention=0.5, message=0.0), 32)  # n workers sample n / (1 + (n - 1) / 2): 1, 1.33, 1.5, 1.6
+    assert knee(crowded, 32, 4) == 1
+
+
+def test_the_wall_time_s_interval_holds_the_frontier_s(known):
+    """S = S_min + E_min / B: with a rate that is known exactly, what is left is the frontier's."""
+    law = replace(fit_fleet(readings(), 16), freedom=1, scatter=0.0)
+    s_min = Estimate(100.0, (80.0, 130.0))
+    frontier = replace(known.frontier, s_min=s_min, e_min=Estimate(1e5, (9e4, 1.2e5)))
+    made = make_plan(replace(known, frontier=frontier), law, LearnerTime(0.05, 0, 1e-4, 0), Price(1.0), cpus=1, lag=0)
+    choice = next(c for c in made.choices if c.batch_size == 512)
+    steps = 100 + 1e5 / 512
+    low = 1 - math.hypot(20, 1e4 / 512) / steps
+    high = 1 + math.hypot(30, 2e4 / 512) / steps
+    assert choice.interval == pytest.approx((choice.seconds * low, choice.seconds * high))
+    unknown = replace(frontier, s_min=Estimate(100.0, (80.0, math.inf)))
+    made = make_plan(replace(known, frontier=unknown), law, LearnerTime(0.05, 0, 1e-4, 0), Price(1.0), cpus=1, lag=0)
+    assert all(c.interval is None for c in made.choices)
 
 
 def test_what_no_plan_meets(known):
@@ -172,6 +239,7 @@ def test_what_no_plan_meets(known):
     [
         (["--deadline", "1h"], "--deadline: how long a run takes follows from a sweep"),
         (["--sweep", "nowhere"], "--sweep: "),
+        (["--cpus", "4096"], "--cpus: this machine has "),
         (["--cpus", "0"], "--cpus: 0 is not a positive number"),
         (["--price-gpu-hour", "-1"], "--price-gpu-hour: -1.0 is not zero or more"),
         (["--lag", "1"], "--lag: on this machine actors and learner share the same cores"),
@@ -189,7 +257,7 @@ def test_bad_input_is_one_line(words, message, capsys, own_ray):
 
 
 def test_what_was_measured_before_a_stop_is_kept(tmp_path, monkeypatch, capsys):
-    """Ctrl-C, then a head that dies, then the rest: no fleet is measured twice. Another command begins afresh."""
+    """Ctrl-C, then a head that dies, then the rest: no fleet is measured twice. Other measurements begin afresh."""
     stops = {2: KeyboardInterrupt(), 4: LostHeadError()}
     begun, measured = [], []
 
@@ -217,12 +285,16 @@ def test_what_was_measured_before_a_stop_is_kept(tmp_path, monkeypatch, capsys):
     fleets = json.loads((tmp_path / "workers.json").read_text())["fleets"]
     assert fleets == json.loads(json.dumps([asdict(reading(shape, 1.0)) for shape in shapes]))
     assert not (tmp_path / "measured.json").exists()
+    capsys.readouterr()
     assert main(words) == 0
-    assert measured == 2 * shapes  # what had ended is no part of the next measurement
+    assert measured == shapes, "a what-if uses what is there"
+    assert "--again measures them anew" in capsys.readouterr().out
+    assert main([*words, "--again"]) == 0
+    assert measured == 2 * shapes
     stops[len(begun) + 2] = KeyboardInterrupt()
-    assert main(words) == 130
+    assert main([*words, "--again"]) == 130
     assert main([*words, "--seconds", "1"]) == 0
-    assert measured[-len(shapes) :] == shapes
+    assert measured[-len(shapes) :] == shapes, "measured otherwise"
 
 
 def test_a_newcomer_measures_and_pastes(tmp_path):

@@ -10,9 +10,9 @@ import pytest
 from planted import Planted, make_plan, read_again, write_sweep
 from run_records import make_run
 
-from rlscale.analysis.comparison import agreement_of, compare, to_csv, to_parquet
+from rlscale.analysis.comparison import agreement_of, compare
+from rlscale.analysis.export import to_csv, to_parquet
 from rlscale.analysis.predictions import geometric_mean, ratio
-from rlscale.analysis.sizes import size_runs
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
 from rlscale.records.trial import GoalCrossing
@@ -23,118 +23,96 @@ def row_of(record, goal=200.0):
 
 
 def test_a_planted_frontier_comes_out(tmp_path):
-    planted = Planted(b_crit=1440, s_min=50, predicted=0.5)
+    planted = Planted(b_crit=1440, s_min=150, predicted=0.5)
     rows = compare([write_sweep(tmp_path / "s", planted)], []).rows
     assert [row.goal for row in rows] == [50, 100, 200]
     for j, row in enumerate(rows):
         s_min, b_crit = planted.frontier(j, 3)
-        assert row.measured.value == pytest.approx(b_crit, rel=1e-3)
-        assert row.s_min.value == pytest.approx(s_min, rel=1e-3)
-        assert row.e_min.value == pytest.approx(s_min * b_crit, rel=1e-3)
+        assert row.measured.value == pytest.approx(b_crit, rel=0.05)
+        assert row.s_min.value == pytest.approx(s_min, rel=0.05)
+        assert row.e_min.value == pytest.approx(s_min * b_crit, rel=0.05)
         assert row.predicted("policy", "cumulative").value == pytest.approx(0.5 * b_crit)
         assert row.predicted("value", "goal").value == pytest.approx(0.1 * b_crit)
-        assert row.ratio("policy", "cumulative").value == pytest.approx(2, rel=1e-3)
+        assert row.ratio("policy", "cumulative").value == pytest.approx(2, rel=0.05)
         assert row.prediction("policy", "cumulative").gain == pytest.approx(0.8)
         assert row.prediction("policy", "start").gain is None
-        assert row.prediction_batch == 2048
+        assert row.prediction("policy", "cumulative").runs == 3
+        assert row.prediction_batch == 128, "the size nearest the joint noise scale, 0.15 times B_crit at the last goal"
         assert row.batch_sizes == (32, 128, 512, 2048, 8192, 32768)
-        assert row.frontier.residual < 1e-3
+        assert row.frontier.residual < 0.05
         assert not row.provisional
-        assert not row.same_runs
-    assert row.learning_rates == pytest.approx((make_plan().learning_rate(32, 0), make_plan().learning_rate(32768, 0)))
+    assert row.learning_rates == pytest.approx((make_plan().learning_rate(32), make_plan().learning_rate(32768)), rel=0.2)
 
 
-def test_only_final_runs_at_the_chosen_rate_make_the_frontier(tmp_path):
-    def spoil(trial, result):
-        if trial.stage == "neighbour":
-            size = float(trial.batch_size)
-            goals = tuple(replace(goal, optimizer_steps=1.0, observations=size) for goal in result.goals)
-            result = replace(result, goals=goals)
-        return result
-
-    fair = row_of(write_sweep(tmp_path / "fair", Planted()))
-    spoilt = row_of(write_sweep(tmp_path / "spoilt", Planted(), change=spoil))
-    assert spoilt.measured == fair.measured
-    assert len(fair.frontier.points) == 6 * 3
-    assert {point.group for point in fair.frontier.points} == {1, 2, 3}
+def test_every_run_enters_whatever_its_rate_and_stage(tmp_path):
+    record = write_sweep(tmp_path / "s", Planted(scatter=0.1))
+    row = row_of(record)
+    assert len(row.points) == len(row.frontier.points) == 6 * 4 * 2 + 3
+    assert {(p.run.batch_size, p.run.learning_rate, p.run.seed) for p in row.points} == {
+        (r.batch_size, r.learning_rate, r.seed) for r in record.results.values()
+    }
 
 
-def test_a_neighbour_that_was_faster_is_named_and_not_taken(tmp_path):
-    def quicker(trial, result):
-        if trial.stage == "neighbour" and trial.batch_size == 2048 and trial.rate_index > 0:
-            result = replace(
-                result, goals=tuple(replace(goal, optimizer_steps=goal.optimizer_steps / 2) for goal in result.goals)
-            )
-        return result
+def test_valid_observations_count_in_the_batch_too(tmp_path):
+    """A tenth of all steps only reset an environment: B and B_crit are a tenth smaller, and the steps are the same."""
 
-    comparison = compare([write_sweep(tmp_path / "quicker", Planted(), change=quicker)], [])
-    named = [note for note in comparison.notes if "beside the chosen" in note]
-    assert len(named) == 1
-    assert "batch size 2,048" in named[0]
-    fair = compare([write_sweep(tmp_path / "fair", Planted())], [])
-    assert not [note for note in fair.notes if "beside the chosen" in note]
+    def with_resets(trial, result):
+        goals = tuple(replace(g, observations=g.observations and 0.9 * g.observations) for g in result.goals)
+        return replace(result, observations=round(0.9 * result.observations), goals=goals)
+
+    plain = row_of(write_sweep(tmp_path / "plain", Planted()))
+    row = row_of(write_sweep(tmp_path / "resets", Planted(), change=with_resets))
+    assert row.measured.value == pytest.approx(0.9 * plain.measured.value, rel=1e-3)
+    assert row.s_min.value == pytest.approx(plain.s_min.value, rel=1e-3)
+    assert {round(p.batch_size / p.run.batch_size, 3) for p in row.points} == {0.9}
 
 
 def test_a_run_that_missed_the_goal_enters_as_a_limit(tmp_path):
     def miss(trial, result):
-        if trial.id == "b8192-k+0-s2":
+        if trial.id == "b8192-k+0-s1":
             last = GoalCrossing(result.goals[-1].goal, None, None, None, not_before=40)
             result = replace(result, state="hopeless", goals=(*result.goals[:-1], last))
         return result
 
     row = row_of(write_sweep(tmp_path / "s", Planted(), change=miss))
-    (missed,) = [point for point in row.frontier.points if point.censored]
-    assert (missed.batch_size, missed.observations, missed.group) == (8192, 40 * 8192, 2)
+    (missed,) = [point for point in row.points if point.missed]
+    assert (missed.run.batch_size, missed.observations, missed.run.seed) == (8192, pytest.approx(40 * 8192), 1)
     assert row.measured.value == pytest.approx(1440, rel=0.05)
-    assert any("1 of 18 points missed" in note for note in row.notes)
+    assert any("1 of 51 runs missed" in note for note in row.notes)
 
 
-def test_a_size_at_which_no_rate_reached_any_goal_is_one_limit(tmp_path):
-    record = write_sweep(tmp_path / "s", Planted(s_min=60, b_crit=2000), plan=make_plan(most_observations=700_000))
-    sizes, notes = size_runs(record)
-    assert [size.basis for size in sizes] == ["final"] * 5 + ["missed"]
-    ((run, steps, observations),) = sizes[-1].points(200.0)
-    assert math.isinf(steps)
-    assert observations == min(r.crossing(200.0).not_before for r in sizes[-1].runs) * 32768
-    assert run.stage == "coarse"
-    assert not notes
-    row = row_of(record)
-    assert sum(point.censored for point in row.frontier.points) == 1
-    assert row.measured.value == pytest.approx(2000, rel=1e-2)
+def test_a_run_of_which_nothing_is_known_is_no_point(tmp_path):
+    def unknown(trial, result):
+        if trial.id == "b8192-k+0-s1":
+            last = GoalCrossing(result.goals[-1].goal, None, None, None, not_before=0)
+            result = replace(result, state="hopeless", goals=(*result.goals[:-1], last))
+        return result
+
+    assert len(row_of(write_sweep(tmp_path / "s", Planted(), change=unknown)).points) == 50
 
 
-def test_without_final_runs_the_best_rates_stand_in_and_it_is_said(tmp_path):
-    record = write_sweep(tmp_path / "s", Planted(), plan=make_plan(seeds=0))
-    row = row_of(record)
-    assert row.same_runs
-    assert len(row.frontier.points) == 6
-    assert row.measured.value == pytest.approx(1440, rel=1e-3)
-    assert row.predictions == ()
-    assert row.predicted("policy", "cumulative").value is None
-
-
-def test_an_unfinished_sweep_says_what_is_missing(tmp_path):
-    record = write_sweep(tmp_path / "s", Planted())
-    path = tmp_path / "s" / "results.jsonl"
-    gone = ("b32768-k+0-s3", *(f"b8192-k+0-s{seed}" for seed in (1, 2, 3)))
-    path.write_text("".join(line + "\n" for line in path.read_text().splitlines() if json.loads(line)["id"] not in gone))
-    comparison = compare([read_again(record)], [])
-    assert any("batch size 32,768: 2 of 3 final runs are there" in note for note in comparison.notes)
-    assert any("batch size 8,192 was left out: no final run of it is there" in note for note in comparison.notes)
-    assert comparison.rows[-1].batch_sizes == (32, 128, 512, 2048, 32768)
-    assert comparison.rows[-1].measured.value == pytest.approx(1440, rel=1e-3)
+def test_goals_of_few_steps_are_shown_and_not_scored(tmp_path):
+    """S_min of the three goals is 15.6, 25 and 40 optimizer steps, and twelve times that with an inner loop."""
+    rows = compare([write_sweep(tmp_path / "s", Planted(s_min=40))], []).rows
+    assert all(row.measured.value is not None for row in rows)
+    assert [row.scored() for row in rows] == [False, False, False]
+    assert [row.scored(30) for row in rows] == [False, False, True]
+    assert agreement_of(rows, "policy", "cumulative") is None
+    assert agreement_of(rows, "policy", "cumulative", least_steps=20).goals == 2
+    config = make_plan().config
+    inner = make_plan(mini_batches=4, config=replace(config, update=replace(config.update, epochs=3)))
+    assert all(row.scored() for row in compare([write_sweep(tmp_path / "inner", Planted(s_min=40), plan=inner)], []).rows)
 
 
 def test_a_sweep_that_has_just_begun(tmp_path):
-    comparison = compare([write_sweep(tmp_path / "s", Planted(), most=7)], [])
-    assert comparison.rows[-1].same_runs
-    assert any("only 1 of 5 learning rates have been tried" in note for note in comparison.notes)
-    assert any("batch size 32 was left out: its learning rates have not all been tried" in note for note in comparison.notes)
+    comparison = compare([write_sweep(tmp_path / "s", Planted(), most=2)], [])
+    assert "three batch sizes must have a run" in comparison.rows[-1].measured.reason
+    assert comparison.rows[-1].learning_rates is not None
 
 
-def test_a_best_rate_on_an_edge_is_provisional(tmp_path):
+def test_a_best_rate_outside_those_tried_is_provisional(tmp_path):
     row = row_of(write_sweep(tmp_path / "s", Planted(best_rate=-14, curvature=0.01)))
-    assert row.provisional == (32, 128, 512, 2048, 8192, 32768)
+    assert row.provisional
 
 
 def test_one_branch_is_not_identifiable_and_the_limit_is_kept(tmp_path):
@@ -147,28 +125,42 @@ def test_one_branch_is_not_identifiable_and_the_limit_is_kept(tmp_path):
 
 def test_failed_runs_are_left_out_and_named(tmp_path):
     def fail(trial, result):
-        if trial.id in ("b32-k+0-s1", "b2048-k+0-s3"):
+        if trial.id in ("b32-k+0-s1", "noise-2"):
             return replace(result, state="failed", reason="ValueError: boom", goals=(), noise=(), noise_windows=())
         return result
 
     comparison = compare([write_sweep(tmp_path / "s", Planted(), change=fail)], [])
     assert any("2 runs failed and were left out" in note and "b32-k+0-s1: ValueError: boom" in note for note in comparison.notes)
-    assert comparison.rows[-1].measured.value == pytest.approx(1440, rel=1e-2)
-    assert len(comparison.rows[-1].frontier.points) == 16
+    assert comparison.rows[-1].measured.value == pytest.approx(1440, rel=0.05)
+    assert len(comparison.rows[-1].frontier.points) == 49
     assert comparison.rows[-1].prediction("policy", "cumulative").runs == 2
 
 
-def test_the_nearest_batch_size_predicts_where_the_planned_one_cannot(tmp_path):
-    def silent(trial, result):
-        return replace(result, noise=()) if trial.batch_size == 2048 else result
+def test_while_no_run_was_made_for_it_those_that_measured_the_noise_on_the_way_predict(tmp_path):
+    row = row_of(write_sweep(tmp_path / "s", Planted(), plan=make_plan(noise_runs=0)))
+    assert row.prediction_batch == 2048
+    assert row.prediction("joint", "cumulative").runs == 2
+    assert row.prediction("policy", "cumulative") is None
 
-    row = row_of(write_sweep(tmp_path / "s", Planted(), change=silent))
+
+def test_the_batch_size_that_an_older_sweep_named_predicts_or_the_nearest_to_it(tmp_path):
+    """Sweeps of earlier versions measured the noise in their `final` runs, and named one batch size beforehand."""
+    record = write_sweep(tmp_path / "s", Planted())
+    lines = [json.loads(line) for line in (tmp_path / "s" / "results.jsonl").read_text().splitlines()]
+    for line in lines:
+        del line["last_goal"]
+        line["stage"] = "final" if line["stage"] == "noise" else "coarse"
+    (tmp_path / "s" / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    manifest = json.loads((tmp_path / "s" / "sweep.json").read_text())
+    manifest["plan"]["noise_batch"] = 2048
+    (tmp_path / "s" / "sweep.json").write_text(json.dumps(manifest))
+    row = row_of(read_again(record))
     assert row.prediction_batch == 512
     assert any("batch size 512" in note and "2,048" in note for note in row.notes)
 
 
 def test_a_goal_that_no_run_reached(tmp_path):
-    comparison = compare([write_sweep(tmp_path / "s", Planted(), plan=make_plan(most_observations=40_000))], [])
+    comparison = compare([write_sweep(tmp_path / "s", Planted(), plan=make_plan(most_observations=150_000))], [])
     assert [row.measured.value is None for row in comparison.rows][-1]
     assert comparison.rows[-1].frontier is None
     assert any("no run reached goal 200" in note for note in comparison.notes)
@@ -206,7 +198,7 @@ def test_damaged_results_are_left_out_and_the_rest_is_used(tmp_path):
     comparison = compare([read_again(record)], [])
     assert any("line 11" in note for note in comparison.notes)
     assert any(f"the result of {broken['id']} cannot be understood" in note for note in comparison.notes)
-    assert comparison.rows[-1].measured.value == pytest.approx(1440, rel=1e-2)
+    assert comparison.rows[-1].measured.value == pytest.approx(1440, rel=0.05)
 
 
 def test_nothing_to_compare(tmp_path):

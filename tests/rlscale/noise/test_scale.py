@@ -5,28 +5,17 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from statistics_by_hand import exact_statistics, relative_error, statistics_of
 
-from rlscale.noise import BlockStatistics, block_statistics, noise_scale, pool, run_average
-
-
-def statistics_of(gradients: np.ndarray, sizes) -> BlockStatistics:
-    """Slow reference: straight from the definition."""
-    sizes = np.asarray(sizes, dtype=float)
-    mean = sum(n * g for n, g in zip(sizes, gradients, strict=True)) / sizes.sum()
-    return BlockStatistics(sizes, [float(g @ g) for g in gradients], [float(g @ mean) for g in gradients])
+from rlscale.noise import BlockStatistics, block_statistics, noise_scale, pool
 
 
 def blocks_of(per_observation: np.ndarray, blocks: int) -> BlockStatistics:
     """Equal blocks of consecutive rows of (observations, parameters)."""
     parts = np.split(per_observation, blocks)
     return statistics_of(np.array([p.mean(0) for p in parts]), [len(p) for p in parts])
-
-
-def relative_error(expected: float, actual: float | None) -> float:
-    assert actual is not None
-    return abs(actual / expected - 1)
 
 
 # --- exact cases -------------------------------------------------------------------------------------------------------
@@ -114,53 +103,11 @@ def test_no_gradient_is_not_resolved():
     assert "not resolved" in str(withheld[0].noise_scale)
 
 
-def exact_statistics(trace: float, grad_sq: float, size: int, blocks: int = 4) -> BlockStatistics:
-    """Statistics whose estimates are exactly the given ones: |ĝ|² = |G|² + tr Σ / N, and equal |g_k|² that fit."""
-    n = size * blocks
-    mean_sq = grad_sq + trace / n
-    square = mean_sq + trace * (blocks - 1) / n
-    return BlockStatistics([size] * blocks, [square] * blocks, [mean_sq] * blocks)
-
-
 def test_exact_statistics_are_exact():
     noise = noise_scale(exact_statistics(640, 2.5, 32))
     assert noise.trace_cov == pytest.approx(640)
     assert noise.grad_sq == pytest.approx(2.5)
     assert noise.b_simple == pytest.approx(256)
-
-
-def test_run_average_under_drift():
-    """Case 7: |G|² = 1000 for 6 updates, then 1 for 294, tr Σ = 640, B = 128: 570.6, where the ratio of sums says 30.5."""
-    updates = [exact_statistics(640, 1000, 32)] * 6 + [exact_statistics(640, 1, 32)] * 294
-    assert run_average(updates, batch_size=128, window=6).b_simple == pytest.approx(570.6, abs=0.05)
-    assert run_average(updates, batch_size=128, window=1).b_simple == pytest.approx(570.6, abs=0.05)
-    assert pool(updates).b_simple == pytest.approx(30.5, abs=0.05)
-
-
-def test_run_average_of_windows_without_any_signal_is_withheld():
-    noise_only = exact_statistics(640, -10, 32)
-    assert run_average([noise_only] * 4, batch_size=1e6, window=1).b_simple is None
-
-
-def test_run_average_of_a_constant_is_that_constant():
-    noise = run_average([exact_statistics(640, 2, 32)] * 45, batch_size=128)
-    assert noise.b_simple == pytest.approx(320)
-    assert noise.interval == pytest.approx((320, 320))
-    assert noise.updates == 45
-
-
-def test_run_average_is_not_biased_by_noise_where_single_updates_are():
-    rng = np.random.default_rng(5)
-    truth, size, blocks, d = 400.0, 16, 32, 100
-    grad = math.sqrt(d / truth)
-    updates = []
-    for _ in range(300):
-        g = rng.normal(size=(blocks, d)) / math.sqrt(size)
-        g[:, 0] += grad
-        updates.append(statistics_of(g, [size] * blocks))
-    windows = run_average(updates, batch_size=size * blocks, window=20)
-    assert relative_error(truth, windows.b_simple) < 0.05
-    assert windows.interval[0] < truth < windows.interval[1]
 
 
 # --- invariances (case 9) ----------------------------------------------------------------------------------------------
@@ -209,39 +156,6 @@ def test_empty_blocks_do_not_matter(shape):
     assert other.blocks == one.blocks == blocks
     assert (other.trace_cov, other.grad_sq) == pytest.approx((one.trace_cov, one.grad_sq))
     assert other.interval == pytest.approx(one.interval)
-
-
-@settings(deadline=None)
-@given(shapes, st.sampled_from([torch.float32, torch.float64]))
-def test_block_statistics_match_the_definition(shape, dtype):
-    blocks, d, seed = shape
-    rng = np.random.default_rng(seed)
-    g, sizes = rng.normal(size=(blocks, d)).astype("float32"), rng.integers(0, 20, blocks)
-    sizes[0] = 1
-    mean = torch.empty(d, dtype=dtype)
-    actual = block_statistics(torch.tensor(g, dtype=dtype), sizes, mean_out=mean)
-    expected = statistics_of(g.astype(float), sizes)
-    np.testing.assert_allclose(actual.square, expected.square, rtol=1e-5)
-    np.testing.assert_allclose(actual.dot, expected.dot, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(mean.numpy(), (sizes[:, None] * g).sum(0) / sizes.sum(), rtol=1e-4, atol=1e-6)
-
-
-def test_long_gradients_keep_their_precision():
-    """Two million float32 elements: a plain float32 sum would be off in the fourth digit, float64 over pieces is not."""
-    generator = torch.Generator().manual_seed(7)
-    g = torch.randn(4, 2_000_003, generator=generator) + 1.0
-    expected = statistics_of(g.double().numpy(), [1, 2, 3, 4])
-    actual = block_statistics(g, [1, 2, 3, 4])
-    np.testing.assert_allclose(actual.square, expected.square, rtol=2e-7)
-    np.testing.assert_allclose(actual.dot, expected.dot, rtol=2e-7)
-
-
-def test_parameter_shaped_and_flat_gradients_agree():
-    parts = [[torch.full((2, 3), float(k)), torch.full((4,), 2.0 * k)] for k in range(4)]
-    flat = torch.stack([torch.cat([p.reshape(-1) for p in row]) for row in parts])
-    shaped, plain = block_statistics(parts, [1] * 4), block_statistics(flat, [1] * 4)
-    np.testing.assert_array_equal(shaped.square, plain.square)
-    np.testing.assert_array_equal(shaped.dot, plain.dot)
 
 
 # --- intervals ---------------------------------------------------------------------------------------------------------
@@ -345,29 +259,8 @@ def test_top_tenth_share():
 # --- what is refused ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("gradients", "sizes", "word"),
-    [
-        (torch.ones(3, 2), [1, 2], "block_sizes"),
-        (torch.ones(1, 2), [1], "two blocks"),
-        (torch.ones(2, 2), [0, 0], "not all zero"),
-        (torch.ones(2, 2), [-1, 2], "zero or more"),
-        (torch.tensor([[1.0, math.nan], [1.0, 1.0]]), [1, 1], "not finite"),
-        ([torch.ones(2), torch.ones(3)], [1, 1], "number of parameters"),
-        (torch.ones(2), [1, 1], "two dimensions"),
-    ],
-)
-def test_block_statistics_refuses(gradients, sizes, word):
-    with pytest.raises(ValueError, match=word):
-        block_statistics(gradients, sizes)
-
-
-def test_pool_and_run_average_refuse():
+def test_pool_refuses():
     with pytest.raises(ValueError, match="at least one update"):
         pool([])
     with pytest.raises(ValueError, match="two blocks"):
         noise_scale(BlockStatistics([4, 0], [1.0, 1.0], [1.0, 1.0]))
-    with pytest.raises(ValueError, match="batch_size"):
-        run_average([exact_statistics(1, 1, 4)], batch_size=0)
-    with pytest.raises(ValueError, match="window"):
-        run_average([exact_statistics(1, 1, 4)], batch_size=4, window=0)

@@ -1,0 +1,218 @@
+"""`run_advise`: train for a minute or read a run, measure a few fleets, put both together. What is said of it is in `report`."""
+
+import json
+import os
+import time
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from rlscale.agents.checks import check_config
+from rlscale.agents.cluster import connect, disconnect, free_cpus, watch_head
+from rlscale.agents.compute import resolve_compute
+from rlscale.agents.config import Rollout, TrainConfig, Update, config_from_dict, default_config
+from rlscale.agents.machine import busy_cpus, find_commit
+from rlscale.agents.memory import memory_plan
+from rlscale.agents.train import train
+from rlscale.analysis.reading import read_noise
+from rlscale.envs import Task, find_task
+from rlscale.errors import UsageError
+from rlscale.estimate import Estimate
+from rlscale.records import RunRecord, read_run
+from rlscale.records.files import write_atomically
+from rlscale.report.advice_page import Advice, Throughput, advice_lines, write_advice_page
+from rlscale.sizing import ScaleOut, scale_out
+
+from ..steps import Steps
+from ..workers.calibration import Shape, fit_fleet
+from ..workers.options import WorkersOptions
+from ..workers.recommendation import CLOSE, predict, to_measure
+from ..workers.run import fit_updates, measure, say_if_busy
+from .options import AdviseOptions, check_options
+from .settings import SMALLEST, Settings, configured, lines_for, settings_for
+
+__all__ = ["run_advise"]
+
+
+def run_advise(options: AdviseOptions, command: list[str]) -> int:
+    """Do what the options say; the exit code of the command.
+
+    Raises:
+        UsageError: a task, run, option or cluster that cannot be used.
+        KeyboardInterrupt: the training was stopped; the run is kept, and a note says how to go on from it.
+    """
+    check_options(options)
+    started = time.monotonic()
+    console = Console(stderr=options.json, emoji=False)
+    task = None if options.task is None else find_task(options.task)
+    if options.run is not None:
+        folder = Path(options.out or options.run)
+        record = read_run(Path(options.run), "--run")
+        task = task or _task_of(record)
+        if task is not None:
+            say_if_busy(console, busy_cpus())
+    else:
+        say_if_busy(console, busy_cpus())
+        assert task is not None
+        folder = Path(options.out or f"advice/{_plain(task.id)}-{datetime.now():%Y%m%d-%H%M%S}")
+        record = _trained(options, task, folder / "run", command, console)
+    if not record.rows:
+        raise UsageError("--run", f"{record.folder} has no finished iteration", "Let it run longer")
+    reading = read_noise(record)
+    config = default_config(task) if task is not None and _is_foreign(record) else _config_of(record)
+    settings = settings_for(config, reading.suggestion, max(config.actors, 1))
+    throughput: Throughput | None = None
+    more: list[ScaleOut] = []
+    if task is not None:
+        settings, throughput, more = _measured(options, config, task, reading.suggestion, console)
+    advice = Advice(
+        task=record.manifest["task"]["id"] if task is None else task.id,
+        known=task is not None,
+        run=str(record.folder),
+        reading=reading,
+        throughput=throughput,
+        more=more,
+        price_hour=options.price_hour,
+        settings=asdict(settings) | {"batch_size": settings.batch_size},
+        lines=_lines(task, settings),
+        seconds=time.monotonic() - started,
+        command=command,
+        commit=find_commit(),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    page, path = folder / "advice.html", folder / "advice.json"
+    write_advice_page(page, advice, record)
+    text = json.dumps(advice.as_json(), indent=1)
+    write_atomically(path, (text + "\n").encode())
+    if options.json:
+        print(text)
+        return 0
+    for line in advice_lines(advice):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+    console.print(f"wrote {page} and {path}", highlight=False, soft_wrap=True, markup=False)
+    return 0
+
+
+def _trained(options: AdviseOptions, task: Task, folder: Path, command: list[str], console: Console) -> RunRecord:
+    """A run of the task's own settings, in which every update of the first epoch measures the noise of every loss."""
+    config = default_config(task)
+    config = replace(
+        config,
+        seed=options.seed,
+        budget=replace(config.budget, seconds=options.seconds, observations=None),
+        noise=replace(config.noise, policy_noise_period=1, value_noise_period=1),
+    )
+    what = f"training {task.id} for {options.seconds:g} seconds"
+    with Steps(console, 1) as steps:
+        steps.begin(what)
+        outcome = train(config, folder, command=command)
+    if outcome.state == "stopped":
+        error = KeyboardInterrupt()
+        error.add_note(f"The run is kept; go on from it with: rlscale advise --run {folder}")
+        raise error
+    return read_run(folder)
+
+
+def _measured(
+    options: AdviseOptions, config: TrainConfig, task: Task, suggestion: Estimate, console: Console
+) -> tuple[Settings, Throughput, list[ScaleOut]]:
+    """Settings for the actors that are worth having here, what bounds their throughput, and what more machines would give."""
+    asked = WorkersOptions(task.id, cpus=options.cpus, ray_address=options.ray_address, seconds=options.fleet_seconds)
+    rollout = replace(config.rollout, actors=1, ray_address=options.ray_address, lag=0, batch_size=None)
+    config = replace(config, rollout=rollout, update=replace(config.update, threads=0))
+    compute = resolve_compute(config)
+    compute.prepare_process()
+    local = len(os.sched_getaffinity(0))
+    connect(options.ray_address, options.cpus or (1 if options.ray_address else local))
+    try:
+        cpus = options.cpus or (local if options.ray_address is None else free_cpus())
+        if not cpus:
+            mend = "Wait until some are free ('ray status' shows them)"
+            raise UsageError("--ray-address", "all CPUs of the cluster are in use", mend)
+        with watch_head(options.ray_address):
+            shapes = to_measure(task, cpus)
+            fleets, learning, emulator = measure(asked, config, task, compute, shapes, None, console)
+    finally:
+        disconnect()
+    law, learner = fit_fleet(fleets, config.rollout.rollout_length), fit_updates(learning)
+    found = []
+    for actors in sorted({*range(1, min(cpus, 8) + 1), *(2**k for k in range(16) if 2**k <= cpus), cpus}):
+        settings = _that_fit(config, task, settings_for(config, suggestion, actors))
+        shape = Shape(actors, 1, settings.environments // actors)
+        found.append((settings, predict(asked, config, law, learner, emulator, shape)))
+    best = max(one.end_to_end for _, one in found)
+    settings, chosen = next((settings, one) for settings, one in found if one.end_to_end >= CLOSE * best)
+    passes = chosen.iteration.sampling_seconds + chosen.iteration.learning_seconds / config.update.epochs
+    throughput = Throughput(
+        actors=chosen.shape.actors,
+        environments=chosen.shape.environments,
+        cpus=cpus,
+        sampling=chosen.rate,
+        end_to_end=chosen.end_to_end,
+        one_pass=chosen.batch_size / passes,
+        shares=chosen.shares,
+    )
+    # With a fixed number of optimizer steps an iteration, the iteration batch is critical where its mini-batches are.
+    critical = suggestion.value or (suggestion.interval or (0.0, 0.0))[0]
+    more = []
+    if critical > 0:
+        more = scale_out(critical * settings.batch_size / settings.mini_batch, law, learner, workers=chosen.shape.actors)
+    return settings, throughput, more
+
+
+def _that_fit(config: TrainConfig, task: Task, settings: Settings) -> Settings:
+    """These settings, or those of half the batch and so on, with which a run can begin here."""
+    while settings.mini_batch > SMALLEST:
+        wanted = configured(config, settings)
+        try:
+            check_config(wanted)
+            memory_plan(wanted, task, None)
+        except UsageError:
+            settings = settings_for(config, Estimate(settings.mini_batch / 2, None), settings.actors)
+        else:
+            return settings
+    return settings
+
+
+def _lines(task: Task | None, settings: Settings) -> dict[str, str]:
+    lines = lines_for("TASK" if task is None else task.id, settings)
+    return {name: line for name, line in lines.items() if task is not None or name != "rlscale"}
+
+
+def _task_of(record: RunRecord) -> Task | None:
+    """The task of a run; None where rlscale does not know it, as of an RLlib job."""
+    try:
+        return find_task(record.manifest["task"]["id"])
+    except UsageError:
+        return None
+
+
+def _is_foreign(record: RunRecord) -> bool:
+    return "rllib" in record.manifest["config"]
+
+
+def _config_of(record: RunRecord) -> TrainConfig:
+    """How the run learned; of an RLlib job, what its settings are called here."""
+    if not _is_foreign(record):
+        return config_from_dict(record.manifest["config"])
+    job = record.manifest["config"]["rllib"]
+    environments = max(int(job.get("num_env_runners") or 0), 1) * int(job.get("num_envs_per_env_runner") or 1)
+    batch = int(job.get("train_batch_size_per_learner") or job.get("train_batch_size") or 4000)
+    rollout = Rollout(
+        environments=environments,
+        rollout_length=max(1, batch // environments),
+        actors=int(job.get("num_env_runners") or 0),
+    )
+    update = Update(
+        epochs=int(job.get("num_epochs") or 1),
+        mini_batch=int(job.get("minibatch_size") or batch),
+        learning_rate=float(job.get("lr") or 5e-5),
+    )
+    return TrainConfig(task=record.manifest["task"]["id"], rollout=rollout, update=update)
+
+
+def _plain(task_id: str) -> str:
+    return task_id.replace("/", "-").replace(":", "-").replace("@", "-")

@@ -1,0 +1,87 @@
+"""From a predicted critical batch size to settings of PPO, and to the lines that set them in three libraries."""
+
+import math
+from dataclasses import dataclass, replace
+
+from rlscale.agents.config import TrainConfig
+from rlscale.estimate import Estimate
+
+__all__ = ["SMALLEST", "Settings", "configured", "lines_for", "settings_for"]
+
+MINI_BATCHES = 4  # least number of optimizer steps of one pass over an iteration batch
+SMALLEST, LARGEST = 64, 2**17  # optimization batches that are suggested
+_MOST_RATE = 4.0  # times the default learning rate: beyond it nobody has looked
+
+
+@dataclass(frozen=True)
+class Settings:
+    """PPO as people run it, with a suggested batch.
+
+    Attributes:
+        actors: Ray actors.
+        environments: of all actors together.
+        rollout_length: steps of each environment an iteration.
+        mini_batch: observations of an optimizer step.
+        epochs: passes over an iteration batch.
+        learning_rate: the task's own, times the root of the growth of the mini-batch.
+    """
+
+    actors: int
+    environments: int
+    rollout_length: int
+    mini_batch: int
+    epochs: int
+    learning_rate: float
+
+    @property
+    def batch_size(self) -> int:
+        """Observations of an iteration batch."""
+        return self.environments * self.rollout_length
+
+
+def settings_for(config: TrainConfig, suggestion: Estimate, actors: int) -> Settings:
+    """The task's own settings with an optimization batch as suggested, to the next power of two.
+
+    Args:
+        config: how the task is trained by default.
+        suggestion: predicted critical batch size in observations; where only its lower end is known that is taken, and where
+            nothing is known the batch stays as it is.
+        actors: to spread the environments over.
+    """
+    usual = config.update.mini_batch or config.batch
+    wanted = suggestion.value or (suggestion.interval or (0.0, math.inf))[0] or float(usual)
+    size = int(min(max(2 ** round(math.log2(wanted)), SMALLEST), LARGEST))
+    steps = config.rollout.rollout_length
+    most = max(config.batch, MINI_BATCHES * size)
+    environments = actors * max(1, math.ceil(most / (steps * actors)))
+    rate = config.update.learning_rate * min(math.sqrt(size / usual), _MOST_RATE)
+    return Settings(actors, environments, steps, size, config.update.epochs, float(f"{rate:.2g}"))
+
+
+def configured(config: TrainConfig, settings: Settings) -> TrainConfig:
+    """The configuration of `rlscale train` with these settings."""
+    rollout = replace(config.rollout, actors=settings.actors, environments=settings.environments, batch_size=None)
+    update = replace(config.update, mini_batch=settings.mini_batch, learning_rate=settings.learning_rate)
+    return replace(config, rollout=rollout, update=update)
+
+
+def lines_for(task: str, settings: Settings) -> dict[str, str]:
+    """What to type or write, by the name of the tool."""
+    s = settings
+    each = s.environments // s.actors
+    return {
+        "rlscale": (
+            f"rlscale train {task} --actors {s.actors} --environments {s.environments} --rollout-length {s.rollout_length} "
+            f"--mini-batch {s.mini_batch} --epochs {s.epochs} --learning-rate {s.learning_rate:g}"
+        ),
+        "RLlib": (
+            f"config.env_runners(num_env_runners={s.actors}, num_envs_per_env_runner={each}, "
+            f"rollout_fragment_length={s.rollout_length})"
+            f".training(train_batch_size_per_learner={s.batch_size}, minibatch_size={s.mini_batch}, num_epochs={s.epochs}, "
+            f"lr={s.learning_rate:g})"
+        ),
+        "Stable-Baselines3": (
+            f"PPO(policy, make_vec_env(env, n_envs={s.environments}), n_steps={s.rollout_length}, batch_size={s.mini_batch}, "
+            f"n_epochs={s.epochs}, learning_rate={s.learning_rate:g})"
+        ),
+    }

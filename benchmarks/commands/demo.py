@@ -1,0 +1,54 @@
+"""`rlscale demo`: a critical batch size, a minute of Pong and a page, in some six minutes on two cores.
+
+It calls the other commands with the words that a user would type, and prints them.
+"""
+
+import shlex
+from dataclasses import dataclass
+from datetime import datetime
+
+from ..options import parse
+from . import COMMANDS
+
+__all__ = ["DemoOptions", "run"]
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """Measure the critical batch size of MinAtar Breakout, train Pong for a minute on Ray actors, write a page."""
+
+    out: str | None = None
+    """Folder for everything; None: runs/demo-<date>-<time>."""
+    hours: float = 0.045
+    """Hours of the sweep; its noise runs come on top. It asks for a wider interval than rlscale sweep does by itself."""
+    seconds: float = 60.0
+    """Seconds of Pong."""
+
+
+def run(arguments: list[str]) -> int:
+    """Run the sweep, the training, the report and the comparison; the exit code of the first that fails.
+
+    Raises:
+        UsageError: an option that cannot be used.
+    """
+    options = parse(DemoOptions, "demo", arguments)
+    folder = options.out or f"runs/demo-{datetime.now():%Y%m%d-%H%M%S}"
+    pong = f"{folder}/atari-pong"
+    fleet = ["--actors", "2", "--environments", "32", "--rollout-length", "64"]
+    learn = ["--mini-batch", "512", "--epochs", "3", "--policy-noise-period", "2", "--value-noise-period", "4"]
+    budget = ["--interval-ratio", "4", "--hours", f"{options.hours:g}", "--noise-runs", "2", "--evaluation-episodes", "64"]
+    steps = (
+        ("the critical batch size of MinAtar Breakout", ["sweep", "minatar/breakout", *budget, "--out", folder]),
+        (
+            "a minute of Atari Pong on two Ray actors" if options.seconds == 60 else "Atari Pong on two Ray actors",
+            ["train", "atari/pong", *fleet, "--seconds", f"{options.seconds:g}", *learn, "--run", pong],
+        ),
+        ("its page", ["report", pong]),
+        ("both side by side", ["compare", f"{folder}/minatar-breakout", pong, "--out", f"{folder}/comparison.html"]),
+    )
+    for what, words in steps:
+        print(f"== {what}: rlscale {shlex.join(words)}", flush=True)
+        code = COMMANDS[words[0]].run(words[1:])
+        if code:
+            return code
+    return 0

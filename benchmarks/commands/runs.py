@@ -1,0 +1,102 @@
+"""`rlscale runs`: lists the runs and sweeps that are there, with their state, task, return and noise scale."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from rlscale.analysis import compare
+from rlscale.analysis.predictions import predict_from_run
+from rlscale.analysis.summary import recent_return
+from rlscale.errors import UsageError
+from rlscale.records import is_sweep, read_run, read_sweep
+
+from ..options import parse
+
+__all__ = ["RunsOptions", "run"]
+
+_DEPTH = 3  # folders below those that are named
+_COLUMNS = ("folder", "task", "state", "observations", "return", "noise scale", "critical batch size")
+
+
+@dataclass(frozen=True)
+class RunsOptions:
+    """List runs and sweeps: state, task, return, the policy's noise scale, and a sweep's critical batch size."""
+
+    folders: Annotated[tuple[str, ...], tyro.conf.Positional] = ("runs", "sweeps")
+    """Where to look, three folders deep."""
+
+
+def run(arguments: list[str]) -> int:
+    """List what is there.
+
+    Raises:
+        UsageError: a folder that was named does not exist, or none holds a run or a sweep.
+    """
+    options = parse(RunsOptions, "runs", arguments)
+    for folder in options.folders:
+        if not Path(folder).is_dir() and options.folders != RunsOptions().folders:
+            raise UsageError("FOLDER", f"{folder} does not exist", "Name folders that hold runs or sweeps")
+    found = sorted({place for folder in options.folders for place in _records(Path(folder), _DEPTH)})
+    if not found:
+        where = " and ".join(options.folders)
+        raise UsageError(
+            "FOLDER", f"there is no run and no sweep in {where}", "Name another folder, or begin: rlscale train TASK"
+        )
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for name in _COLUMNS:
+        table.add_column(name, overflow="fold", justify="left" if name in _COLUMNS[:3] else "right")
+    for place in found:
+        try:
+            cells = _sweep(place) if is_sweep(place) else _run(place)
+        except UsageError as error:
+            cells = ["", f"cannot be read: {error.problem}", "", "", "", ""]
+        table.add_row(*map(escape, (str(place), *cells)))
+    Console(width=None if Console().is_terminal else 160, emoji=False).print(table)
+    return 0
+
+
+def _records(folder: Path, depth: int) -> list[Path]:
+    """Folders of runs and sweeps in that folder; the runs of a sweep are not listed."""
+    if not folder.is_dir():
+        return []
+    if is_sweep(folder) or (folder / "manifest.json").exists():
+        return [folder]
+    return [place for child in sorted(folder.iterdir()) if depth for place in _records(child, depth - 1)]
+
+
+def _run(folder: Path) -> list[str]:
+    record = read_run(folder)
+    observations = f"{record.rows[-1]['observations']:,}" if record.rows else "0"
+    scales = predict_from_run(record) if record.rows else ()
+    scale = next((p.scale.say() for p in scales if (p.head, p.quantity) == ("policy", "cumulative")), "not measured")
+    reason = f": {record.manifest['reason']}" if record.state == "failed" and record.manifest.get("reason") else ""
+    shown = recent_return(record)
+    mean = "no episode yet" if shown.value is None else f"{shown.value:.4g}"
+    return [record.manifest["task"]["id"], record.state + reason, observations, mean, scale, ""]
+
+
+def _sweep(folder: Path) -> list[str]:
+    record = read_sweep(folder)
+    results = record.results.values()
+    count = "1 run" if len(results) == 1 else f"{len(results)} runs"
+    observations = f"{sum(result.observations for result in results):,}"
+    if not results:
+        return [record.task, count, observations, "", "", ""]
+    measured = [row for row in compare([record], []).rows if row.measured.value is not None]
+    if not measured:
+        return [record.task, count, observations, "", "", "not identifiable"]
+    row = measured[-1]
+    return [
+        record.task,
+        count,
+        observations,
+        f"goal {row.goal_label}",
+        row.predicted("policy", "cumulative").say(),
+        row.measured.say(),
+    ]

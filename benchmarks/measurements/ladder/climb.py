@@ -1,0 +1,234 @@
+"""Run the rungs, keep their records, say how far they are.
+
+    python -m rlscale.benchmarks.measurements.ladder climb [RUNG ...]
+    python -m rlscale.benchmarks.measurements.ladder collect
+    python -m rlscale.benchmarks.measurements.ladder status
+    python -m rlscale.benchmarks.measurements.ladder page
+
+`climb` runs every rung that has not ended, or those that are named, at low priority, from a clone of the commit that rungs.toml
+names; a rung that has begun goes on from the commit and with the command that it began with, on another machine too. The file is
+read again after every rung. Sweeps are in runs/ladder. Every few minutes their compact records are copied to results/ladder,
+which is what is committed; `collect` does nothing but that. Ctrl-C stops after the copy, and the same command goes on.
+"""
+
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from rlscale.records import read_sweep
+from rlscale.records.files import dump_json, write_atomically
+
+from ..measuring import print_table
+from .page import write_page
+from .rungs import Rung, read_rungs
+
+__all__ = ["Progress", "climb", "collect", "main", "status"]
+
+SWEEPS, RECORDS = Path("runs/ladder"), Path("results/ladder")
+COPY_SECONDS = 300
+_RECORD, _MANIFEST, _RESULTS = "ladder.json", "sweep.json", "results.jsonl"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a rung is; results/ladder/<rung>/ladder.json.
+
+    Attributes:
+        role, base: of the rung.
+        code: commit that it runs from.
+        command: the words after `rlscale`.
+        state: `begun`, `finished`, `failed` with the exit code of the sweep, or what a person wrote: `given up` and why.
+    """
+
+    role: str
+    base: str | None
+    code: str
+    command: list[str]
+    state: str = "begun"
+
+    @classmethod
+    def read(cls, name: str) -> "Progress | None":
+        """None where the rung has not begun."""
+        path = RECORDS / name / _RECORD
+        return cls(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to be run."""
+        return self.state.startswith(("finished", "given up"))
+
+    def write(self, name: str) -> None:
+        (RECORDS / name).mkdir(parents=True, exist_ok=True)
+        write_atomically(RECORDS / name / _RECORD, (dump_json(asdict(self), indent=1) + "\n").encode())
+
+
+def climb(names: tuple[str, ...] = ()) -> int:
+    """Run what has not ended, in order; the exit code."""
+    tried: set[str] = set()
+    while True:
+        code, rungs = read_rungs()
+        rung = next((rung for rung in _chosen(rungs, names) if rung.name not in tried and not _has_ended(rung.name)), None)
+        if rung is None:
+            return 0
+        tried.add(rung.name)
+        progress = Progress.read(rung.name) or Progress(rung.role, rung.base, _commit(code), rung.command("sweeps"))
+        print(f"== {rung.name}: rlscale {' '.join(progress.command)}", flush=True)
+        exit_code = _run(rung, progress)
+        if _is_stopped(exit_code):
+            return 130
+        if exit_code:
+            print(f"rung {rung.name} ended with exit code {exit_code}; its record is kept", file=sys.stderr)
+
+
+def _has_ended(name: str) -> bool:
+    progress = Progress.read(name)
+    return progress is not None and progress.ended
+
+
+def _chosen(rungs: list[Rung], names: tuple[str, ...]) -> list[Rung]:
+    unknown = set(names) - {rung.name for rung in rungs}
+    if unknown:
+        raise SystemExit(f"there is no rung {', '.join(sorted(unknown))}; rungs.toml has {', '.join(r.name for r in rungs)}")
+    return [rung for rung in rungs if not names or rung.name in names]
+
+
+def _run(rung: Rung, progress: Progress) -> int:
+    """Run the sweep of a rung to its end, or until it is stopped; its exit code."""
+    home = SWEEPS / rung.name
+    _restore(rung.name, home)
+    home.mkdir(parents=True, exist_ok=True)
+    progress.write(rung.name)
+    clone = _clone(progress.code)
+    environment = {**os.environ, "PYTHONPATH": str(clone), "OMP_NUM_THREADS": "1"}
+    words = ["nice", "-n", "19", sys.executable, "-m", "rlscale", *progress.command]
+    process = subprocess.Popen(words, cwd=home, env=environment)
+    try:
+        while True:
+            try:
+                exit_code = process.wait(COPY_SECONDS)
+                break
+            except subprocess.TimeoutExpired:
+                _copy(rung.name)
+    except KeyboardInterrupt:
+        exit_code = process.wait()  # it got the same signal, and says what it keeps
+    _copy(rung.name)
+    if not _is_stopped(exit_code):
+        replace(progress, state=f"failed with exit code {exit_code}" if exit_code else "finished").write(rung.name)
+    return exit_code
+
+
+def _is_stopped(exit_code: int) -> bool:
+    """Whether the sweep was interrupted, or killed by a signal: then it goes on another time."""
+    return exit_code == 130 or exit_code < 0
+
+
+def _commit(name: str) -> str:
+    """The whole name of a commit or tag."""
+    found = subprocess.run(["git", "rev-parse", f"{name}^{{commit}}"], capture_output=True, text=True)
+    if found.returncode:
+        raise SystemExit(f"code: this checkout has no commit {name!r}; fetch the tags, or name another one in rungs.toml")
+    return found.stdout.strip()
+
+
+def _clone(commit: str) -> Path:
+    """A checkout of that commit, which nobody edits while a rung runs."""
+    folder = (SWEEPS / f"code-{commit[:10]}").resolve()
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["git", "clone", "--quiet", "--shared", "--no-checkout", ".", str(folder)], check=True)
+        subprocess.run(["git", "checkout", "--quiet", "--detach", commit], cwd=folder, check=True)
+    return folder
+
+
+def _folder_of(name: str) -> Path | None:
+    """Where the sweep of a rung is; None while it has not begun."""
+    found = sorted((SWEEPS / name / "sweeps").glob(f"*/{_MANIFEST}"))
+    return found[0].parent if found else None
+
+
+def _restore(name: str, home: Path) -> None:
+    """Put a sweep that was kept in results/ladder where it can go on, if it is not there."""
+    kept = RECORDS / name
+    if _folder_of(name) is None and (kept / _MANIFEST).exists():
+        task = json.loads((kept / _MANIFEST).read_text(encoding="utf-8"))["task"]["id"]
+        folder = home / "sweeps" / task.replace("/", "-")
+        folder.mkdir(parents=True)
+        shutil.copy(kept / _MANIFEST, folder)
+        with gzip.open(kept / f"{_RESULTS}.gz") as stored, (folder / _RESULTS).open("wb") as file:
+            shutil.copyfileobj(stored, file)
+
+
+def _copy(name: str) -> None:
+    """Keep the plan and the results; the records of single runs stay where they are."""
+    folder = _folder_of(name)
+    if folder is not None:
+        shutil.copy(folder / _MANIFEST, RECORDS / name)
+        write_atomically(RECORDS / name / f"{_RESULTS}.gz", gzip.compress((folder / _RESULTS).read_bytes(), mtime=0))
+
+
+def collect() -> int:
+    """Copy the record of every rung that has begun."""
+    for rung in read_rungs()[1]:
+        if Progress.read(rung.name) is not None:
+            _copy(rung.name)
+    return 0
+
+
+def status() -> int:
+    """A line a rung: its state, runs that ended, hours spent, and at most how many are left. No result of it is shown."""
+    collect()
+    rows, spent_all, left_all = [], 0.0, 0.0
+    for rung in read_rungs()[1]:
+        progress = Progress.read(rung.name)
+        budget, jobs = float(rung.options["hours"]), max(1, int(rung.options["jobs"]))
+        runs, spent = 0, 0.0
+        if progress is not None and (RECORDS / rung.name / _MANIFEST).exists():
+            results = read_sweep(RECORDS / rung.name).results.values()
+            runs, spent = len(results), sum(result.seconds for result in results) / 3600 / jobs
+        ended = progress is not None and progress.ended
+        left = 0.0 if ended else max(budget - spent, 0.0)
+        spent_all, left_all = spent_all + spent, left_all + left
+        state = "not begun" if progress is None else progress.state
+        rows.append([rung.name, rung.role, state, f"{runs}", f"{spent:.1f}", "" if ended else f"{left:.1f}"])
+    rows.append(["all", "", "", "", f"{spent_all:.1f}", f"{left_all:.1f}"])
+    print_table("The ladder", ["rung", "role", "state", "runs", "hours", "at most to go"], rows)
+    return 0
+
+
+@dataclass(frozen=True)
+class Options:
+    """Run the ladder's rungs, or say how far they are."""
+
+    action: Annotated[Literal["climb", "collect", "status", "page"], tyro.conf.Positional]
+    """climb: run what has not ended; collect: copy the records; status: say how far they are; page: write docs/ladder.md."""
+    rungs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Rungs to climb; all without."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; its exit code."""
+    options = tyro.cli(Options, args=arguments, prog="python -m rlscale.benchmarks.measurements.ladder")
+    if not Path("results").is_dir() or not Path(".git").exists():
+        print("the ladder is climbed from the root of a checkout of rlscale", file=sys.stderr)
+        return 2
+    started = time.monotonic()
+    actions: dict[str, Callable[[], int]] = {
+        "climb": lambda: climb(options.rungs),
+        "collect": collect,
+        "status": status,
+        "page": lambda: write_page(RECORDS),
+    }
+    code = actions[options.action]()
+    if options.action == "climb":
+        print(f"stopped after {(time.monotonic() - started) / 3600:.1f} hours; records are in {RECORDS}, sweeps in {SWEEPS}")
+    return code

@@ -1,0 +1,205 @@
+"""docs/ladder.md: its tables, sentences and picture, made from the records in results/ladder.
+
+    python -m rlscale.benchmarks.measurements.ladder page
+
+The page's own prose stays; what stands between `<!-- made: NAME -->` and `<!-- end -->` is written anew. A test holds the page
+against the records.
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlscale.analysis import Comparison, Row, compare
+from rlscale.analysis.verdict import (
+    PRIMARY,
+    SECONDARY,
+    PredictorScore,
+    Rung,
+    interventions_of,
+    is_better,
+    rungs_of,
+    score,
+    verdict,
+)
+from rlscale.estimate import Estimate
+from rlscale.records import SweepRecord, read_sweep
+from rlscale.records.files import dump_json
+from rlscale.report.ladder_charts import verdict_figure
+from rlscale.report.pictures import write_figures
+from rlscale.report.words import QUANTITY_LABELS, head_name, say_verdict
+from rlscale.text import format_quantity
+
+__all__ = ["PAGE", "PUBLISHED", "read_ladder", "rewritten", "what_is_published", "write_page"]
+
+PAGE, PICTURES = Path("docs/ladder.md"), Path("docs/pictures")
+PUBLISHED, SIMULATED = Path("rlscale/analysis/published.json"), Path("results/sweep-designs-sequential.json")
+_MADE = re.compile(r"(<!-- made: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def read_ladder(folder: Path) -> Comparison | None:
+    """Every rung with a run that ended; None while there is none."""
+    sweeps = [read_sweep(path.parent) for path in sorted(folder.glob("*/sweep.json"))]
+    ended = [sweep for sweep in sweeps if sweep.results]
+    return compare(ended, []) if ended else None
+
+
+def rewritten(text: str, comparison: Comparison) -> str:
+    """The page with everything that is made from records written anew.
+
+    Raises:
+        KeyError: the page asks for something that is not made.
+    """
+    rungs = rungs_of(comparison)
+    return _MADE.sub(lambda found: f"{found[1]}{_PARTS[found[2]](comparison, rungs)}\n{found[3]}", text)
+
+
+def write_page(folder: Path) -> int:
+    """Write the page, its picture, and what `rlscale advise` says of published predictions; the exit code.
+
+    Raises:
+        FileNotFoundError: no page, or no record.
+    """
+    comparison = read_ladder(folder)
+    if comparison is None:
+        raise FileNotFoundError(f"{folder} holds no rung with a run that ended")
+    PAGE.write_text(rewritten(PAGE.read_text(encoding="utf-8"), comparison), encoding="utf-8")
+    PUBLISHED.write_text(dump_json(what_is_published(comparison), indent=1) + "\n", encoding="utf-8")
+    figure = verdict_figure(rungs_of(comparison))
+    if figure is not None:
+        write_figures([figure], PICTURES)
+    return 0
+
+
+def what_is_published(comparison: Comparison) -> dict[str, Any]:
+    """How far the primary predictor was off on the scored tasks, and what simulated sweeps cost; see `reading.published`."""
+    scored = [rung for rung in rungs_of(comparison) if rung.left_out is None and rung.role in ("task", "development")]
+    ratios = {rung.folder: rung.row.ratio(*PRIMARY).value for rung in scored}
+    simulated = json.loads(SIMULATED.read_text(encoding="utf-8"))["readings"]
+    costs = [one["cost"] for one in simulated if one["truth"]["exponent"] == 1]
+    return {
+        "measured_over_predicted": {name: round(ratio, 3) for name, ratio in ratios.items() if ratio is not None},
+        "unresolved": sum(ratio is None for ratio in ratios.values()),
+        "sweep_cost": [round(min(costs)), round(max(costs))],
+    }
+
+
+def _verdict(comparison: Comparison, rungs: Sequence[Rung]) -> str:
+    return say_verdict(verdict(rungs, interventions_of(rungs)))
+
+
+def _ranking(comparison: Comparison, rungs: Sequence[Rung]) -> str:
+    """One row a rung, the one that can be parallelized furthest first."""
+    known = sorted(rungs, key=lambda rung: -(rung.row.measured.value or 0.0))
+    rows = [
+        [
+            f"`{rung.folder}`",
+            rung.row.task,
+            rung.role,
+            rung.row.goal_label,
+            rung.row.measured.say("not identifiable"),
+            rung.row.s_min.say("unknown"),
+            rung.row.predicted(*PRIMARY).say(),
+            rung.row.ratio(*PRIMARY).say("–"),
+            "yes" if rung.left_out is None else f"no: {rung.left_out}",
+        ]
+        for rung in known
+    ]
+    return _table(["rung", "task", "role", "goal", "B_crit", "S_min", "predicted", "measured / predicted", "scored"], rows)
+
+
+def _growth(comparison: Comparison, rungs: Sequence[Rung]) -> str:
+    """Every goal of the rungs that have several."""
+    rows = []
+    for sweep in comparison.sweeps:
+        reached = [row for row in sweep.rows if row.measured.value is not None]
+        if len(reached) > 1:
+            rows += [[row.task, row.goal_label, row.measured.say(), row.predicted(*PRIMARY).say()] for row in reached]
+    return _table(["task", "goal", "B_crit", "predicted"], rows)
+
+
+def _predictors(comparison: Comparison, rungs: Sequence[Rung]) -> str:
+    """The primary predictor and all secondary ones, over the tasks that count."""
+    tasks = [rung for rung in rungs if rung.role == "task"]
+    scores = [(found, which) for which in (PRIMARY, *SECONDARY) if (found := score(tasks, *which)) is not None]
+    rows = [_score_cells(found, _remark(tasks, which)) for found, which in scores]
+    if scores:
+        rows.append(["none: the mean of the others", "", "", "", scores[0][0].constant.say("–"), "", ""])
+    columns = ["noise scale", "unresolved", "offset", "RMS about it", "a task left out", "R² with the offset", ""]
+    return _table(columns, rows) if rows else "No task is scored yet."
+
+
+def _score_cells(found: PredictorScore, remark: str) -> list[str]:
+    figures: list[Estimate] = [found.offset, found.rms, found.left_out, found.r_squared_offset]
+    name = f"{head_name(found.head)}, {QUANTITY_LABELS[found.quantity]}"
+    return [name, f"{found.unresolved} of {found.tasks}", *(figure.say("–") for figure in figures), remark]
+
+
+def _remark(tasks: Sequence[Rung], which: tuple[str, str]) -> str:
+    if which == PRIMARY:
+        return "primary"
+    return "better than the primary" if is_better(tasks, which) else ""
+
+
+def _interventions(comparison: Comparison, rungs: Sequence[Rung]) -> str:
+    rows = [
+        [f"`{one.name}`", one.measured.say("–"), one.predicted.say("–"), {True: "yes", False: "no", None: "–"}[one.holds]]
+        for one in interventions_of(rungs)
+    ]
+    return _table(["rung", "B_crit moved by", "predicted", "within 1.5 times"], rows) if rows else "None has been run yet."
+
+
+def _cost(comparison: Comparison, rungs: Sequence[Rung]) -> str:
+    """Runs, observations and hours of every rung, with the commit that it ran from."""
+    rows = []
+    for sweep in comparison.sweeps:
+        results = list(sweep.record.results.values())
+        seconds = sum(result.seconds for result in results)
+        observations = sum(result.observations + result.evaluation_steps for result in results)
+        rows.append(
+            [
+                f"`{sweep.record.folder.name}`",
+                str(len(results)),
+                format_quantity(float(observations)),
+                f"{seconds / 7200:.1f}",
+                str(sweep.record.ladder.get("state", "")),
+                f"`{str(sweep.record.manifest.get('commit'))[:10]}`",
+                _machine(sweep.record),
+            ]
+        )
+    return _table(
+        ["rung", "runs", "observations and evaluation steps", "hours, two runs side by side", "state", "commit", "machine"], rows
+    )
+
+
+def _machine(record: SweepRecord) -> str:
+    machine = record.manifest.get("machine", {})
+    return f"{machine.get('processor')}, {machine.get('cores')} cores"
+
+
+def _warnings(comparison: Comparison, rungs: Sequence[Rung]) -> str:
+    """Where the hyperbola does not fit."""
+    bent: list[Row] = [
+        row for sweep in comparison.sweeps for row in sweep.rows if row.frontier is not None and row.frontier.warning
+    ]
+    return (
+        "\n".join(f"- {row.name}, goal {row.goal_label}: {row.frontier.warning}." for row in bent if row.frontier) or "Nowhere."
+    )
+
+
+_PARTS: dict[str, Callable[[Comparison, Sequence[Rung]], str]] = {
+    "verdict": _verdict,
+    "ranking": _ranking,
+    "growth": _growth,
+    "predictors": _predictors,
+    "interventions": _interventions,
+    "warnings": _warnings,
+    "cost": _cost,
+}
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

@@ -1,0 +1,65 @@
+"""The toy tasks: their names, goals and environments."""
+
+from functools import partial
+from typing import Any
+
+from ..interface import TaskEnv
+from ..task import SweepDefaults, Task, TaskListing, TrainingDefaults
+from ..vector import ArraysTaskEnv
+
+__all__ = ["find_task", "list_tasks"]
+
+_NOTES = {
+    "frozenlake": "Gymnasium's FrozenLake-v1, 4x4 and slippery, as a table",
+    "frozenlake8x8": "Gymnasium's FrozenLake8x8-v1, slippery, as a table",
+    "cliffwalking": "Gymnasium's CliffWalking-v1 with a limit of 200 steps, as a table",
+    "taxi": "Gymnasium's Taxi-v3 as a table",
+    "blackjack": "Gymnasium's Blackjack-v1, vectorized natively",
+    "digits": "name scikit-learn's 8x8 digits, one a step: a positive control",
+}
+_TASKS: dict[str, dict[str, Any]] = {
+    "frozenlake": dict(frame_shape=(16,), actions=4, goals=(0.3, 0.6)),
+    "frozenlake8x8": dict(frame_shape=(64,), actions=4, goals=(0.3, 0.6)),
+    "cliffwalking": dict(frame_shape=(48,), actions=4, goals=(-100.0, -25.0)),
+    "taxi": dict(frame_shape=(500,), actions=6, goals=(-100.0, 0.0)),
+    "blackjack": dict(frame_shape=(45,), actions=2, goals=(-0.15, -0.1)),
+    "digits": dict(frame_shape=(64,), actions=10, goals=(0.9, 0.95)),
+}
+_EPISODES = {"blackjack": 4096, "digits": 1024}  # of one evaluation: of returns of -1, 0 and 1
+
+
+def list_tasks() -> list[TaskListing]:
+    """All of them."""
+    return [TaskListing(f"toy/{name}", note) for name, note in _NOTES.items()]
+
+
+def find_task(name: str) -> Task | None:
+    """The task of that name; None where there is none."""
+    if name not in _TASKS:
+        return None
+    return Task(
+        id=f"toy/{name}",
+        frame_dtype="float32",
+        preprocessing="one-hot" if name != "digits" else "pixels from 0 to 1",
+        make_env=make_env,
+        training=TrainingDefaults(environments=32),
+        sweep=SweepDefaults(learning_rate=3e-3, rate_batch=512.0, observations=4_000_000, episodes=_EPISODES.get(name, 64)),
+        **_TASKS[name],
+    )
+
+
+def make_env(task: Task, num_envs: int, *, threads: int, cut_on_life_loss: bool) -> TaskEnv:
+    """N environments, all stepped in one NumPy call."""
+    from .blackjack import BlackjackVectorEnv
+    from .digits import DigitsVectorEnv
+    from .table import TableVectorEnv
+
+    makers: dict[str, Any] = {
+        "toy/frozenlake": partial(TableVectorEnv, name="FrozenLake-v1", max_episode_steps=100, is_slippery=True),
+        "toy/frozenlake8x8": partial(TableVectorEnv, name="FrozenLake8x8-v1", max_episode_steps=200, is_slippery=True),
+        "toy/cliffwalking": partial(TableVectorEnv, name="CliffWalking-v1", max_episode_steps=200),
+        "toy/taxi": partial(TableVectorEnv, name="Taxi-v3", max_episode_steps=200),
+        "toy/blackjack": BlackjackVectorEnv,
+        "toy/digits": DigitsVectorEnv,
+    }
+    return ArraysTaskEnv(task, makers[task.id](num_envs), one_seed=True)

@@ -1,0 +1,59 @@
+"""The command that would sharpen a sweep: what a person types next. The sweep itself decides in `rlscale.benchmarks.sweep`."""
+
+import math
+from collections.abc import Sequence
+
+from ..records import SweepRecord
+from .comparison import Row
+
+__all__ = ["next_command"]
+
+
+def next_command(record: SweepRecord, rows: Sequence[Row]) -> list[str] | None:
+    """The words of a command that goes on with a sweep, in the place where it was begun.
+
+    A sequential sweep that is not as sharp as it was asked to be goes on with the same command, with twice the budget where that
+    is spent; a sharp one gets half the width of its interval in ln B_crit. A grid gets a size beyond the end at which B_crit is
+    open, or else twice the seeds.
+
+    Args:
+        record: of the sweep.
+        rows: its rows of the comparison, by goal.
+
+    Returns:
+        None for sweeps of earlier versions, which cannot be extended, and where no run has reached a goal.
+    """
+    plan, reached = record.plan, [row for row in rows if row.frontier is not None]
+    if "interval_ratio" not in plan or not reached:
+        return None
+    words = list(record.manifest["command"])
+    for extension in record.manifest.get("extensions", ()):
+        words = list(extension["command"])
+    low, high = reached[-1].measured.interval or (0.0, math.inf)
+    if plan["batch_sizes"] is not None:
+        sizes = plan["batch_sizes"]
+        more = [sizes[0] // 4] * (low == 0 and sizes[0] % 4 == 0) + sizes + [4 * sizes[-1]] * (high == math.inf)
+        if len(more) > len(sizes):
+            return _with(words, "--batch-sizes", ",".join(map(str, more)))
+        return _with(words, "--seeds", str(2 * plan["seeds"]))
+    if low > 0 and high / low <= plan["interval_ratio"] and any(r.stage == "noise" for r in record.results.values()):
+        return _with(words, "--interval-ratio", f"{math.sqrt(plan['interval_ratio']):.2g}")
+    results = record.results.values()
+    if plan["total_observations"] and sum(r.observations + r.evaluation_steps for r in results) >= plan["total_observations"]:
+        words = _with(words, "--total-observations", str(2 * plan["total_observations"]))
+    if plan["hours"] and sum(r.seconds for r in results) / 3600 / plan["jobs"] >= plan["hours"]:
+        words = _with(words, "--hours", f"{2 * plan['hours']:g}")
+    return words
+
+
+def _with(words: Sequence[str], flag: str, value: str) -> list[str]:
+    """A command with another value of a flag, `--flag value` or `--flag=value`; appended where it is not there yet."""
+    found, skip = [], False
+    for word in words:
+        if skip:
+            skip = False
+        elif word == flag:
+            skip = True
+        elif not word.startswith(f"{flag}="):
+            found.append(word)
+    return [*found, flag, value]

@@ -1,0 +1,118 @@
+"""What the noise of one run says to somebody who must choose a batch size: now, before, and what is missing to say more.
+
+Figures of whole sweeps are in `rlscale.analysis.predictions`; how the reading is put into words, in `rlscale.report.advice_page`.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from ..errors import UsageError
+from ..estimate import Estimate
+from ..noise import noise_scale
+from ..records import RunRecord
+from .predictions import predict_from_run
+from .summary import noise_windows, recent_return, returns
+from .verdict import PRIMARY
+
+__all__ = ["NoiseReading", "published", "read_noise"]
+
+_RESOLVED = 2.0  # standard errors that |G|² must stand above zero
+_LEAST_SIGNAL = 0.5  # standard errors: of a weaker signal nothing can be said
+_MOST_GROUPS = 10
+
+
+@dataclass(frozen=True)
+class NoiseReading:
+    """The noise of one run.
+
+    Attributes:
+        suggestion: the critical batch size that the run predicts, in observations: its noise scale in the preregistered head and
+            metric where the run has that, else the policy's plain one.
+        policy: the noise scale of the policy's loss alone, averaged over the run.
+        first, last: the policy's noise scale in the first window of updates and in the last.
+        first_return, last_return: mean raw return when these windows ended; None where no episode had finished.
+        observations: that the run made.
+        missing: observations that would resolve `policy`, if its signal is as strong as it looks; None where it is resolved, or
+            where no signal can be seen.
+        visible: whether any signal of the policy can be seen.
+    """
+
+    suggestion: Estimate
+    policy: Estimate
+    first: Estimate
+    last: Estimate
+    first_return: float | None
+    last_return: float | None
+    observations: int
+    missing: int | None
+    visible: bool
+
+
+def read_noise(run: RunRecord) -> NoiseReading:
+    """Read the noise of a run, or of an RLlib job with `rlscale.rllib.measure_noise`.
+
+    Raises:
+        UsageError: the run measured no noise of its policy.
+    """
+    found = {(p.head, p.quantity): p.scale for p in predict_from_run(run)}
+    if ("policy", "cumulative") not in found:
+        raise UsageError("--run", f"{run.folder} holds no noise of the policy's loss yet", "Let it run longer")
+    policy = found["policy", "cumulative"]
+    windows = noise_windows(run, "policy", "rollout")
+    observations = int(run.rows[-1]["observations"])
+    return NoiseReading(
+        suggestion=found.get(PRIMARY, policy),
+        policy=policy,
+        first=found["policy", "start"],
+        last=found["policy", "goal"],
+        first_return=_return_at(run, windows[0].observations),
+        last_return=recent_return(run).value,
+        observations=observations,
+        missing=None if policy.value is not None else _missing(run, observations),
+        visible=policy.value is not None or _signal(run) >= _LEAST_SIGNAL,
+    )
+
+
+def _return_at(run: RunRecord, observations: float) -> float | None:
+    """The mean raw return nearest to that many observations."""
+    points = returns(run)
+    return min(points, key=lambda point: abs(point["observations"] - observations))["return"] if points else None
+
+
+def _signal(run: RunRecord) -> float:
+    """By how many standard errors the policy's |G|², averaged over updates, stands above zero.
+
+    The error is taken from the scatter between groups of neighbouring updates, which share environments.
+    """
+    squares = [noise_scale(s).grad_sq for _, s in run.noise("policy", "rollout") if (s.size > 0).sum() > 1]
+    if len(squares) < 2:
+        return 0.0
+    groups = min(_MOST_GROUPS, max(2, len(squares) // 4))
+    means = np.array([part.mean() for part in np.array_split(np.array(squares), groups)])
+    error = float(means.std(ddof=1)) / math.sqrt(groups)
+    return float(means.mean()) / error if error > 0 else 0.0
+
+
+def _missing(run: RunRecord, observations: int) -> int | None:
+    """The standard error falls with the root of the observations."""
+    signal = _signal(run)
+    if signal < _LEAST_SIGNAL:
+        return None
+    return round(observations * max((_RESOLVED / signal) ** 2 - 1, 0.25))
+
+
+def published() -> Mapping[str, Any]:
+    """How far predictions were off on the published tasks, and what a sweep costs: published.json, made from the records.
+
+    `measured_over_predicted` holds a number for every published task whose prediction is resolved, `unresolved` the number of the
+    others, and `sweep_cost` the least and the largest median cost of simulated sweeps, in units of E_min.
+    """
+    text = files("rlscale.analysis").joinpath("published.json").read_text(encoding="utf-8")
+    known: Mapping[str, Any] = json.loads(text)
+    return known

@@ -1,0 +1,336 @@
+"""Does the noise scale predict the critical batch size? The rule of docs/preregistration.md, for the ladder and for any sweeps.
+
+Every sweep counts once, at its last goal; a prediction that is not resolved counts as an error of one decade. `rungs_of` says
+what is scored and why the rest is not, `score` says how well one predictor does, and `verdict` draws the conclusion. Agreement
+over every goal, for exploring, is in `rlscale.agreement`.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy.special import stdtrit
+
+from ..estimate import Estimate
+from .comparison import LEAST_STEPS, Comparison, Row
+from .predictions import ratio
+
+__all__ = [
+    "FEWEST_SCORED",
+    "PRIMARY",
+    "SECONDARY",
+    "Intervention",
+    "PredictorScore",
+    "Rung",
+    "Verdict",
+    "interventions_of",
+    "is_better",
+    "rungs_of",
+    "score",
+    "verdict",
+]
+
+PRIMARY = ("joint_policy_parameters", "cumulative_adam")
+AVERAGES = ("cumulative", "sums", "goal")
+SECONDARY = tuple(
+    (head, average + metric) for head in ("policy", "value", "joint") for metric in ("", "_adam") for average in AVERAGES
+)
+FEWEST_SCORED = 8
+MOST_RATIO = 4.0  # of the upper to the lower end of B_crit's interval
+SUCCESS, FAILURE = 0.25, 0.5  # RMS about one offset, in decades
+UNRESOLVED = 1.0  # decade
+WITHIN, FEWEST_MOVED = 1.5, 3
+_DRAWS = 2000
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A sweep at its last goal.
+
+    Attributes:
+        name: of the sweep.
+        folder: its last part.
+        role: `task`, `development`, `control` or `intervention`.
+        base: folder of the rung that an intervention, or a control, was moved from.
+        row: of its last goal that a run reached.
+        left_out: why it is not scored, in a sentence; None where it is.
+    """
+
+    name: str
+    folder: str
+    role: str
+    base: str | None
+    row: Row
+    left_out: str | None
+
+
+@dataclass(frozen=True)
+class PredictorScore:
+    """How well one predictor does over the scored tasks, in decades.
+
+    Attributes:
+        head, quantity: which predictor.
+        tasks: that are scored.
+        unresolved: of them, those where the prediction has no upper end.
+        offset: mean of log10 measured - log10 predicted over resolved tasks.
+        rms: root mean square about the offset.
+        left_out: root mean square error of a task that is left out, predicted with the offset of the others.
+        constant: the same for the geometric mean of what was measured on the other tasks.
+        r_squared: over resolved tasks, about y = x.
+        r_squared_offset: with the offset taken out.
+    """
+
+    head: str
+    quantity: str
+    tasks: int
+    unresolved: int
+    offset: Estimate
+    rms: Estimate
+    left_out: Estimate
+    constant: Estimate
+    r_squared: Estimate
+    r_squared_offset: Estimate
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """A sweep whose critical batch size was moved, beside the one it was moved from.
+
+    Attributes:
+        name: of the moved rung.
+        measured: factor between the two critical batch sizes.
+        predicted: factor between the two predictions.
+        counts: for the verdict; a control, whose factor is exact, does not.
+    """
+
+    name: str
+    measured: Estimate
+    predicted: Estimate
+    counts: bool = True
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the predicted factor is within 1.5 times the measured one; None where either is unknown."""
+        if self.measured.value is None or self.predicted.value is None:
+            return None
+        return max(self.measured.value / self.predicted.value, self.predicted.value / self.measured.value) <= WITHIN
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The conclusion.
+
+    Attributes:
+        state: `predicts`, `fails`, `undecided`, or `too few` tasks.
+        primary: the score of the primary predictor; None where no task is scored.
+        interventions: all of them.
+    """
+
+    state: Literal["predicts", "fails", "undecided", "too few"]
+    primary: PredictorScore | None
+    interventions: tuple[Intervention, ...]
+
+
+def rungs_of(comparison: Comparison) -> list[Rung]:
+    """Every sweep at its last goal that a run reached."""
+    found = []
+    for sweep in comparison.sweeps:
+        reached = [row for row in sweep.rows if row.frontier is not None]
+        if reached:
+            row = max(reached, key=lambda row: row.goal or 0.0)
+            ladder = sweep.record.ladder
+            folder = sweep.record.folder.resolve().name
+            found.append(Rung(sweep.name, folder, ladder.get("role", "task"), ladder.get("base"), row, _why_not(row)))
+    return found
+
+
+def _why_not(row: Row) -> str | None:
+    interval = row.measured.interval
+    if row.measured.value is None or interval is None:
+        return "B_crit has no interval"
+    if interval[1] > MOST_RATIO * interval[0]:
+        return f"the ends of B_crit's interval are more than a factor of {MOST_RATIO:g} apart"
+    if not row.scored():
+        return f"S_min is below {LEAST_STEPS} optimizer steps"
+    return None
+
+
+def score(rungs: Sequence[Rung], head: str, quantity: str) -> PredictorScore | None:
+    """The score of one predictor over those rungs that are not left out; None where there is none.
+
+    Rungs of one task count as their mean. Intervals resample tasks, as those of `rlscale.agreement` do; with fewer than three
+    tasks there are none.
+    """
+    table = _Table.of(rungs, head, quantity)
+    if not len(table.measured):
+        return None
+    return PredictorScore(
+        head,
+        quantity,
+        tasks=len(table.measured),
+        unresolved=int((~table.resolved).sum()),
+        offset=table.estimate(lambda t: t.offset, float, spread=False),
+        rms=table.estimate(lambda t: _log(t.square), _root),
+        left_out=table.estimate(lambda t: _log(t.left_out), _root),
+        constant=table.estimate(lambda t: _log(t.constant), _root),
+        r_squared=table.estimate(lambda t: t.unexplained(0.0), _share),
+        r_squared_offset=table.estimate(lambda t: t.unexplained(t.offset), _share),
+    )
+
+
+def is_better(rungs: Sequence[Rung], secondary: tuple[str, str], number: int = len(SECONDARY)) -> bool:
+    """Whether a secondary predictor is better than the primary one by the preregistered rule.
+
+    The interval of the difference of the mean squares about the offset, at a confidence of 1 - 0.05/number, leaves out zero.
+    """
+    first, second = _Table.of(rungs, *PRIMARY), _Table.of(rungs, *secondary)
+    count = len(first.measured)
+    if count < 3:
+        return False
+    draws = _draws(count)
+    difference = float(second.square) - float(first.square)
+    spread = (second.take(draws).square - first.take(draws).square).std()
+    t = float(stdtrit(count - 1, 1 - 0.05 / number / 2)) * math.sqrt(count / (count - 1))
+    return difference + t * float(spread) < 0
+
+
+def interventions_of(rungs: Sequence[Rung]) -> list[Intervention]:
+    """The rungs that were moved from another one that is here too, by the primary predictor."""
+    named = {rung.folder: rung.row for rung in rungs}
+    pairs = [(rung, named[rung.base]) for rung in rungs if rung.base in named]
+    return [
+        Intervention(
+            moved.folder,
+            ratio(moved.row.measured, still.measured),
+            ratio(moved.row.predicted(*PRIMARY), still.predicted(*PRIMARY)),
+            counts=moved.role == "intervention",
+        )
+        for moved, still in pairs
+    ]
+
+
+def verdict(rungs: Sequence[Rung], interventions: Sequence[Intervention] = ()) -> Verdict:
+    """The conclusion over the tasks among the rungs."""
+    primary = score([rung for rung in rungs if rung.role == "task"], *PRIMARY)
+    if primary is None or primary.tasks < FEWEST_SCORED:
+        return Verdict("too few", primary, tuple(interventions))
+    rms, alone, constant = primary.rms.value, primary.left_out.value, primary.constant.value
+    assert rms is not None
+    assert alone is not None
+    assert constant is not None
+    state: Literal["predicts", "fails", "undecided"] = "undecided"
+    if rms > FAILURE or alone >= constant:
+        state = "fails"
+    elif rms <= SUCCESS and sum(one.counts and one.holds is True for one in interventions) >= FEWEST_MOVED:
+        state = "predicts"
+    return Verdict(state, primary, tuple(interventions))
+
+
+@dataclass(frozen=True)
+class _Table:
+    """log10 measured and predicted of tasks, (…, tasks); a prediction that is not resolved has no meaning."""
+
+    measured: np.ndarray
+    predicted: np.ndarray
+    resolved: np.ndarray
+
+    @classmethod
+    def of(cls, rungs: Sequence[Rung], head: str, quantity: str) -> "_Table":
+        rows: dict[str, list[tuple[float, float | None]]] = {}
+        for rung in rungs:
+            if rung.left_out is None:
+                value = rung.row.predicted(head, quantity).value
+                measured = math.log10(rung.row.measured.value or math.nan)
+                rows.setdefault(rung.row.task, []).append((measured, None if value is None else math.log10(value)))
+        means = np.zeros((3, len(rows)))
+        for task, pairs in enumerate(rows.values()):
+            both = [(m, p) for m, p in pairs if p is not None]
+            means[:2, task] = np.mean(both or [(m, 0.0) for m, _ in pairs], axis=0)
+            means[2, task] = bool(both)
+        return cls(means[0], means[1], means[2] > 0)
+
+    def take(self, draws: np.ndarray) -> "_Table":
+        return _Table(self.measured[draws], self.predicted[draws], self.resolved[draws])
+
+    @property
+    def error(self) -> np.ndarray:
+        """log10 measured - log10 predicted; zero where not resolved."""
+        return np.where(self.resolved, self.measured - self.predicted, 0.0)
+
+    @property
+    def count(self) -> np.ndarray:
+        return self.resolved.sum(-1)
+
+    @property
+    def offset(self) -> np.ndarray:
+        """Mean error of resolved tasks; nan where none is."""
+        return np.where(self.count > 0, self.error.sum(-1) / np.maximum(self.count, 1), np.nan)
+
+    @property
+    def square(self) -> np.ndarray:
+        """Mean square error about the offset, over all tasks."""
+        about = np.where(self.resolved, self.error - np.nan_to_num(self.offset)[..., None], UNRESOLVED)
+        return (about**2).mean(-1)
+
+    @property
+    def left_out(self) -> np.ndarray:
+        """Mean square error of each task with the offset of the others."""
+        others = (self.error.sum(-1)[..., None] - self.error) / np.maximum(self.count[..., None] - self.resolved, 1)
+        return (np.where(self.resolved, self.error - others, UNRESOLVED) ** 2).mean(-1)
+
+    @property
+    def constant(self) -> np.ndarray:
+        """Mean square error of the mean over the other tasks."""
+        tasks = self.measured.shape[-1]
+        others = (self.measured.sum(-1)[..., None] - self.measured) / max(tasks - 1, 1)
+        return ((self.measured - others) ** 2).mean(-1)
+
+    def unexplained(self, offset: np.ndarray | float) -> np.ndarray:
+        """ln of the share of the variance of log10 measured that the prediction leaves, over resolved tasks."""
+        count = np.maximum(self.count, 1)
+        rest = (np.where(self.resolved, self.error - np.asarray(offset)[..., None], 0.0) ** 2).sum(-1) / count
+        mean = np.where(self.resolved, self.measured, 0.0).sum(-1) / count
+        variance = (np.where(self.resolved, self.measured - mean[..., None], 0.0) ** 2).sum(-1) / count
+        return _log(rest) - np.where(variance > 0, _log(variance), np.nan)
+
+    def estimate(
+        self, statistic: Callable[["_Table"], np.ndarray], back: Callable[[float], float], spread: bool = True
+    ) -> Estimate:
+        """The estimate of a statistic that is computed on a symmetric scale; `back` leads to the scale that is shown.
+
+        A statistic of the spread over tasks needs two of them.
+        """
+        value, tasks = float(statistic(self)), len(self.measured)
+        if math.isnan(value):
+            return Estimate(None, None, "no task says anything about it")
+        if spread and tasks < 2:
+            return Estimate(None, None, "one task says nothing about the differences between tasks")
+        if tasks < 3:
+            return Estimate(back(value), None)
+        drawn = statistic(self.take(_draws(tasks)))
+        drawn = drawn[np.isfinite(drawn)]
+        t = float(stdtrit(tasks - 1, 0.975)) * math.sqrt(tasks / (tasks - 1))
+        reach = t * float(drawn.std()) if math.isfinite(value) and len(drawn) else 0.0
+        low, high = sorted((back(value - reach), back(value + reach)))
+        return Estimate(back(value), (low, high))
+
+
+def _draws(tasks: int) -> np.ndarray:
+    """Resampled tasks, without draws of one task alone, which say nothing about tasks."""
+    draws = np.random.default_rng(20181214).integers(0, tasks, (_DRAWS, tasks))
+    kept: np.ndarray = draws[(draws != draws[:, :1]).any(axis=1)]
+    return kept
+
+
+def _log(mean_square: np.ndarray) -> np.ndarray:
+    return np.log(np.maximum(mean_square, 1e-20))
+
+
+def _root(log_square: float) -> float:
+    return math.exp(min(log_square, 700.0) / 2)
+
+
+def _share(log_rest: float) -> float:
+    return 1 - math.exp(min(log_rest, 700.0))

@@ -1,0 +1,235 @@
+"""What is kept of a batch cut into blocks: `BlockStatistics`, and how they are computed from the gradients of the blocks.
+
+PyTorch is loaded by these functions alone, when they are called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["BlockStatistics", "block_products", "block_statistics", "statistics_of"]
+
+_PIECE = 1 << 20  # elements of block gradients that stay in a cache from one product to the next
+_FEWEST_COLUMNS, _MOST_COLUMNS = 8_192, 65_536
+_DOT = 32_768  # elements of a product g_k·ĝ that are added in the gradients' own precision; more cost digits
+_RUN = 1024  # elements whose squares are added in the gradients' own precision
+
+
+@dataclass(frozen=True)
+class BlockStatistics:
+    """All that the estimators need from one batch cut into K blocks: float64 arrays of shape (K,).
+
+    Attributes:
+        size: n_k, valid observations of block k; a block may be empty.
+        square: |g_k|², squared norm of the block's mean gradient.
+        dot: g_k·ĝ, with the batch gradient ĝ = Σ n_k g_k / N.
+        block: (K,) integers, the block's number; 0 … K-1 by default. Over several updates the same number means the same set of
+            environments; `pool` and `run_average` leave one number out at a time.
+    """
+
+    size: np.ndarray
+    square: np.ndarray
+    dot: np.ndarray
+    block: np.ndarray
+
+    def __init__(self, size: Any, square: Any, dot: Any, block: Any = None) -> None:
+        arrays = {name: np.asarray(value, dtype=np.float64) for name, value in (("size", size), ("square", square), ("dot", dot))}
+        count = arrays["size"].shape
+        identity = np.arange(*count) if block is None else np.asarray(block, dtype=np.int64)
+        if len(count) != 1 or any(a.shape != count for a in arrays.values()) or identity.shape != count:
+            raise ValueError("size, square, dot and block must be vectors of one length, the number of blocks")
+        if np.any(arrays["size"] < 0):
+            raise ValueError("size: a block cannot hold a negative number of observations")
+        for name, array in arrays.items():
+            object.__setattr__(self, name, array)
+        object.__setattr__(self, "block", identity)
+
+
+def block_statistics(
+    block_gradients: Any,
+    block_sizes: Any,
+    *,
+    blocks: Any = None,
+    metric: Any = None,
+    mean_out: torch.Tensor | None = None,
+) -> BlockStatistics:
+    """Reduce K block gradients to the K-vectors that every estimator here needs.
+
+    The gradients are read once. Products are taken in the gradients' own precision within pieces of some ten thousand elements,
+    and the pieces are added in float64.
+
+    Args:
+        block_gradients: the mean gradient of each block over its valid observations: a (K, P) tensor or array, or K
+            entries, each a flat tensor or a list of parameter-shaped tensors.
+        block_sizes: (K,) valid observations of each block; a block of size 0 is left out of ĝ.
+        blocks: (K,) integers naming the blocks, see `BlockStatistics.block`.
+        metric: (P,) diagonal of a matrix M, all positive. Then |g|² is g·Mg and g_k·ĝ is g_k·Mĝ, and the noise scale is
+            tr(MΣ) / G·MG. None for the plain one.
+        mean_out: optional (P,) tensor that receives ĝ, so that a caller who needs it reads the gradients only once.
+
+    Raises:
+        ValueError: there are fewer than two blocks, shapes differ, a size is negative, there is no observation at all, or a
+            gradient is not finite.
+    """
+    matrix = _as_matrix(block_gradients)
+    sizes = np.asarray(block_sizes, dtype=np.float64)
+    if sizes.shape != (matrix.shape[0],):
+        raise ValueError(f"block_sizes has shape {sizes.shape}, but there are {matrix.shape[0]} block gradients")
+    if len(sizes) < 2:
+        raise ValueError("block_gradients: a noise scale needs at least two blocks")
+    if np.any(sizes < 0) or sizes.sum() <= 0:
+        raise ValueError("block_sizes must be zero or more, and not all zero")
+    if metric is not None:
+        metric = _as_matrix([metric]).to(matrix)[0]
+        if metric.shape != matrix.shape[1:]:
+            raise ValueError(f"metric has shape {tuple(metric.shape)}, but there are {matrix.shape[1]} parameters")
+    products = block_products(matrix, sizes=sizes, mean_out=mean_out, metric=metric)
+    return statistics_of(products[-1], sizes, blocks)
+
+
+def block_products(
+    matrix: torch.Tensor,
+    *,
+    sizes: np.ndarray | None = None,
+    mean: torch.Tensor | None = None,
+    mean_out: torch.Tensor | None = None,
+    metric: torch.Tensor | None = None,
+    part: Sequence[slice] = (),
+) -> torch.Tensor:
+    """|g_k|² and g_k·ĝ of K block gradients, which stay on their device.
+
+    A training loop calls this at once and `statistics_of` later, so that it does not wait for an accelerator.
+
+    Args:
+        matrix: (K, P) block gradients.
+        sizes: (K,) valid observations of each block, when these are all the blocks there are; ĝ is then their weighted mean.
+        mean: (P,) ĝ, when other processes hold blocks as well.
+        mean_out: optional (P,) tensor that receives ĝ; with `sizes` only.
+        metric: (P,), see `block_statistics`.
+        part: columns whose products are wanted by themselves as well; sorted, and none touches another.
+
+    Returns:
+        (n, 2, K) float64, |g_k|² and g_k·ĝ: the plain ones; those in the metric, if there is one; and the same again of the part,
+        if there is one.
+    """
+    import torch
+
+    with torch.no_grad():
+        weights = None
+        if mean is None:
+            assert sizes is not None, "give the sizes, or the mean"
+            weights = torch.as_tensor(sizes / sizes.sum(), dtype=matrix.dtype, device=matrix.device)
+        # On an accelerator the launch of a kernel costs more than the cache saves, so the pieces are fewer and larger.
+        count, width = matrix.shape
+        columns = min(max(_PIECE // count, _FEWEST_COLUMNS), _MOST_COLUMNS) if matrix.device.type == "cpu" else _PIECE
+        columns -= columns % _RUN
+        if mean is None:
+            mean = torch.empty(width, dtype=matrix.dtype, device=matrix.device) if mean_out is None else mean_out
+        # Unlike `vecdot`, a norm needs no memory for the squares; but it adds them one after another, so each covers a short run.
+        norms, dots = [torch.linalg.vector_norm(matrix[:, width - width % _RUN :], dim=1, keepdim=True)], []
+        weighted, within, weighted_within = _Sums(), _Sums(), _Sums()
+        for start in range(0, width, columns):
+            piece, piece_mean = matrix[:, start : start + columns], mean[start : start + columns]
+            if weights is not None:
+                torch.mv(piece.T, weights, out=piece_mean)
+            runs = piece.shape[1] // _RUN
+            norms.append(torch.linalg.vector_norm(piece[:, : runs * _RUN].reshape(count, runs, _RUN), dim=2))
+            mine = [x @ m for x, m in zip(torch.split(piece, _DOT, dim=1), torch.split(piece_mean, _DOT), strict=True)]
+            dots += mine
+            for segment, inside in _segments(start, start + piece.shape[1], part):
+                here, here_mean = matrix[:, segment], mean[segment]
+                if metric is not None:
+                    found = _products(here, here_mean, metric[segment])
+                    weighted.add(found)
+                    if inside:
+                        weighted_within.add(found)
+                if inside:  # the products of a whole piece are there already
+                    whole = here.shape[1] == runs * _RUN
+                    within.add(([norms[-1].square().sum(1)], mine) if whole else _products(here, here_mean))
+        plain = torch.stack([torch.cat(norms, 1).double().square().sum(1), torch.stack(dots).double().sum(0)])
+        return torch.stack([plain, *(sums.total() for sums in (weighted, within, weighted_within) if sums.squares)])
+
+
+class _Sums:
+    """Parts of Σ m g_k² and of Σ m g_k ĝ, each (K,), which are added in float64 at the end."""
+
+    def __init__(self) -> None:
+        self.squares: list[torch.Tensor] = []
+        self.dots: list[torch.Tensor] = []
+
+    def add(self, found: tuple[list[torch.Tensor], list[torch.Tensor]]) -> None:
+        """Add parts of both."""
+        self.squares += found[0]
+        self.dots += found[1]
+
+    def total(self) -> torch.Tensor:
+        """(2, K) float64."""
+        import torch
+
+        return torch.stack([torch.stack(parts).double().sum(0) for parts in (self.squares, self.dots)])
+
+
+def _segments(start: int, stop: int, part: Sequence[slice]) -> list[tuple[slice, bool]]:
+    """The columns from `start` to `stop`, cut where the part begins and ends, and whether each segment lies in the part."""
+    cuts = sorted({start, stop, *(edge for s in part for edge in (s.start, s.stop) if start < edge < stop)})
+    return [(slice(a, b), any(s.start <= a and b <= s.stop for s in part)) for a, b in pairwise(cuts)]
+
+
+def _products(
+    piece: torch.Tensor, mean: torch.Tensor, metric: torch.Tensor | None = None
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Parts of Σ m g_k² and of Σ m g_k ĝ over some columns, with m = 1 where there is no metric."""
+    squares, dots = [], []
+    for start in range(0, len(mean), _DOT):
+        x, by = piece[:, start : start + _DOT], mean[start : start + _DOT]
+        if metric is None:
+            squares.append(x.square().sum(1))
+            dots.append(x @ by)
+        else:
+            weight = metric[start : start + _DOT]
+            squares.append(x.square() @ weight)
+            dots.append(x @ (weight * by))
+    return squares, dots
+
+
+def statistics_of(products: torch.Tensor, sizes: np.ndarray, blocks: Any = None) -> BlockStatistics:
+    """`BlockStatistics` from one (2, K) part of what `block_products` returns.
+
+    Raises:
+        ValueError: a gradient was not finite.
+    """
+    square, dot = products.cpu().numpy()
+    if not (np.isfinite(square).all() and np.isfinite(dot).all()):
+        raise ValueError("block_gradients: not finite")
+    return BlockStatistics(sizes, square, dot, blocks)
+
+
+def _as_matrix(block_gradients: Any) -> torch.Tensor:
+    """(K, P) tensor from a matrix, or from K flat or parameter-shaped gradients."""
+    import torch
+
+    if isinstance(block_gradients, np.ndarray):
+        block_gradients = torch.from_numpy(np.ascontiguousarray(block_gradients))
+    if isinstance(block_gradients, torch.Tensor):
+        if block_gradients.ndim != 2:
+            raise ValueError(f"block_gradients must have two dimensions (blocks, parameters), not {block_gradients.ndim}")
+        matrix = block_gradients
+    else:
+        rows = [
+            torch.cat([torch.as_tensor(part).reshape(-1) for part in (row if isinstance(row, list | tuple) else [row])])
+            for row in block_gradients
+        ]
+        if len({len(row) for row in rows}) > 1:
+            raise ValueError("block_gradients: the blocks differ in their number of parameters")
+        if not rows:
+            raise ValueError("block_gradients: a noise scale needs at least two blocks")
+        matrix = torch.stack(rows)
+    return matrix if matrix.dtype in (torch.float32, torch.float64) else matrix.float()

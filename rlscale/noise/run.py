@@ -1,0 +1,122 @@
+"""`run_average`: the noise scale of one run or of several together, averaged over full-batch steps from the start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..estimate import Estimate
+from .blocks import BlockStatistics
+from .scale import NoiseEstimate, leave_one_out, ratio_interval, resolve
+
+__all__ = ["RUN_WINDOW", "average_windows", "run_average"]
+
+RUN_WINDOW = 5
+"""Most updates of a window of `run_average`. The largest gradients rule a window in which the noise scale changes."""
+
+
+def run_average(
+    runs: Sequence[BlockStatistics] | Sequence[Sequence[BlockStatistics]], batch_size: float, window: int = RUN_WINDOW
+) -> NoiseEstimate:
+    """Noise scale over a run, averaged over full-batch steps from the start (paper, equation D.1).
+
+    A critical batch size measured at a goal is the mean of the momentary noise scale over *full-batch* steps, and an
+    optimizer step at batch size B makes 1 / (1 + 𝓑/B) of one. In each window of updates Q = |G|² + tr Σ / B, and the
+    result is Σ(tr Σ / Q) / Σ(|G|² / Q). The few early updates with a huge gradient would dominate a ratio of plain sums.
+    Windows are needed because the Q of a single update is biased.
+
+    Of several runs the same window holds the same updates, counted from the start, and tr Σ and |G|² are summed over runs and
+    updates before Q is formed. A run that is not resolved by itself so counts as much as any other. The interval of three runs or
+    more leaves out one whole run at a time, because runs differ by more than the noise of their gradients; that of one or two
+    leaves out one block of one run at a time.
+
+    Args:
+        runs: one entry per update, from the start of the run to the goal; or a list of those, one of each run.
+        batch_size: B, observations per optimizer step of those runs.
+        window: most updates of a window, within which the noise scale should not change much. The windows are equally long, as
+            nearly as possible.
+
+    Returns:
+        A `NoiseEstimate` whose `b_simple` is the average described above. Its `trace_cov` and `grad_sq` are plain means over the
+        updates, for orientation; `b_simple` is not their ratio.
+
+    Raises:
+        ValueError: there is no update, the batch size or the window is not positive, or in some update fewer than two blocks hold
+            observations.
+    """
+    if not batch_size > 0:
+        raise ValueError("batch_size must be positive")
+    if window < 1:
+        raise ValueError("window must be at least 1")
+    alone = [run for run in runs if isinstance(run, BlockStatistics)]
+    several = [alone] if alone else [list(run) for run in runs if not isinstance(run, BlockStatistics) and len(run)]
+    statistics = _tell_apart(several)
+    trace, grad = leave_one_out(statistics)
+    of_run = np.repeat(np.arange(len(several)), [len(run) for run in several])
+    update = np.concatenate([np.arange(len(run)) for run in several])
+    longest = int(update.max()) + 1
+    of_window = update * -(-longest // window) // longest
+
+    def means(kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Numerator and denominator from the updates that are kept, each divided by their number."""
+        windows, place, updates = np.unique(of_window[kept], return_inverse=True, return_counts=True)
+        sums = np.zeros((2, len(windows), trace.shape[1]))
+        np.add.at(sums[0], place, trace[kept])
+        np.add.at(sums[1], place, grad[kept])
+        return _over_full_batch_steps(sums[0], sums[1], updates[:, None], batch_size)
+
+    numerator, denominator = means(of_run >= 0)
+    if len(several) > 2:  # the whole sample, then without each of the runs
+        parts = [(numerator, denominator), *(means(of_run != run) for run in range(len(several)))]
+        numerator, denominator = np.array([[part[0] for part in pair] for pair in parts]).T
+    return resolve(numerator, denominator, trace, grad, statistics)
+
+
+def average_windows(trace_cov: np.ndarray, grad_sq: np.ndarray, updates: np.ndarray, batch_size: float) -> Estimate:
+    """`run_average` of three runs or more, of which only the means over windows of updates are left.
+
+    Args:
+        trace_cov: (R, W) mean of tr Σ over the updates of each window of each run.
+        grad_sq: (R, W) mean of |G|², unbiased and so perhaps negative.
+        updates: (R, W) updates in the window; 0 beyond the end of a run.
+        batch_size: B, observations per optimizer step of these runs.
+
+    Returns:
+        The noise scale in observations, its interval by leaving out one run at a time.
+
+    Raises:
+        ValueError: there are fewer than three runs, or one has no update.
+    """
+    if len(updates) < 3 or not (updates.sum(axis=1) > 0).all():
+        raise ValueError("three runs or more are needed, each with an update")
+
+    def means(kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        count = updates[kept].sum(axis=0)
+        trace, grad = ((updates[kept] * part[kept]).sum(axis=0)[count > 0] for part in (trace_cov, grad_sq))
+        return _over_full_batch_steps(trace, grad, count[count > 0], batch_size)
+
+    everyone = np.arange(len(updates))
+    parts = [means(everyone), *(means(np.delete(everyone, run)) for run in everyone)]
+    numerator, denominator = np.array(parts).T
+    if not (np.isfinite(numerator).all() and np.isfinite(denominator).all()):
+        return Estimate(None, (0.0, np.inf), "|G|² + tr Σ / B is not positive in some window")
+    low, high = ratio_interval(numerator, denominator)
+    if np.isinf(high):
+        return Estimate(None, (low, np.inf), "|G|² does not stand out from the noise")
+    return Estimate(float(numerator[0] / denominator[0]), (low, high))
+
+
+def _over_full_batch_steps(
+    trace: np.ndarray, grad: np.ndarray, updates: np.ndarray, batch_size: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Numerator and denominator of D.1 from the sums of tr Σ and |G|² in each window, along the first axis."""
+    q = (grad + trace / batch_size) / updates
+    q = np.where(q > 0, q, np.nan)  # E|ĝ|² cannot be negative: such a window holds only noise
+    return (trace / q).sum(0) / updates.sum(), (grad / q).sum(0) / updates.sum()
+
+
+def _tell_apart(runs: Sequence[Sequence[BlockStatistics]]) -> list[BlockStatistics]:
+    """The updates of all runs, one run after the other, with block numbers that no two runs share."""
+    apart = 1 + max((int(s.block.max()) for run in runs for s in run), default=0)
+    return [BlockStatistics(s.size, s.square, s.dot, s.block + number * apart) for number, run in enumerate(runs) for s in run]

@@ -1,0 +1,266 @@
+"""What `rlscale advise` says: its ten lines, its page, and the figures behind both. Nothing is measured or decided here."""
+
+import html
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+
+from ..analysis.reading import NoiseReading, published
+from ..estimate import Estimate
+from ..records import RunRecord
+from ..sizing import ScaleOut
+from ..text import format_duration, format_quantity
+from .chart_style import PALETTE, Figure, draw, finish, numbers
+from .page import add_chart, section, table, write_page
+from .run_charts import noise_chart, return_chart
+from .words import say_limit
+
+__all__ = ["Advice", "Throughput", "advice_lines", "write_advice_page"]
+
+_WORTH = 4 / 3  # a doubling that speeds up by less saves less than a quarter of the time
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """What was measured here.
+
+    Attributes:
+        actors, environments: of the recommended fleet; environments of each actor.
+        cpus: that the actors could use.
+        sampling: observations per second of sampling alone.
+        end_to_end: observations per second with learning.
+        one_pass: the same if every observation is learned from once, as in a sweep.
+        shares: of an iteration's time, by what takes it.
+    """
+
+    actors: int
+    environments: int
+    cpus: int
+    sampling: Estimate
+    end_to_end: float
+    one_pass: float
+    shares: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Everything that is said.
+
+    Attributes:
+        task: its name.
+        known: whether rlscale can run the task, and not only read a record of it.
+        run: folder of the run that the noise was read from.
+        reading: of its noise.
+        throughput: None where the task is not known.
+        more: what more machines would give; empty where nothing is predicted.
+        price_hour: of one machine; None: costs are relative.
+        settings: of PPO, with the suggested batch.
+        lines: that set them, by library.
+        seconds: that the advice took.
+        command, commit, date: provenance.
+    """
+
+    task: str
+    known: bool
+    run: str
+    reading: NoiseReading
+    throughput: Throughput | None
+    more: Sequence[ScaleOut]
+    price_hour: float | None
+    settings: Mapping[str, Any]
+    lines: Mapping[str, str]
+    seconds: float
+    command: Sequence[str]
+    commit: str | None
+    date: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values; an end of an interval that is not finite is null."""
+        plain: dict[str, Any] = _plain({**asdict(self), "published": dict(published()), "said": advice_lines(self)})
+        return plain
+
+
+def advice_lines(advice: Advice) -> list[str]:
+    """The advice in some ten lines, the answer first."""
+    lines = [_answer(advice), _caution(), _policy(advice.reading)]
+    if advice.throughput is not None:
+        lines.append(_here(advice.throughput))
+    elif not advice.known:
+        lines.append("How fast it runs here is not known: name the task as well, 'rlscale advise TASK --run FOLDER'")
+    if advice.more:
+        lines.append(_machines(advice))
+    if advice.known:
+        lines.append(_sweep(advice))
+    lines += [f"{name}:  {line}" for name, line in advice.lines.items()]
+    return lines
+
+
+def write_advice_page(page: Path, advice: Advice, run: RunRecord) -> None:
+    """Write the page.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    charts: dict[str, Any] = {}
+    first, *rest = advice_lines(advice)
+    rest = rest[: len(rest) - len(advice.lines)]
+    title = f"{advice.task}: which batch, how many actors"
+    body = [
+        f"<h1>{html.escape(title)}</h1>",
+        f"<p class='answer'>{html.escape(first)}</p>",
+        "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in rest) + "</ul>",
+    ]
+    lines = [[name, line] for name, line in advice.lines.items()]
+    note = "The batch is the suggested one, to the next power of two; the learning rate grows with its root, at most fourfold."
+    body.append(section("Settings that follow it", table(["", "type or write"], lines), note))
+    figure = _machines_figure(advice.more)
+    if figure is not None:
+        columns = ["machines", "iteration batch", "times as fast", "relative cost", "bound by"]
+        columns += [] if advice.price_hour is None else ["price of an hour"]
+        rows = [_machine_cells(one, advice.price_hour) for one in advice.more]
+        body.append(section(figure.title, add_chart(charts, figure.chart) + table(columns, rows), figure.note))
+    body.append(section("Noise scale on the way", add_chart(charts, noise_chart(run)), _NOISE_NOTE))
+    body.append(
+        section("Return", add_chart(charts, return_chart([run], [run.name])), "Mean of the last 100 episodes, raw score.")
+    )
+    made = {
+        "command": shlex.join(advice.command),
+        "run": advice.run,
+        "commit": advice.commit or "not run from a checkout",
+        "date": advice.date,
+        "took": format_duration(advice.seconds),
+        "observations": f"{advice.reading.observations:,}",
+        "machine": ", ".join(f"{k.replace('_', ' ')}: {v}" for k, v in run.manifest["machine"].items() if v is not None),
+    }
+    body.append(section("Where this comes from", table(["", ""], made.items())))
+    write_page(page, title, body, charts)
+
+
+_NOISE_NOTE = (
+    "tr Σ / |G|², the batch at which noise and signal of the gradient are alike, in observations; band: 95% interval. A "
+    "triangle on a "
+    "vertical line: not resolved, only a lower bound is known."
+)
+
+
+def _answer(advice: Advice) -> str:
+    suggested = advice.reading.suggestion
+    low, high = suggested.interval or (0.0, math.inf)
+    if suggested.value is not None:
+        between = f"{format_quantity(low)} to {format_quantity(high)}"
+        said = f"{format_quantity(suggested.value)} observations an optimizer step ({between}) is what its noise scale suggests"
+    elif low > 0:
+        said = f"more than {format_quantity(low)} observations an optimizer step is what its noise scale suggests (no upper end)"
+    else:
+        said = "its noise says nothing yet about how many observations an optimizer step can use"
+    trust = "fair" if advice.reading.policy.value is not None else "poor, the policy's own noise is not resolved"
+    return f"{advice.task}: {said}. Confidence: {trust}."
+
+
+def _caution() -> str:
+    known = published()
+    ratios = sorted(known["measured_over_predicted"].values())
+    others = f"; of {known['unresolved']} more the prediction was not resolved" if known["unresolved"] else ""
+    if not ratios:
+        return "This is a prediction, not a measurement; on no published task was such a prediction resolved yet."
+    low, high = (f"{ratio:.2g}" for ratio in (ratios[0], ratios[-1]))
+    times = f"{low} times" if low == high else f"{low} to {high} times"
+    tasks = "task" if len(ratios) == 1 else "tasks"
+    said = f"on {len(ratios)} published {tasks} a sweep measured {times} the prediction{others}"
+    return f"This is a prediction, not a measurement: {said}."
+
+
+def _policy(reading: NoiseReading) -> str:
+    first, last = reading.first, reading.last
+    when = [f" at a return of {value:.3g}" if value is not None else "" for value in (reading.first_return, reading.last_return)]
+    trend = f"{first.say()} at first{when[0]}, {last.say()} now{when[1]}"
+    if reading.policy.value is not None:
+        return f"Policy's loss alone: {reading.policy.say()} over the run; {trend}."
+    if reading.missing is None:
+        more = (
+            "its signal cannot be seen yet, so how many more observations would resolve it cannot be said; "
+            f"{4 * reading.observations:,} in all would halve the weakest signal that can be"
+        )
+    else:
+        more = f"if its signal is as strong as it looks, {format_quantity(float(reading.missing))} more observations resolve it"
+    return f"Policy's loss alone: {reading.policy.say()} over the run; {trend}; {more}."
+
+
+def _here(measured: Throughput) -> str:
+    shares = ", ".join(f"{name} {100 * share:.0f}%" for name, share in measured.shares.items())
+    actors = f"{measured.actors} actor{'s' * (measured.actors > 1)} of {measured.environments} environments"
+    rate = f"{format_quantity(measured.end_to_end)} observations per second"
+    return f"Here: {actors}, {rate}; {say_limit(measured.shares)} ({shares})."
+
+
+def _machines(advice: Advice) -> str:
+    known = {one.machines: one for one in advice.more}
+    counts = sorted(known)
+    last = counts[0]
+    for count in counts[1:]:
+        if known[count].speedup < _WORTH * known[last].speedup:
+            break
+        last = count
+    beyond = "doubling them saves less than a quarter of the time"
+    limit = f"beyond {last}, {beyond}" if last < counts[-1] else f"doubling them still pays at {last}"
+    shown = sorted(({2, last, min(2 * last, counts[-1])} & set(counts)) - {1})
+    said = [f"{n} are {known[n].speedup:.3g} times as fast at {known[n].cost:.3g} times the cost" for n in shown]
+    price = "" if advice.price_hour is None else f" ({2 * advice.price_hour:g} an hour for 2)"
+    return f"More machines like this one, at most: {', '.join(said)}{price}; {limit}."
+
+
+def _sweep(advice: Advice) -> str:
+    low, high = published()["sweep_cost"]
+    cost = f"{low:.0f} to {high:.0f} times the fewest observations to its goal"
+    said = f"To measure it: rlscale sweep {advice.task}, which costs {cost}"
+    critical, measured = advice.reading.suggestion.value, advice.throughput
+    if critical is None or measured is None or advice.reading.last_return is None:
+        return f"{said}."
+    fewest = advice.reading.observations / (1 + float(advice.settings["mini_batch"]) / critical)
+    hours = [times * fewest / measured.one_pass for times in (low, high)]
+    goal = f"to the return of {advice.reading.last_return:.3g} that this run reached"
+    return f"{said}: {goal}, roughly {format_duration(hours[0])} to {format_duration(hours[1])} here."
+
+
+def _machine_cells(one: ScaleOut, price: float | None) -> list[str]:
+    cells = [f"{one.machines}", f"{one.batch_size:,}", f"{one.speedup:.2f}", f"{one.cost:.2f}", one.bound]
+    return cells if price is None else [*cells, f"{one.machines * price:,.2f}"]
+
+
+def _machines_figure(more: Sequence[ScaleOut]) -> Figure | None:
+    """How many times as fast several machines are, with the line that nobody can beat."""
+    if not more:
+        return None
+    points = [{"machines": one.machines, "speedup": one.speedup, "cost": one.cost, "batch": one.batch_size} for one in more]
+    counts = [one.machines for one in more]
+    scale = alt.Scale(type="log", base=2, domain=[counts[0], counts[-1]])
+    x = alt.X("machines:Q", title="machines like this one", scale=scale, axis=alt.Axis(values=counts, grid=False))
+    y = alt.Y("speedup:Q", title="times as fast", scale=alt.Scale(type="log", base=2), axis=alt.Axis(values=counts))
+    ideal = [{"machines": n, "speedup": n} for n in (counts[0], counts[-1])]
+    about = numbers(machines="machines", speedup="times as fast", cost="relative cost", batch="iteration batch")
+    chart = alt.layer(
+        draw(ideal).mark_line(color="#888", strokeDash=[4, 4]).encode(x=x, y=y),
+        draw(points).mark_line(color=PALETTE[0], strokeWidth=2).encode(x=x, y=y),
+        draw(points).mark_point(color=PALETTE[0], filled=True, size=80).encode(x=x, y=y, tooltip=about),
+    )
+    note = (
+        "The most that machines can give: nothing is lost between them, and one learner learns from all. Each number of machines "
+        "has the iteration batch that makes it fastest, if the suggested batch is the critical one. Dashed: twice the machines, "
+        "half the time."
+    )
+    return Figure("machines", "What more machines would give", note, finish(chart, 260))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

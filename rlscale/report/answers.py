@@ -1,0 +1,132 @@
+"""The answer first: how far a task can be parallelized, in one plain sentence, and all tasks ranked.
+
+The figures come from `rlscale.analysis.comparison`; what else is said of them, in `rlscale.report.words`. `rank_figure` draws the
+ranking.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+
+from ..analysis.comparison import ComparedSweep, Comparison, Row
+from ..analysis.verdict import PRIMARY
+from ..text import format_quantity
+from .chart_style import PALETTE, Figure, clip, finish, layer, log_axis, log_domain
+from .words import flags, say_next
+
+__all__ = ["Answer", "answers", "rank_figure"]
+
+_GOOD, _FAIR = 2.5, 4.0  # of the upper to the lower end of B_crit's interval
+_COLOURS = {"good": PALETTE[2], "fair": PALETTE[0], "poor": PALETTE[1]}
+# Doubling a batch of B saves B_crit / (2 (B + B_crit)) of the steps: a sixth at twice B_crit.
+_BEYOND, _SAVED = 2.0, "a sixth"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a sweep or a run says about its task.
+
+    Attributes:
+        name: of the task, with the goal.
+        row: that it is read from.
+        confidence: `good`, `fair` or `poor` for a measured figure; None where nothing is measured.
+        sentence: the answer.
+    """
+
+    name: str
+    row: Row
+    confidence: str | None
+    sentence: str
+
+
+def answers(comparison: Comparison) -> list[Answer]:
+    """One answer for each sweep, at its last goal with a figure, and for each single run; the most parallel task first."""
+    found = [_of_sweep(sweep) for sweep in comparison.sweeps]
+    found.sort(key=lambda answer: -(answer.row.measured.value or 0.0))
+    return found + [_of_run(row) for row in comparison.rows if row.goal is None]
+
+
+def _of_sweep(sweep: ComparedSweep) -> Answer:
+    measured = [row for row in sweep.rows if row.measured.value is not None]
+    reached = [row for row in sweep.rows if row.frontier is not None]
+    row = (measured or reached or list(sweep.rows))[-1]
+    name = f"{row.name} to a return of {row.goal_label}"
+    batch, steps = ("an iteration", "iterations") if row.inner_steps > 1 else ("an optimizer step", "optimizer steps")
+    if row.measured.value is None:
+        low, high = row.measured.interval or (0.0, math.inf)
+        known = f" (more than {format_quantity(low)})" if low > 0 else f" (fewer than {format_quantity(high)})"
+        limit = known if low > 0 or math.isfinite(high) else ""
+        asked = say_next(sweep)
+        settle = f" {asked[0].upper()}{asked[1:]}" if asked else ""
+        return Answer(name, row, None, f"{name}: how many observations {batch} are well spent cannot be said yet{limit}.{settle}")
+    low, high = row.measured.interval or (0.0, math.inf)
+    between = f"{format_quantity(low)} to {format_quantity(high)}" if math.isfinite(high) else f"at least {format_quantity(low)}"
+    confidence = _confidence(row)
+    why = f" ({flags(row)})" if confidence != "good" and flags(row) else ""
+    return Answer(
+        name,
+        row,
+        confidence,
+        f"{name}: up to {format_quantity(row.measured.value)} observations {batch} are well spent ({between}); from "
+        f"{format_quantity(_BEYOND * row.measured.value)} on, doubling the workers saves less than {_SAVED} of the {steps}. "
+        f"Confidence: {confidence}{why}.",
+    )
+
+
+def _confidence(row: Row) -> str:
+    low, high = row.measured.interval or (0.0, math.inf)
+    if not row.scored() or high > _FAIR * low:
+        return "poor"
+    return "good" if high <= _GOOD * low and not flags(row) else "fair"
+
+
+def _of_run(row: Row) -> Answer:
+    """A prediction by the primary predictor, or in records without Adam's metric by the policy's plain noise scale."""
+    which = PRIMARY if row.prediction(*PRIMARY) else ("policy", "cumulative")
+    scale = row.predicted(*which)
+    low, high = scale.interval or (0.0, math.inf)
+    settle = f"'rlscale sweep {row.task}' measures it."
+    if scale.value is not None:
+        between = f"{format_quantity(low)} to {format_quantity(high)}"
+        said = f"its noise scale suggests {format_quantity(scale.value)} observations an optimizer step ({between})"
+    elif low > 0:
+        said = f"its noise scale suggests more than {format_quantity(low)} observations an optimizer step"
+    else:
+        said = "its noise says nothing yet about how many observations an optimizer step can use"
+    return Answer(row.name, row, None, f"{row.name}: {said}. That is a prediction; {settle}")
+
+
+def rank_figure(found: list[Answer]) -> Figure | None:
+    """The critical batch size of every task with its interval, the most parallel first; None where none is measured."""
+    points: list[dict[str, Any]] = []
+    known = [e for a in found if a.row.measured.value for e in (a.row.measured.value, *(a.row.measured.interval or ())) if e > 0]
+    domain = log_domain(known, padding=1.5)
+    for answer in found:
+        measured = answer.row.measured
+        if measured.value is not None:
+            low, high = measured.interval or (0.0, math.inf)
+            ends = {"low": clip(low, domain), "high": clip(high, domain)}
+            said = {"task": answer.name, "confidence": answer.confidence, "said": measured.say()}
+            points.append({**said, "value": measured.value, **ends})
+    if not points:
+        return None
+    x = log_axis(alt.X, "value", "critical batch size, observations", domain)
+    y = alt.Y("task:N", sort=[p["task"] for p in points], title=None, axis=alt.Axis(labelLimit=0, labels=False, ticks=False))
+    scale = alt.Scale(domain=list(_COLOURS), range=list(_COLOURS.values()))
+    by = alt.Color("confidence:N", scale=scale, legend=alt.Legend(orient="bottom", title="confidence"))
+    about = [alt.Tooltip("task:N"), alt.Tooltip("said:N", title="critical batch size"), alt.Tooltip("confidence:N")]
+    name = {"x": alt.value(4), "y": y, "text": "task:N"}
+    layers = [
+        *layer(
+            points, "bar", {"x": alt.X("low:Q"), "x2": "high:Q", "y": y, "color": by, "tooltip": about}, height=9, opacity=0.45
+        ),
+        *layer(points, "tick", {"x": x, "y": y, "color": by, "tooltip": about}, thickness=4, size=22),
+        *layer(points, "text", name, align="left", baseline="bottom", dy=-9, fontSize=12, color="#1a1a1a"),
+    ]
+    note = (
+        "Each mark: the critical batch size, up to which more observations a step save steps; there training takes twice the "
+        "fewest steps and twice the fewest observations. Bar: 95% interval."
+    )
+    return Figure("ranking", "How far each task can be parallelized", note, finish(alt.layer(*layers), 30 + 46 * len(points)))

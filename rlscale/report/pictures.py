@@ -1,0 +1,41 @@
+"""Charts as pictures, PNG and SVG, for documents that cannot hold a page."""
+
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import UsageError
+from .chart_style import Figure
+
+__all__ = ["write_figures"]
+
+_WIDTH, _LINE = 700, 118  # of a picture: points, and letters of its caption
+
+
+def write_figures(figures: Sequence[Figure], folder: Path) -> None:
+    """Every chart as PNG (1,400 pixels wide) and SVG, with its title and caption in the picture.
+
+    Raises:
+        UsageError: the folder cannot be written.
+    """
+    import vl_convert
+
+    names = Counter(figure.name for figure in figures)
+    seen: Counter[str] = Counter()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for figure in figures:
+            seen[figure.name] += 1
+            name = figure.name if names[figure.name] == 1 else f"{figure.name}-{seen[figure.name]}"
+            specification = figure.chart.to_dict()
+            caption = {"subtitle": textwrap.wrap(figure.note, _LINE), "anchor": "start", "subtitleColor": "#595959", "offset": 12}
+            specification["title"] = {"text": figure.title, **caption}
+            specification |= {"width": _WIDTH, "autosize": {"type": "fit-x", "contains": "padding"}, "background": "white"}
+            picture = vl_convert.vegalite_to_svg(specification)
+            (folder / f"{name}.svg").write_text(picture, encoding="utf-8")
+            (folder / f"{name}.png").write_bytes(vl_convert.svg_to_png(picture, scale=2))
+    except OSError as error:
+        raise UsageError(
+            "--figures", f"cannot write {folder}: {error.strerror}", "Choose a folder that you may write to"
+        ) from None

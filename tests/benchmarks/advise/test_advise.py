@@ -1,0 +1,154 @@
+"""`rlscale advise`: settings by hand, lines that work when they are pasted, the real command, and bad input."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from run_records import charts_of, make_run
+
+from rlscale.agents.config import default_config
+from rlscale.analysis.reading import read_noise
+from rlscale.benchmarks.advise.settings import configured, lines_for, settings_for
+from rlscale.benchmarks.cli import main
+from rlscale.benchmarks.options import parse_train
+from rlscale.envs import find_task
+from rlscale.estimate import Estimate
+from rlscale.report.advice_page import Advice, Throughput, advice_lines, write_advice_page
+from rlscale.sizing import ScaleOut
+
+ROOT = Path(__file__).parent.parent.parent.parent
+PONG = default_config(find_task("atari/pong"))  # 16 environments of 128 steps, mini-batches of 256, 2.5e-4
+
+
+@pytest.mark.parametrize(
+    ("suggestion", "actors", "mini_batch", "environments"),
+    [
+        (Estimate(1100.0, (900.0, 1300.0)), 2, 1024, 32),  # four mini-batches
+        (Estimate(300.0, (100.0, 900.0)), 3, 256, 18),  # the task's own batch, over three actors
+        (Estimate(None, (5000.0, float("inf")), "not resolved"), 1, 4096, 128),  # only a lower end
+        (Estimate(None, (0.0, float("inf")), "nothing"), 1, 256, 16),
+        (Estimate(1e9, None), 1, 2**17, 4096),
+    ],
+)
+def test_settings_follow_the_suggestion(suggestion, actors, mini_batch, environments):
+    found = settings_for(PONG, suggestion, actors)
+    assert (found.mini_batch, found.environments, found.rollout_length) == (mini_batch, environments, 128)
+    assert found.batch_size == environments * 128
+    wanted = PONG.update.learning_rate * min((mini_batch / 256) ** 0.5, 4)
+    assert found.learning_rate == pytest.approx(wanted, rel=0.03), "two digits"
+
+
+def test_the_line_is_the_configuration():
+    settings = settings_for(PONG, Estimate(1100.0, None), 2)
+    lines = lines_for("atari/pong", settings)
+    assert parse_train(lines["rlscale"].split()[2:]) == configured(PONG, settings)
+    assert "num_env_runners=2, num_envs_per_env_runner=16, rollout_fragment_length=128" in lines["RLlib"]
+    assert "train_batch_size_per_learner=4096, minibatch_size=1024" in lines["RLlib"]
+    assert "n_envs=32), n_steps=128, batch_size=1024" in lines["Stable-Baselines3"]
+
+
+def advice_of(tmp_path, **changes):
+    run = make_run(tmp_path / "run")
+    shares = {"emulator": 0.6, "inference": 0.1, "waiting and transfer": 0.1, "learner": 0.2}
+    more = [
+        ScaleOut(1, 512, 1.0, 1.0, "sampling"),
+        ScaleOut(2, 512, 1.8, 1.11, "sampling"),
+        ScaleOut(4, 1024, 2.0, 2.0, "learning"),
+    ]
+    given = {
+        "task": "<pong>",
+        "known": True,
+        "run": "run",
+        "reading": read_noise(run),
+        "throughput": Throughput(2, 16, 2, Estimate(900.0, None), 700.0, 800.0, shares),
+        "more": more,
+        "price_hour": 0.25,
+        "settings": {"mini_batch": 256, "batch_size": 2048},
+        "lines": {"rlscale": "rlscale train", "RLlib": "config"},
+        "seconds": 200.0,
+        "command": ["rlscale", "advise"],
+        "commit": None,
+        "date": "2026",
+    }
+    return run, Advice(**(given | changes))
+
+
+def test_the_page_begins_with_the_answer(tmp_path):
+    run, advice = advice_of(tmp_path)
+    write_advice_page(tmp_path / "advice.html", advice, run)
+    text = (tmp_path / "advice.html").read_text()
+    assert text.index("<p class='answer'>&lt;pong&gt;: ") < text.index("This is a prediction, not a measurement")
+    assert len(charts_of(tmp_path / "advice.html")) == 3
+    said = advice_lines(advice)
+    assert "the environments are the limit, sampling takes 80% of the time" in said[3]
+    assert "2 are 1.8 times as fast at 1.11 times the cost, 4 are 2 times" in said[4]
+    assert "(0.5 an hour for 2); beyond 2, doubling them saves less than a quarter of the time" in said[4]
+    assert json.loads(json.dumps(advice.as_json(), allow_nan=False))["more"][1]["speedup"] == 1.8
+
+
+def test_a_policy_that_is_not_resolved_is_never_given_a_number(tmp_path):
+    weak = replace(
+        advice_of(tmp_path)[1].reading,
+        suggestion=Estimate(None, (400.0, float("inf")), "not resolved"),
+        policy=Estimate(None, (400.0, float("inf")), "not resolved"),
+        missing=12_345,
+    )
+    said = advice_lines(advice_of(tmp_path / "b", reading=weak)[1])
+    assert "more than 400 observations" in said[0]
+    assert "Confidence: poor" in said[0]
+    assert "if its signal is as strong as it looks, 12,300 more observations resolve it" in said[2]
+    blind = replace(weak, suggestion=Estimate(None, (0.0, float("inf")), "nothing"), missing=None, visible=False)
+    said = advice_lines(advice_of(tmp_path / "c", reading=blind)[1])
+    assert "says nothing yet" in said[0]
+    assert f"cannot be said; {4 * blind.observations:,} in all" in said[2]
+
+
+def test_a_job_of_rllib_is_advised_on_from_its_record(tmp_path, capsys):
+    assert main(["advise", "--run", str(ROOT / "results" / "rllib-pong"), "--json", "--out", str(tmp_path)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["task"] == "pong"
+    assert found["throughput"] is None
+    assert set(found["lines"]) == {"RLlib", "Stable-Baselines3"}
+    assert "num_env_runners=2" in found["lines"]["RLlib"]
+    assert any("name the task as well" in line for line in found["said"])
+    assert (tmp_path / "advice.html").stat().st_size > 10_000
+
+
+def test_a_newcomer_asks_and_pastes(tmp_path):
+    """The real command; the line that it prints is typed again."""
+    words = ["advise", "classic/cartpole", "--cpus", "1", "--seconds", "3", "--fleet-seconds", "0.2", "--out", "here"]
+    done = subprocess.run([sys.executable, "-m", "rlscale", *words], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "here" / "advice.json").read_text())
+    assert found["throughput"]["end_to_end"] > 0
+    assert sum(found["throughput"]["shares"].values()) == pytest.approx(1)
+    assert found["more"][0]["speedup"] == 1
+    for line in found["said"]:
+        assert line in done.stdout
+    pasted = [*found["lines"]["rlscale"].split()[1:], "--optimizer-steps", "1", "--run", "run"]
+    done = subprocess.run([sys.executable, "-m", "rlscale", *pasted], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "TASK: there is nothing to advise on"),
+        (["atari/pon"], "TASK: there is no task 'atari/pon'"),
+        (["--run", "nowhere"], "--run: "),
+        (["classic/cartpole", "--seconds", "0"], "--seconds: 0.0 is not a positive number"),
+        (["classic/cartpole", "--cpus", "4096"], "--cpus: this machine has "),
+        (["classic/cartpole", "--price-hour", "-1"], "--price-hour: -1.0 is not zero or more"),
+    ],
+)
+def test_bad_input_is_one_line(words, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["advise", *words]) == 2
+    said, problem = capsys.readouterr()
+    assert message in problem
+    assert problem.count("\n") == 1
+    assert said == ""
+    assert not list(tmp_path.iterdir())

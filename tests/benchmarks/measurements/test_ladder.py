@@ -1,0 +1,122 @@
+"""The ladder: what the rungs spell, and a rung that is climbed, interrupted by a new machine, and climbed on."""
+
+import dataclasses
+import gzip
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rlscale.benchmarks.measurements.ladder import climb as ladder
+from rlscale.benchmarks.measurements.ladder.page import PAGE, PUBLISHED, read_ladder, rewritten, what_is_published
+from rlscale.benchmarks.measurements.ladder.rungs import read_rungs
+from rlscale.benchmarks.options import parse
+from rlscale.benchmarks.sweep.options import SweepOptions, make_plan
+from rlscale.records import read_sweep
+
+ROOT = Path(__file__).parent.parent.parent.parent
+RUNGS = read_rungs()[1]
+OUTSIDE = {"tasks", "out", "report", "ray-address"}  # where the sweep lies and runs, which is no part of its protocol
+
+
+@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
+def test_a_rung_spells_every_option_of_a_sweep_that_can_run(rung):
+    assert set(rung.options) == {field.name.replace("_", "-") for field in dataclasses.fields(SweepOptions)} - OUTSIDE
+    options = parse(SweepOptions, "sweep", rung.command("sweeps")[1:])
+    assert options.tasks == (rung.task,)
+    assert options.hours is not None, "every rung has a budget"
+    assert options.network is not None
+    assert options.width is not None, "the network's own might become another one"
+    make_plan(rung.task, options)
+    assert rung.role in ("task", "development", "control", "intervention")
+
+
+def test_a_file_of_rungs_that_contradicts_itself_is_not_read(tmp_path):
+    text = 'code = "HEAD"\n[protocol.p]\nseed = "0"\n[[rung]]\nname = "a"\ntask = "t"\nrole = "task"\nprotocol = "p"\n'
+    path = tmp_path / "rungs.toml"
+    for wrong, message in (
+        (text.replace('protocol = "p"', 'protocol = "q"'), "there is no protocol 'q'"),
+        (text + 'seed = "1"\n', "seed is its protocol's"),
+        (text + text[text.index("[[rung]]") :], "rung a is there twice"),
+        (text + 'base = "b"\n', "there is no rung 'b' before it"),
+    ):
+        path.write_text(wrong)
+        with pytest.raises(ValueError, match=message):
+            read_rungs(path)
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A clone of this checkout's last commit with one tiny rung."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout")
+    here = tmp_path / "checkout"
+    subprocess.run(["git", "clone", "--quiet", "--shared", str(ROOT), str(here)], check=True)
+    (here / "results" / "ladder").mkdir(parents=True, exist_ok=True)
+    monkeypatch.chdir(here)
+    file = tmp_path / "rungs.toml"
+    options = {"goals": "20", "pilot-batch": "160", "hours": "1e-4", "noise-runs": "0", "jobs": "0"}
+    lines = "".join(f'{name} = "{value}"\n' for name, value in options.items())
+    rung = '[[rung]]\nname = "tiny"\ntask = "classic/cartpole"\nrole = "control"\nprotocol = "p"\n'
+    file.write_text(f'code = "HEAD"\n[protocol.p]\n{lines}{rung}')
+    monkeypatch.setattr(ladder, "read_rungs", lambda: read_rungs(file))
+    return here
+
+
+def test_a_rung_is_climbed_and_goes_on_from_its_compact_record(checkout, capfd):
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    assert ladder.main(["climb"]) == 0
+    record = Path("results/ladder/tiny")
+    assert sorted(path.name for path in record.iterdir()) == ["ladder.json", "results.jsonl.gz", "sweep.json"]
+    kept = json.loads((record / "ladder.json").read_text())
+    assert (kept["code"], kept["state"], kept["role"]) == (commit, "finished", "control")
+    results = read_sweep(record).results
+    assert len(results) == 3, "the pilot spends so short a budget"
+    assert {result.commit for result in results.values()} == {commit}
+
+    # Another machine has the first result alone: the others are made again, by the recorded command.
+    shutil.rmtree("runs/ladder")
+    lines = gzip.decompress((record / "results.jsonl.gz").read_bytes()).splitlines(keepends=True)
+    (record / "results.jsonl.gz").write_bytes(gzip.compress(lines[0]))
+    (record / "ladder.json").write_text(json.dumps({**kept, "state": "begun"}))
+    assert ladder.main(["climb", "tiny"]) == 0
+    again = read_sweep(record).results
+    assert gzip.decompress((record / "results.jsonl.gz").read_bytes()).splitlines(keepends=True)[0] == lines[0]
+    assert again.keys() == results.keys()
+    assert all(again[name].goals == results[name].goals for name in results)
+
+    capfd.readouterr()
+    assert ladder.main(["climb"]) == 0
+    assert "==" not in capfd.readouterr().out, "what is finished is not begun again"
+    assert ladder.main(["status"]) == 0
+    assert "finished" in capfd.readouterr().out
+
+
+def test_a_rung_that_nobody_knows_is_named(checkout):
+    with pytest.raises(SystemExit, match=r"there is no rung big; rungs\.toml has tiny"):
+        ladder.main(["climb", "big"])
+
+
+def test_the_page_says_what_the_records_say():
+    """Every figure of docs/ladder.md is what `page` would write now."""
+    text = (ROOT / PAGE).read_text()
+    comparison = read_ladder(ROOT / "results" / "ladder")
+    assert rewritten(text, comparison) == text, "run: python -m rlscale.benchmarks.measurements.ladder page"
+    assert text.count("<!-- made: ") == 7
+
+
+def test_what_advise_says_of_published_tasks_is_what_the_records_say(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    comparison = read_ladder(Path("results/ladder"))
+    assert json.loads(PUBLISHED.read_text()) == what_is_published(comparison), "run: … measurements.ladder page"
+
+
+def test_the_page_holds_the_records_of_every_rung():
+    text = (ROOT / PAGE).read_text()
+    for folder in (ROOT / "results" / "ladder").iterdir():
+        record = read_sweep(folder)
+        assert f"| `{folder.name}` | {len(record.results)} |" in text, "what it cost"
+        goal = max(goal for goal in record.plan["goals"] for result in record.results.values() if result.steps_to(goal))
+        assert f"| `{folder.name}` | {record.task} | {record.ladder['role']} | {goal:g} |" in text

@@ -1,0 +1,131 @@
+"""One trial: training episodes that lag, transient policies, and where a run ends."""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from rlscale.agents.rollout.evaluate import Evaluation
+from rlscale.benchmarks.sweep.options import SweepOptions, make_plan
+from rlscale.benchmarks.sweep.trial import Advance, TrainingCourse, run_trial
+from rlscale.records import Trial
+from rlscale.records.run import read_run
+
+TRIAL = Trial("run-004", "span", 640, None, 0.01, 0, None, None, False, None)
+
+
+@dataclass
+class Learner:
+    """A learning curve that is known: a policy's mean return after S steps, reached step by step in every episode.
+
+    An episode is `length` steps S long, and its return is the mean over its steps of what the policies of these steps deserve,
+    with noise of its own. So it is known exactly by how much the episodes that finish are late.
+
+    Attributes:
+        length: of an episode, in steps S.
+        finished: episodes that finish in a step.
+    """
+
+    length: float
+    finished: int = 8
+    spread: float = 3.0
+    seed: int = 0
+    steps: int = 0
+    evaluated: list[int] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.rng = np.random.default_rng(self.seed)
+
+    @staticmethod
+    def deserved(steps):
+        """Climbs from 0 to 10, and through 5 at S = 150."""
+        return 10 / (1 + (150 / np.maximum(steps, 1e-9)) ** 2)
+
+    def advance(self):
+        self.steps += 1
+        began = max(self.steps - self.length, 0.0)
+        expected = self.deserved(np.linspace(began, self.steps, 50)).mean()
+        count = self.finished if self.steps > self.length else 0
+        returns = expected + self.spread * self.rng.standard_normal(max(count, 1))
+        return Advance(640 * self.steps, [], count, float(returns.mean()), self.length)
+
+    def weights(self):
+        return np.array([self.steps])
+
+    def evaluate(self, weights, optimizer_steps):
+        self.evaluated.append(optimizer_steps)
+        return Evaluation(self.deserved(weights[0]) + self.spread * self.rng.standard_normal(64), 64, 0, 0.0)
+
+    def close(self, state, reason):
+        pass
+
+
+def run(course, goals=(5.0,), trial=TRIAL, most=10**9):
+    return run_trial(trial, goals=goals, most_observations=most, make_course=lambda: course)
+
+
+@pytest.mark.parametrize("length", [0.5, 4.0, 16.0])
+def test_what_is_left_of_the_lag_of_training_episodes_is_less_than_two_percent(length):
+    """An episode of 16 steps is late by 8, more than 5% of the 150 at which the goal is reached."""
+    courses = [Learner(length, seed=seed) for seed in range(20)]
+    results = [run(course) for course in courses]
+    found = [math.log(result.goals[0].optimizer_steps / 150) for result in results]
+    assert abs(np.mean(found)) < 0.02
+    assert all(max(course.evaluated) < 150 for course in courses), "no policy beside the goal was evaluated"
+    assert all(any(e.training for e in result.evaluations) for result in results)
+
+
+@pytest.mark.parametrize(("length", "finished"), [(30.0, 8), (400.0, 8), (4.0, 0)])
+def test_long_or_missing_episodes_leave_the_evaluations_to_frozen_policies(length, finished):
+    course = Learner(length, finished)
+    result = run(course)
+    assert result.goals[0].optimizer_steps == pytest.approx(150, rel=0.1)
+    assert not any(e.training for e in result.evaluations if e.optimizer_steps <= 150)
+    assert len(course.evaluated) >= len(result.evaluations) / 2
+
+
+def test_the_error_of_training_episodes_is_that_of_their_mean():
+    """128 episodes of spread 3 have a mean with a standard error of 0.27, seen from the scatter between steps."""
+    (result,) = (run(Learner(0.5, finished=16, seed=seed)) for seed in (1,))
+    errors = [e.return_error * math.sqrt(e.episodes) for e in result.evaluations if e.training]
+    assert np.mean(errors) == pytest.approx(3.0, rel=0.15)
+
+
+def test_a_trial_ends_at_its_last_goal_and_says_what_it_knows_of_the_others():
+    trial = Trial("run-004", "span", 640, None, 0.01, 0, None, None, False, last_goal=5.0)
+    result = run(Learner(1.0), (2.0, 5.0, 9.0), trial)
+    assert result.state == "finished"
+    assert [goal.optimizer_steps is not None for goal in result.goals] == [True, True, False]
+    assert 150 < result.goals[2].not_before < 250
+    assert result.optimizer_steps < 150 * 1.5
+
+
+@dataclass
+class Transient(Learner):
+    """Passes the goal with one policy, after 2 and again after 40 steps, and keeps it from 150 on."""
+
+    def evaluate(self, weights, optimizer_steps):
+        lucky = optimizer_steps in (2, 40)
+        return Evaluation(np.full(64, 8.0 if lucky else float(optimizer_steps >= 150) * 6) + 0.1 * np.arange(64) / 64, 64, 0, 0.0)
+
+
+def test_with_an_inner_loop_a_step_is_an_iteration_and_its_noise_that_of_the_iteration_batch(tmp_path):
+    """Three epochs of four mini-batches: twelve optimizer steps in each S, one measurement at the parameters it starts from."""
+    plan = make_plan("classic/cartpole", SweepOptions(tasks=("classic/cartpole",), epochs=3, mini_batches=4, jobs=0))
+    (trial,) = plan.next_trials({})
+    course = TrainingCourse(plan.config_of(trial), episodes=8, folder=tmp_path / "run", command=[])
+    steps = [course.advance() for _ in range(3)]
+    course.close("finished", None)
+    rows = read_run(tmp_path / "run").rows
+    assert [row["optimizer_steps"] for row in rows] == [12, 24, 36]
+    for number, step in enumerate(steps):
+        (joint,) = [n for n in step.noise if (n.head, n.kind) == ("joint", "rollout")]
+        assert joint.optimizer_step == number
+        assert joint.statistics.size.sum() == rows[number]["batch_observations"], "all of the iteration batch"
+    assert [step.observations for step in steps] == [row["observations"] for row in rows]
+
+
+def test_a_single_transient_policy_never_ends_a_run():
+    result = run(Transient(400.0))
+    assert result.goals[0].optimizer_steps == pytest.approx(150, rel=0.1)

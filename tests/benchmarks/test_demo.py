@@ -1,0 +1,51 @@
+"""`rlscale demo`: the words that it types are understood, and the first command that fails ends it; `make demo` is the real run."""
+
+import pytest
+
+from rlscale.benchmarks.cli import main
+from rlscale.benchmarks.commands import Command
+from rlscale.benchmarks.commands.compare import CompareOptions
+from rlscale.benchmarks.options import parse, parse_train
+from rlscale.benchmarks.sweep.options import SweepOptions, make_plan
+
+
+@pytest.fixture
+def typed(monkeypatch):
+    """What the demo types, without running it."""
+    found, run = {}, Command.run
+
+    def note(command, words):
+        if command.name == "demo":
+            return run(command, words)
+        found[command.name] = words
+        return 0
+
+    monkeypatch.setattr(Command, "run", note)
+    return found
+
+
+def test_the_demo_types_what_the_commands_understand(typed, capsys):
+    assert main(["demo", "--out", "here", "--hours", "0.5"]) == 0
+    assert list(typed) == ["sweep", "train", "report", "compare"]
+    options = parse(SweepOptions, "sweep", typed["sweep"])
+    assert (options.tasks, options.out, options.hours, options.interval_ratio) == (("minatar/breakout",), "here", 0.5, 4)
+    make_plan("minatar/breakout", options)
+    config = parse_train(typed["train"])
+    assert (config.task, config.budget.seconds, config.recording.run) == ("atari/pong", 60, "here/atari-pong")
+    assert typed["report"] == ["here/atari-pong"]
+    assert parse(CompareOptions, "compare", typed["compare"]).folders == ("here/minatar-breakout", "here/atari-pong")
+    assert "== a minute of Atari Pong on two Ray actors: rlscale train atari/pong" in capsys.readouterr().out
+
+
+def test_the_first_command_that_fails_ends_it(monkeypatch):
+    ran, run = [], Command.run
+
+    def fail(command, words):
+        if command.name == "demo":
+            return run(command, words)
+        ran.append(command.name)
+        return 130 if command.name == "train" else 0
+
+    monkeypatch.setattr(Command, "run", fail)
+    assert main(["demo"]) == 130
+    assert ran == ["sweep", "train"]

@@ -1,0 +1,117 @@
+"""Faults that a newcomer found, each with the input that showed it."""
+
+import errno
+import json
+import os
+
+import pytest
+from run_records import charts_of, make_run
+
+from rlscale.agents.cluster import LostWorkerError
+from rlscale.benchmarks.cli import main
+from rlscale.benchmarks.sweep import run as sweep_run
+from rlscale.benchmarks.sweep.options import SweepOptions, make_plan
+
+LITTLE = ["classic/cartpole", "--environments", "4", "--rollout-length", "8", "--mini-batch", "32", "--optimizer-steps", "1"]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("flag", ["--seconds", "--learning-rate"])
+def test_infinity_is_not_finite_rather_than_not_positive(flag, here, capsys):
+    assert main(["train", "classic/cartpole", flag, "inf"]) == 2
+    assert f"{flag}: inf is not finite. Give a number, or leave it out" in capsys.readouterr().err
+
+
+def test_a_record_with_nan_is_shown(here, capsys):
+    """What a damaged or foreign record may hold: the page leaves a gap there."""
+    make_run(here / "run")
+    path = here / "run" / "iterations.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows[3] |= {"return_mean": float("nan"), "sampling_seconds": float("nan")}
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["report", "run"]) == 0
+    text = (here / "run" / "report.html").read_text()
+    assert "NaN" not in text[text.index("const charts = ") :].splitlines()[0]
+    assert len(charts_of(here / "run" / "report.html")) >= 3
+
+
+def test_report_leaves_out_what_compare_would(here, capsys):
+    make_run(here / "good")
+    (here / "bad").mkdir()
+    assert main(["report", "bad", "good"]) == 0
+    said = capsys.readouterr().out
+    assert "note: bad holds no run (manifest.json is missing); it was left out" in said
+    assert "wrote good/report.html" in said
+    assert main(["report", "bad"]) == 2
+
+
+def test_a_full_disk_leaves_the_page_that_was_there(here, capsys, monkeypatch):
+    make_run(here / "run")
+    assert main(["report", "run", "--out", "page.html"]) == 0
+    before = (here / "page.html").read_bytes()
+
+    def full(file):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "page.html")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert main(["report", "run", "--out", "page.html"]) == 1
+    assert capsys.readouterr().err == "rlscale: no room to write page.html: No space left on device\n"
+    assert (here / "page.html").read_bytes() == before
+    assert sorted(path.name for path in here.iterdir()) == ["page.html", "run"]
+
+
+def test_what_a_user_names_is_printed_as_typed(here, capsys):
+    """Neither markup nor an emoji."""
+    assert main(["train", *LITTLE, "--run", "[bold]:smile:[/bold]"]) == 0
+    said = capsys.readouterr().out
+    assert "record in [bold]:smile:[/bold]" in said
+    assert "see it with: rlscale report '[bold]:smile:[/bold]'" in said
+
+
+def test_a_resumed_run_says_what_it_takes_otherwise(here, capsys):
+    assert main(["train", *LITTLE, "--run", "run"]) == 0
+    assert "other settings" not in capsys.readouterr().out
+    again = ["train", "classic/cartpole", "--resume", "run", "--optimizer-steps", "2"]
+    assert main(again) == 0
+    assert "other settings" not in capsys.readouterr().out, "the budget is what a resumed run is given anew"
+    assert main([*again[:-1], "3", "--learning-rate", "0.5", "--clip", "None"]) == 0
+    said = capsys.readouterr().out
+    assert "going on with other settings: --learning-rate 0.5, was 0.001; --clip None, was 0.2" in said
+
+
+def test_a_batch_that_cannot_fit_is_refused_before_anything_is_made(here, capsys):
+    """Ten million environments took all memory of the machine, and other people's processes with it."""
+    assert main(["train", "classic/cartpole", "--environments", "100000000", "--optimizer-steps", "1"]) == 2
+    assert "--environments: " in capsys.readouterr().err
+    assert not list(here.iterdir())
+
+
+class _NeverStarts:
+    """A trial worker whose process ends as it begins, as where memory has run out."""
+
+    def __init__(self, folder):
+        os._exit(1)
+
+    def ready(self):
+        return None
+
+
+def wait_for_ever(pool):
+    while True:
+        pool.wait(0.5)
+
+
+def test_workers_that_do_not_start_end_a_sweep_in_one_line(here, monkeypatch, capsys, own_ray):
+    monkeypatch.setattr(sweep_run, "TrialWorker", _NeverStarts)
+    options = SweepOptions(tasks=("classic/cartpole",), jobs=1)
+    pool = sweep_run.RayPool([make_plan("classic/cartpole", options)], options)
+    try:
+        with pytest.raises(LostWorkerError, match="3 workers in a row did not start: "):
+            wait_for_ever(pool)
+    finally:
+        pool.close()

@@ -1,0 +1,61 @@
+"""`rlscale runs`: every run and sweep once, with what it found; what cannot be read is said."""
+
+import json
+
+import pytest
+from planted import Planted, write_sweep
+from run_records import make_run
+
+from rlscale.analysis import compare
+from rlscale.analysis.summary import recent_return
+from rlscale.benchmarks.cli import main
+from rlscale.records import read_run
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def line_of(said, name):
+    (line,) = [line for line in said.splitlines() if name in line]
+    return " ".join(line.split())
+
+
+def test_every_run_and_sweep_is_listed_once(here, capsys):
+    make_run(here / "runs" / "one")
+    make_run(here / "runs" / "group" / "two")
+    sweep = write_sweep(here / "sweeps" / "breakout", Planted(scatter=0.1), "minatar/breakout")
+    make_run(here / "sweeps" / "breakout" / "trials" / "run-001")
+    assert main(["runs"]) == 0
+    said = capsys.readouterr().out
+    assert "run-001" not in said, "the runs of a sweep are its own"
+    run = read_run(here / "runs" / "one")
+    one = line_of(said, "runs/one")
+    assert one.split()[1:3] == [run.manifest["task"]["id"], run.state]
+    assert f"{run.rows[-1]['observations']:,}" in one
+    assert f"{recent_return(run).value:.4g}" in one
+    row = compare([sweep], []).rows[-1]
+    listed = line_of(said, "sweeps/breakout")
+    assert f"{len(sweep.results)} runs" in listed
+    assert row.measured.say() in listed
+    assert line_of(said, "runs/group/two")
+
+
+def test_what_cannot_be_read_is_said_beside_the_others(here, capsys):
+    make_run(here / "runs" / "good")
+    make_run(here / "runs" / "old")
+    path = here / "runs" / "old" / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "schema": 99}))
+    assert main(["runs", "runs"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "runs/good" in said
+    assert "cannot be read" in said
+
+
+def test_bad_input_is_one_line(here, capsys):
+    assert main(["runs"]) == 2
+    assert "there is no run and no sweep in runs and sweeps" in capsys.readouterr().err
+    assert main(["runs", "nowhere"]) == 2
+    assert "FOLDER: nowhere does not exist" in capsys.readouterr().err

@@ -1,0 +1,57 @@
+"""What one run's noise says: planted signals, and what would resolve a weak one."""
+
+import math
+
+import numpy as np
+import pytest
+from run_records import make_run
+
+from rlscale.analysis.reading import published, read_noise
+from rlscale.analysis.summary import noise_over_run
+from rlscale.errors import UsageError
+from rlscale.noise import noise_scale
+
+
+def test_a_strong_signal_is_read_with_its_trend(tmp_path):
+    run = make_run(tmp_path / "run", signal=0.8)
+    found = read_noise(run)
+    whole = noise_over_run(run, "policy", "rollout").noise_scale
+    assert found.policy == found.suggestion == whole
+    assert found.policy.interval[0] < 16 / 0.64 < found.policy.interval[1], "blocks of 16 with a variance of 1 in every part"
+    assert found.missing is None
+    assert found.visible
+    assert found.observations == 40 * 128
+    assert found.first_return < found.last_return
+
+
+def test_what_would_resolve_a_weak_signal(tmp_path):
+    """The error of |G|² falls with the root of the observations, so a signal of z errors needs (2 / z)² times as many."""
+    run = make_run(tmp_path / "run", signal=0.12, iterations=60)
+    found = read_noise(run)
+    squares = np.array([noise_scale(s).grad_sq for _, s in run.noise("policy", "rollout")])
+    means = squares.reshape(10, 6).mean(axis=1)
+    z = means.mean() / (means.std(ddof=1) / math.sqrt(10))
+    assert found.policy.value is None
+    assert 0.5 < z < 2
+    assert found.missing == pytest.approx(60 * 128 * max((2 / z) ** 2 - 1, 0.25), abs=1)
+
+
+def test_of_a_signal_that_cannot_be_seen_nothing_is_said(tmp_path):
+    found = read_noise(make_run(tmp_path / "run", signal=0.0))
+    assert found.policy.value is None
+    assert found.missing is None
+    assert not found.visible
+
+
+def test_a_run_without_noise_is_refused(tmp_path):
+    run = make_run(tmp_path / "run")
+    for row in run.rows:
+        row["noise"] = []
+    with pytest.raises(UsageError, match=r"holds no noise of the policy's loss yet"):
+        read_noise(run)
+
+
+def test_what_is_published_is_there():
+    known = published()
+    assert set(known) == {"measured_over_predicted", "unresolved", "sweep_cost"}
+    assert 0 < known["sweep_cost"][0] < known["sweep_cost"][1]

@@ -1,0 +1,166 @@
+"""The mean over full-batch steps against exact answers, of one run and of several, and the coverage of its intervals."""
+
+import math
+
+import numpy as np
+import pytest
+from statistics_by_hand import exact_statistics, relative_error, statistics_of
+
+from rlscale.noise import BlockStatistics, pool, run_average
+
+
+def test_run_average_under_drift():
+    """Case 7: |G|² = 1000 for 6 updates, then 1 for 294, tr Σ = 640, B = 128: 570.6, where the ratio of sums says 30.5."""
+    updates = [exact_statistics(640, 1000, 32)] * 6 + [exact_statistics(640, 1, 32)] * 294
+    assert run_average(updates, batch_size=128, window=6).b_simple == pytest.approx(570.6, abs=0.05)
+    assert run_average(updates, batch_size=128, window=1).b_simple == pytest.approx(570.6, abs=0.05)
+    assert pool(updates).b_simple == pytest.approx(30.5, abs=0.05)
+
+
+def test_run_average_of_windows_without_any_signal_is_withheld():
+    noise_only = exact_statistics(640, -10, 32)
+    assert run_average([noise_only] * 4, batch_size=1e6, window=1).b_simple is None
+
+
+def test_run_average_of_a_constant_is_that_constant():
+    noise = run_average([exact_statistics(640, 2, 32)] * 45, batch_size=128)
+    assert noise.b_simple == pytest.approx(320)
+    assert noise.interval == pytest.approx((320, 320))
+    assert noise.updates == 45
+
+
+def test_run_average_is_not_biased_by_noise_where_single_updates_are():
+    rng = np.random.default_rng(5)
+    truth, size, blocks, d = 400.0, 16, 32, 100
+    grad = math.sqrt(d / truth)
+    updates = []
+    for _ in range(300):
+        g = rng.normal(size=(blocks, d)) / math.sqrt(size)
+        g[:, 0] += grad
+        updates.append(statistics_of(g, [size] * blocks))
+    windows = run_average(updates, batch_size=size * blocks, window=20)
+    assert relative_error(truth, windows.b_simple) < 0.05
+    assert windows.interval[0] < truth < windows.interval[1]
+
+
+def test_several_runs_are_summed_before_anything_is_divided():
+    """Two windows by hand, B = 100. tr Σ and |G|² summed over runs: first 400 and 6 of two updates, Q = 3 + 2 = 5; then 300 and
+    1, Q = 0.5 + 1.5 = 2. So (400/5 + 300/2) / (6/5 + 1/2) = 230 / 1.7."""
+    first = [exact_statistics(100, 5, 25), exact_statistics(200, 2, 25)]
+    second = [exact_statistics(300, 1, 25), exact_statistics(100, -1, 25)]
+    assert run_average([first, second], batch_size=100, window=1).b_simple == pytest.approx(230 / 1.7)
+    # One window of both updates: 700 / 7, whatever Q is.
+    assert run_average([first, second], batch_size=100, window=2).b_simple == pytest.approx(100)
+
+
+def test_a_run_that_ends_early_counts_as_long_as_it_lasts():
+    """Windows of one update: in the first 400 and 6 of two runs, Q = 5; in the second 200 and 2 of one, Q = 2 + 2."""
+    first = [exact_statistics(100, 5, 25), exact_statistics(200, 2, 25)]
+    second = [exact_statistics(300, 1, 25)]
+    noise = run_average([second, first], batch_size=100, window=1)
+    assert noise.b_simple == pytest.approx((400 / 5 + 200 / 4) / (6 / 5 + 2 / 4))
+    assert (noise.updates, noise.blocks, noise.observations) == (3, 8, 300)
+
+
+def test_one_run_in_a_list_is_that_run():
+    rng = np.random.default_rng(0)
+    updates = [statistics_of(0.5 + rng.normal(size=(8, 20)), [16] * 8) for _ in range(13)]
+    assert run_average([updates], 128) == run_average(updates, 128) == run_average([updates, []], 128)
+
+
+def test_windows_are_the_fewest_equal_ones():
+    """Twelve updates are windows of four, not of five, five and two."""
+    updates = [exact_statistics(640, 1000, 32)] * 4 + [exact_statistics(640, 1, 32)] * 8
+    assert run_average(updates, 128) == run_average(updates, 128, window=4)
+    assert run_average(updates, 128).b_simple == pytest.approx(run_average(updates, 128, window=1).b_simple)
+
+
+def planted(rng, updates: int, grad_sq, *, blocks: int = 16, size: int = 32, d: int = 100) -> list[BlockStatistics]:
+    """A run of unit-variance noise in d dimensions, so tr Σ = d, with |G|² as given for every update."""
+    g = rng.normal(size=(updates, blocks, d)) / math.sqrt(size)
+    g[:, :, 0] += np.sqrt(np.broadcast_to(grad_sq, updates))[:, None]
+    squares, dots = (g * g).sum(2), np.einsum("ukd,ud->uk", g, g.mean(1))
+    return [BlockStatistics([size] * blocks, square, dot) for square, dot in zip(squares, dots, strict=True)]
+
+
+def covered(noise, truth) -> bool:
+    return noise.interval[0] <= truth <= noise.interval[1]
+
+
+def test_an_early_transient_needs_short_windows():
+    """|G|² falls by the factor 21 within some four updates of fifty: windows of 20 read too low and cover some 10%, those of 5
+    cover 97%."""
+    rng = np.random.default_rng(0)
+    batch, trace = 512, 100
+    grad_sq = trace / batch * (1 + 20 * np.exp(-np.arange(50) / 4))
+    q = grad_sq + trace / batch
+    truth = (trace / q).sum() / (grad_sq / q).sum()
+    runs = [planted(rng, 50, grad_sq) for _ in range(200)]
+    assert np.mean([covered(run_average(run, batch, window=20), truth) for run in runs]) < 0.2
+    usual = [run_average(run, batch) for run in runs]
+    assert np.mean([covered(noise, truth) for noise in usual]) >= 0.94
+    assert np.mean([noise.b_simple for noise in usual]) == pytest.approx(truth, rel=0.03)
+    assert np.mean([noise.interval[1] / noise.interval[0] for noise in usual]) < 1.3
+
+
+def test_runs_that_are_not_resolved_are_resolved_together():
+    """𝓑 = 16 B: a third of the runs resolve, and the mean of those reads 0.7 times the truth; six runs together read it."""
+    rng = np.random.default_rng(1)
+    batch, d = 512, 100
+    truth = 16.0 * batch
+    alone, together = [], []
+    for _ in range(200):
+        runs = [planted(rng, 32, d / truth) for _ in range(6)]
+        together.append(run_average(runs, batch))
+        alone += [run_average(run, batch).b_simple for run in runs]
+    resolved = [value for value in alone if value is not None]
+    assert 0.2 < len(resolved) / len(alone) < 0.4
+    assert 0.65 < np.mean(resolved) / truth < 0.8
+    assert 0.92 <= np.mean([covered(noise, truth) for noise in together]) <= 0.99
+    values = [noise.b_simple for noise in together if noise.b_simple is not None]
+    assert len(values) > 190
+    assert np.median(values) == pytest.approx(truth, rel=0.05)
+
+
+@pytest.mark.parametrize("scatter", [0.0, 0.3])
+@pytest.mark.parametrize("count", [2, 3, 6])
+def test_coverage_of_several_runs(count, scatter):
+    """Three runs or more may differ in their own noise scale, here by a factor e^0.3; two tell nothing of that."""
+    rng = np.random.default_rng([count, int(10 * scatter)])
+    batch, d = 256, 50
+    truth = 2.0 * batch
+    found = []
+    for _ in range(300):
+        scales = truth * np.exp(scatter * rng.normal(size=count))
+        found.append(run_average([planted(rng, 15, d / scale, blocks=8, d=d) for scale in scales], batch))
+    rate = np.mean([covered(noise, truth) for noise in found])
+    if count > 2 or not scatter:
+        assert 0.92 <= rate <= 0.995
+        assert np.mean([noise.b_simple is not None for noise in found]) > 0.9
+    else:
+        assert rate < 0.85
+
+
+def test_two_runs_are_deleted_block_by_block():
+    """Blocks of the same number in two runs are different environments, so each is left out by itself."""
+    rng = np.random.default_rng(2)
+    runs = [planted(rng, 5, 1.0, blocks=4) for _ in range(2)]
+    together = run_average(runs, 128)
+    renamed = [BlockStatistics(s.size, s.square, s.dot, s.block + 4) for s in runs[1]]
+    same = pool([*runs[0], *renamed])
+    assert together.blocks == same.blocks == 8
+    assert together.b_simple == pytest.approx(same.b_simple)
+    assert together.interval == pytest.approx(same.interval, rel=0.05)  # the windows' Q varies with the blocks
+
+
+def test_run_average_refuses():
+    with pytest.raises(ValueError, match="at least one update"):
+        run_average([], batch_size=4)
+    with pytest.raises(ValueError, match="at least one update"):
+        run_average([[], []], batch_size=4)
+    with pytest.raises(ValueError, match="two blocks"):
+        run_average([[BlockStatistics([4, 0], [1.0, 1.0], [1.0, 1.0])]], batch_size=4)
+    with pytest.raises(ValueError, match="batch_size"):
+        run_average([exact_statistics(1, 1, 4)], batch_size=0)
+    with pytest.raises(ValueError, match="window"):
+        run_average([exact_statistics(1, 1, 4)], batch_size=4, window=0)

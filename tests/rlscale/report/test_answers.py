@@ -1,0 +1,77 @@
+"""The answer first: the sentence, its confidence, the ranking, and what settles what cannot be said."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from planted import Planted, make_plan, write_sweep
+from run_records import make_run
+
+from rlscale.analysis.comparison import compare
+from rlscale.estimate import Estimate
+from rlscale.report.answers import answers, rank_figure
+
+
+def answer_with(comparison, *, interval, provisional=(), s_min=200.0, value=1000.0, inner_steps=1):
+    """The answer of a comparison's only sweep, whose last goal was given those figures."""
+    (sweep,) = comparison.sweeps
+    changes = dict(measured=Estimate(value, interval), s_min=Estimate(s_min, None), provisional=provisional)
+    row = replace(sweep.rows[-1], **changes, inner_steps=inner_steps)
+    changed = replace(comparison, sweeps=(replace(sweep, rows=(*sweep.rows[:-1], row)),))
+    (answer,) = answers(changed)
+    return answer
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory):
+    comparison = compare([write_sweep(tmp_path_factory.mktemp("s") / "s", Planted(scatter=0.1), "minatar/breakout")], [])
+    assert comparison.sweeps[0].rows[-1].frontier.warning is None
+    return comparison
+
+
+def test_the_sentence_has_the_figures_and_what_follows_from_them(clean):
+    """From twice B_crit on doubling B saves (B_crit/B - B_crit/2B)/(1 + B_crit/B), a sixth, of the steps."""
+    answer = answer_with(clean, interval=(700.0, 1400.0))
+    assert answer.sentence == (
+        "minatar/breakout to a return of 200: up to 1,000 observations an optimizer step are well spent (700 to 1,400); "
+        "from 2,000 on, doubling the workers saves less than a sixth of the optimizer steps. Confidence: good."
+    )
+    b_crit, twice = 1000.0, 2000.0
+    saved = (b_crit / twice - b_crit / (2 * twice)) / (1 + b_crit / twice)
+    assert saved == pytest.approx(1 / 6)
+    with_inner_loop = answer_with(clean, interval=(700.0, 1400.0), inner_steps=12).sentence
+    assert "observations an iteration are" in with_inner_loop
+    assert "a sixth of the iterations" in with_inner_loop
+
+
+@pytest.mark.parametrize(
+    ("changes", "confidence"),
+    [
+        (dict(interval=(800.0, 1999.0)), "good"),
+        (dict(interval=(700.0, 1800.0)), "fair"),
+        (dict(interval=(800.0, 1900.0), provisional=(32,)), "fair (provisional)"),
+        (dict(interval=(500.0, 2100.0)), "poor"),
+        (dict(interval=(800.0, math.inf)), "poor"),
+        (dict(interval=(800.0, 1900.0), s_min=40.0), "poor (S_min below 50 steps: not scored)"),
+    ],
+)
+def test_confidence_is_that_of_the_interval_and_of_what_warns(clean, changes, confidence):
+    assert answer_with(clean, **changes).sentence.endswith(f"Confidence: {confidence}.")
+
+
+def test_tasks_are_ranked_and_what_cannot_be_said_names_its_command(tmp_path):
+    sweeps = [
+        write_sweep(tmp_path / "a", Planted(700, scatter=0.1), "minatar/asterix"),
+        write_sweep(tmp_path / "b", Planted(2000, scatter=0.1), "minatar/breakout"),
+        write_sweep(tmp_path / "c", Planted(90_000, scatter=0.05), "atari/pong", make_plan(batch_sizes=(32, 128, 512))),
+    ]
+    found = answers(compare(sweeps, [make_run(tmp_path / "run")]))
+    assert [answer.row.task for answer in found[:3]] == ["minatar/breakout", "minatar/asterix", "atari/pong"]
+    assert "cannot be said yet (more than " in found[2].sentence
+    assert "Next: rlscale sweep" in found[2].sentence
+    assert found[3].sentence.endswith("That is a prediction; 'rlscale sweep atari/pong' measures it.")
+    layers = rank_figure(found).chart.to_dict()["layer"]
+    drawn = [point["task"] for point in layers[0]["data"]["values"]]
+    assert drawn == [found[0].name, found[1].name]
+    assert all(math.isfinite(point[end]) for point in layers[0]["data"]["values"] for end in ("low", "high"))
+    assert rank_figure(found[2:]) is None
