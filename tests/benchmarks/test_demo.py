@@ -1,4 +1,4 @@
-"""`rlscale demo`: the words that it types are understood, and the first command that fails ends it; `make demo` is the real run."""
+"""`rlscale demo`: the words that it types are understood, and the first command that fails ends it. `make demo` runs it."""
 
 import pytest
 
