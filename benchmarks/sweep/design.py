@@ -162,9 +162,9 @@ def next_run(
     missing = [size for size in dict.fromkeys(span) if counts[size] < (FEWEST_RUNS if known else 1)]
     if known is None or missing:
         size = min(missing or span, key=lambda size: (counts[size], size))
-        rate = known.best_rate(size) if known else _pilot_rate(runs, pilot_rate) * math.sqrt(size / pilot_size)
-        if known and counts[size] % 2:
-            rate *= 2.0
+        rate = known.best_rate(size) if known else _cheapest_rate(runs, pilot_rate) * math.sqrt(size / pilot_size)
+        if known and counts[size] % 2:  # an octave off tells where the best rate is; too high a rate fails, so not always above
+            rate *= 2.0 if span.index(size) % 2 else 0.5
         return Candidate("span", size, rounded(rate), PATIENCE * _expected(known, ended, size))
     if _is_sharp(known, ended, ratio):
         return None
@@ -179,10 +179,28 @@ def nearest_size(sizes: Sequence[int], wanted: float) -> int:
     return min(sizes, key=lambda size: (abs(math.log(size / wanted)), size))
 
 
-def _pilot_rate(runs: Sequence[RunSoFar], pilot_rate: float) -> float:
-    """The pilot's rate with the fewest steps."""
-    pilot = [run for run in runs[:PILOT_RUNS] if math.isfinite(run.optimizer_steps)]
-    return min(pilot, key=lambda run: run.optimizer_steps).learning_rate if pilot else pilot_rate
+def _cheapest_rate(runs: Sequence[RunSoFar], pilot_rate: float) -> float:
+    """The pilot's rate that has cost the fewest steps for each run that reached the goal, the first runs of the span counted.
+
+    A run of another size belongs to the pilot's rate that it was scaled from, and costs its steps in those of the pilot's fastest
+    run at that size, as long as nothing is known of B_crit. The fastest run alone is often at the brink, beyond which most fail.
+    """
+    pilot, ended = runs[:PILOT_RUNS], [run for run in runs if not run.pending]
+    fastest = min((run.optimizer_steps for run in pilot if math.isfinite(run.optimizer_steps)), default=None)
+    if fastest is None:
+        return pilot_rate
+    costs: dict[float, float] = {}
+    for rate in (run.learning_rate for run in pilot):
+        spent, reached = 0.0, 0
+        for run in ended:
+            smaller = pilot[0].batch_size / run.batch_size
+            if abs(math.log(run.learning_rate / rate) + 0.5 * math.log(smaller)) < math.log(2):
+                arrived = math.isfinite(run.optimizer_steps)
+                spent += run.optimizer_steps / fastest / max(smaller, 1.0) if arrived else PATIENCE
+                reached += arrived
+        if reached:
+            costs[rate] = spent / reached
+    return min(costs, key=lambda rate: costs[rate])
 
 
 def _expected(known: Known | None, ended: Sequence[RunSoFar], size: int) -> float:

@@ -4,12 +4,17 @@ import math
 
 import pytest
 
-from rlscale.benchmarks.sweep.design import RunSoFar, next_run
+from rlscale.benchmarks.sweep.design import RunSoFar, fit_known, next_run
 
 SIZES = tuple(5 * 2**j for j in range(14))
-PILOT = [
-    RunSoFar(640, rate, steps, steps * 640, n) for n, (rate, steps) in enumerate(((0.01, 400), (0.04, math.inf), (0.0025, 900)))
-]
+
+
+def pilot(*runs):
+    """Runs at 640 observations; one that missed the goal spent 1,600 steps."""
+    return [RunSoFar(640, rate, steps, min(steps, 1600) * 640, n) for n, (rate, steps) in enumerate(runs)]
+
+
+PILOT = pilot((0.01, 400), (0.04, math.inf), (0.0025, 900))
 
 
 def following(runs, noise_scale):
@@ -23,6 +28,33 @@ def test_the_span_begins_at_an_eighth_of_the_noise_scale_or_of_half_the_pilots_s
     """A run at five observations would take 128 times the pilot's steps: no noise scale of the pilot is worth that."""
     first = following(PILOT, noise_scale)
     assert (first.stage, first.batch_size) == ("span", smallest)
+
+
+def test_a_rate_that_costs_more_for_each_run_that_arrives_is_left():
+    """The pilot's fastest rate may be one beyond which most seeds fail: on MinAtar Breakout nine of twelve runs at it did."""
+    brink = pilot((0.01, 440), (0.04, 400), (0.0025, 900))
+    first = following(brink, 640.0)
+    assert first.learning_rate == pytest.approx(0.04 * math.sqrt(80 / 640), rel=1e-3)
+    missed = RunSoFar(80, first.learning_rate, math.inf, first.most_steps * 80, 3)
+    # Two runs for five expected ones there, one for 1.1 at the first rate: 5 against 1.1 a run that arrives.
+    assert following([*brink, missed], 640.0).learning_rate == pytest.approx(0.01 * math.sqrt(160 / 640), rel=1e-3)
+    arrived = RunSoFar(80, first.learning_rate, 2800, 2800 * 80, 3)
+    assert following([*brink, arrived], 640.0).learning_rate == pytest.approx(0.04 * math.sqrt(160 / 640), rel=1e-3)
+
+
+def test_the_second_run_of_a_size_is_an_octave_off_above_or_below():
+    """Of sizes in turn, because too high a rate fails: the other two runs of a size are at the best rate as far as known."""
+    runs = [*PILOT]
+    octaves_off = []
+    while (planned := following(runs, 640.0)) is not None and planned.stage == "span":
+        known = fit_known(runs)
+        if known is not None:
+            octaves_off.append(math.log2(planned.learning_rate / known.best_rate(planned.batch_size)))
+        steps = 200 * (1 + 640 / planned.batch_size)
+        runs.append(RunSoFar(planned.batch_size, planned.learning_rate, steps, steps * planned.batch_size, len(runs)))
+    assert octaves_off == pytest.approx([round(off) for off in octaves_off], abs=0.01)
+    assert {round(off) for off in octaves_off} == {-1, 0, 1}
+    assert sum(abs(off) < 0.1 for off in octaves_off) > len(octaves_off) / 2
 
 
 def test_an_unknown_surface_is_spanned_at_the_pilots_fastest_rate():
