@@ -17,17 +17,17 @@ from rich.table import Table
 
 from rlscale.analysis.comparison import Comparison, compare
 from rlscale.analysis.export import to_csv, to_parquet
-from rlscale.analysis.verdict import interventions_of, rungs_of, verdict
+from rlscale.analysis.verdict import rungs_of
 from rlscale.errors import UsageError
 from rlscale.records import RunRecord, SweepRecord, is_sweep, read_run, read_sweep
 from rlscale.report.answers import answers
-from rlscale.report.words import flags, range_of, remarks, say_agreement, say_next, say_prediction, say_verdict, warnings
+from rlscale.report.words import flags, range_of, remarks, say_conclusion, say_next, say_prediction, say_predictor, warnings
 
 from ..options import parse
 
 __all__ = ["CompareOptions", "read_folders", "run", "run_compare", "terminal_tables"]
 
-_HEADS = ("policy", "value", "joint")
+_HEADS = ("policy", "joint")
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> int:
         console.print(table)
         console.print()
     rungs = rungs_of(comparison)
-    concluded = [say_verdict(verdict(rungs, interventions_of(rungs)))] if rungs else []
-    for sentence in (*warnings(comparison.rows), say_agreement(comparison.rows), *concluded, *remarks(comparison.rows)):
+    concluded = [say_conclusion(rungs)] if rungs else []
+    for sentence in (*warnings(comparison.rows), *concluded, *remarks(comparison.rows)):
         console.print(sentence, highlight=False, soft_wrap=True, markup=False)
     for sentence in comparison.notes:
         console.print(f"note: {sentence}", highlight=False, soft_wrap=True, markup=False)
@@ -137,7 +137,8 @@ def terminal_tables(comparison: Comparison) -> list[Table]:
     """
     rows = comparison.rows
     measured = _table("Measured by sweeps", ["B_crit", "S_min", "E_min", "learning rates"])
-    predicted = _table("Noise scale, cumulative to the goal", [*_HEADS, "B_crit / policy"])
+    columns = ["predicts B_crit", "B_crit / predicted", *(f"{head}, plain" for head in _HEADS)]
+    predicted = _table("Noise scale, cumulative to the goal", columns)
     for row in rows:
         name = f"{escape(row.name)}\n  {row.goal_label if row.goal is None else f'goal {row.goal_label}'}"
         if row.goal is not None:
@@ -150,7 +151,7 @@ def terminal_tables(comparison: Comparison) -> list[Table]:
             cells = [_two_lines(figure) for figure in figures]
             measured.add_row(name, mark + cells[0], *cells[1:], rates)
         scales = [say_prediction(row, head, "cumulative") for head in _HEADS]
-        predicted.add_row(name, *map(_two_lines, (*scales, row.ratio("policy", "cumulative").say("–"))))
+        predicted.add_row(name, *map(_two_lines, (say_predictor(row), row.ratio(*row.predictor).say("–"), *scales)))
     return [table for table in (measured, predicted) if table.row_count]
 
 

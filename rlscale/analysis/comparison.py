@@ -14,7 +14,7 @@ from ..estimate import Estimate
 from ..frontier import Surface
 from ..records import RunRecord, SweepRecord, TrialResult
 from .points import SurfacePoint, fit_points, surface_points
-from .predictions import Prediction, predict, predict_from_run, ratio
+from .predictions import PLAIN, PRIMARY, Prediction, predict, predict_from_run, ratio
 from .summary import mean_batch
 
 __all__ = ["ComparedSweep", "Comparison", "Row", "agreement_of", "compare"]
@@ -43,7 +43,7 @@ class Row:
         inner_steps: optimizer steps in one step S: 1, or those of an iteration of PPO with several.
         predictions: by head and quantity, see `rlscale.analysis.predictions.predict`.
         prediction_batch: batch size of the runs that gave them, in observations per optimizer step.
-        provisional: batch sizes whose best learning rate lies outside those tried there and beside it.
+        provisional: batch sizes whose best learning rate lies outside those tried there and at the sizes beside it.
         notes: what else to know about this row, one sentence each.
     """
 
@@ -80,6 +80,11 @@ class Row:
     def ratio(self, head: str, quantity: str) -> Estimate:
         """Measured over predicted."""
         return ratio(self.measured, self.predicted(head, quantity))
+
+    @property
+    def predictor(self) -> tuple[str, str]:
+        """Head and quantity of the prediction shown first: the primary one, or the paper's where that was not measured."""
+        return PRIMARY if self.prediction(*PRIMARY) else PLAIN
 
     @property
     def goal_label(self) -> str:
@@ -255,13 +260,17 @@ def _best_rates(surface: Surface, reached: Sequence[SurfacePoint]) -> dict[int, 
 
 
 def _provisional(best: dict[int, float], reached: Sequence[SurfacePoint]) -> tuple[int, ...]:
-    """Batch sizes whose best rate lies more than an octave outside the rates that reached the goal there."""
-    found = []
-    for size, rate in best.items():
-        tried = [point.run.learning_rate for point in reached if point.run.batch_size == size]
-        if not min(tried) / 2 <= rate <= 2 * max(tried):
+    """Batch sizes whose best rate lies more than an octave outside those that reached the goal there and at the sizes beside it.
+
+    Rates are taken relative to the best one of their size, since the surface ties the sizes together.
+    """
+    sizes, found = sorted(best), []
+    for number, size in enumerate(sizes):
+        near = sizes[max(number - 1, 0) : number + 2]
+        off = [point.run.learning_rate / best[at] for point in reached if (at := point.run.batch_size) in near]
+        if not min(off) / 2 <= 1 <= 2 * max(off):
             found.append(size)
-    return tuple(sorted(found))
+    return tuple(found)
 
 
 def _predict(record: SweepRecord, goal: float) -> tuple[tuple[Prediction, ...], int | None]:

@@ -16,9 +16,8 @@ from ..errors import UsageError
 from ..estimate import Estimate
 from ..noise import noise_scale
 from ..records import RunRecord
-from .predictions import predict_from_run
+from .predictions import PRIMARY, predict_from_run
 from .summary import noise_windows, recent_return, returns
-from .verdict import PRIMARY
 
 __all__ = ["NoiseReading", "published", "read_noise"]
 

@@ -15,11 +15,10 @@ from scipy.special import stdtrit
 
 from ..estimate import Estimate
 from .comparison import LEAST_STEPS, Comparison, Row
-from .predictions import ratio
+from .predictions import PRIMARY, ratio
 
 __all__ = [
     "FEWEST_SCORED",
-    "PRIMARY",
     "SECONDARY",
     "Intervention",
     "PredictorScore",
@@ -32,7 +31,6 @@ __all__ = [
     "verdict",
 ]
 
-PRIMARY = ("joint_policy_parameters", "cumulative_adam")
 AVERAGES = ("cumulative", "sums", "goal")
 SECONDARY = tuple(
     (head, average + metric) for head in ("policy", "value", "joint") for metric in ("", "_adam") for average in AVERAGES

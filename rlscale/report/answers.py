@@ -11,7 +11,6 @@ from typing import Any
 import altair as alt
 
 from ..analysis.comparison import ComparedSweep, Comparison, Row
-from ..analysis.verdict import PRIMARY
 from ..text import format_quantity
 from .chart_style import PALETTE, Figure, clip, finish, layer, log_axis, log_domain
 from .words import flags, say_next
@@ -83,9 +82,7 @@ def _confidence(row: Row) -> str:
 
 
 def _of_run(row: Row) -> Answer:
-    """A prediction by the primary predictor, or in records without Adam's metric by the policy's plain noise scale."""
-    which = PRIMARY if row.prediction(*PRIMARY) else ("policy", "cumulative")
-    scale = row.predicted(*which)
+    scale = row.predicted(*row.predictor)
     low, high = scale.interval or (0.0, math.inf)
     settle = f"'rlscale sweep {row.task}' measures it."
     if scale.value is not None:

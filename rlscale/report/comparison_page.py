@@ -14,7 +14,7 @@ from typing import Any
 
 from ..analysis.comparison import ComparedSweep, Comparison, Row
 from ..analysis.predictions import HEADS, QUANTITIES
-from ..analysis.verdict import interventions_of, rungs_of, verdict
+from ..analysis.verdict import rungs_of
 from ..text import format_duration, format_quantity
 from .answers import answers, rank_figure
 from .chart_style import Figure
@@ -24,17 +24,16 @@ from .pictures import write_figures
 from .sweep_charts import frontier_figure, rate_figure, return_figure
 from .words import (
     AGREEMENT_COLUMNS,
-    HEADLINE,
     QUANTITY_LABELS,
     flags,
     head_name,
     range_of,
     remarks,
-    say_agreement,
     say_all_agreements,
+    say_conclusion,
     say_next,
     say_prediction,
-    say_verdict,
+    say_predictor,
     warnings,
 )
 
@@ -69,13 +68,12 @@ def write_comparison(
         body.append(section(ranking.title, charts.add([ranking])))
     elif comparison.sweeps:
         body.append(section("Optimizer steps against observations", charts.add([frontier_figure(comparison.sweeps[0])])))
-    body += [f"<p class='warning'>{html.escape(sentence)}</p>" for sentence in warnings(rows)]
     body.append(section("Measured and predicted", _main_table(rows), _MAIN_NOTE))
+    if doubts := warnings(rows):
+        body.append(section("To be taken with care", _list(doubts)))
     if measured:
         rungs = rungs_of(comparison)
-        said = [say_verdict(verdict(rungs, interventions_of(rungs)))] if rungs else []
-        said += [say_agreement(rows)] if tasks > 1 or not rungs else []  # one task is no conclusion
-        statement = "".join(f"<p class='statement'>{html.escape(sentence)}</p>" for sentence in said)
+        statement = f"<p class='statement'>{html.escape(say_conclusion(rungs))}</p>" if rungs else ""
         ladders = [figure for figure in (verdict_figure(rungs), ladder_figure(rows)) if figure]
         body.append(section("Does the noise scale predict the critical batch size?", statement + charts.add(ladders[:1])))
         body += [section(figure.title, charts.add([figure])) for figure in ladders[1:]]
@@ -104,8 +102,10 @@ def write_comparison(
 
 _MAIN_NOTE = (
     "B_crit: the critical batch size in observations, where training takes twice the fewest optimizer steps S_min and twice the "
-    "fewest observations E_min. Noise scale: of the policy loss, cumulative from the start to the goal, which is what B_crit "
-    "means too. Brackets: 95% intervals. Observations are agent steps."
+    "fewest observations E_min. Noise scale: of the joint loss on the policy's parameters in Adam's metric, averaged from the "
+    "start to the goal, which is what B_crit means too; where a record has none, of the policy's loss in the plain metric, and "
+    "marked so. "
+    "Brackets: 95% intervals. Observations are agent steps."
 )
 _AGREEMENT_NOTE = (
     "Decades are powers of ten. <em>A task left out</em>: root mean square error when the offset comes from the other tasks. "
@@ -173,8 +173,7 @@ def _next(sweep: ComparedSweep) -> str:
 
 
 def _main_table(rows: Sequence[Row]) -> str:
-    head, quantity = HEADLINE
-    columns = ["task", "goal", "B_crit, measured", f"noise scale, {head}", "measured / predicted"]
+    columns = ["task", "goal", "B_crit, measured", "noise scale, predicted", "measured / predicted"]
     columns += ["S_min, steps", "E_min, observations", "learning rates"]
     return _table(
         columns,
@@ -183,8 +182,8 @@ def _main_table(rows: Sequence[Row]) -> str:
                 row.name,
                 row.goal_label,
                 "–" if row.goal is None else row.measured.say("⚠ not identifiable") + (f" ⚠ {flags(row)}" if flags(row) else ""),
-                say_prediction(row, head, quantity),
-                row.ratio(head, quantity).say("–"),
+                say_predictor(row),
+                row.ratio(*row.predictor).say("–"),
                 "–" if row.goal is None else row.s_min.say("unknown"),
                 "–" if row.goal is None else row.e_min.say("unknown"),
                 range_of(row.learning_rates),

@@ -10,7 +10,8 @@ from typing import Any
 import altair as alt
 
 from ..analysis import Row
-from ..analysis.verdict import PRIMARY, Rung
+from ..analysis.predictions import PRIMARY
+from ..analysis.verdict import Rung
 from .chart_style import (
     GREY,
     LIMITS,

@@ -6,30 +6,27 @@ from collections.abc import Mapping, Sequence
 from ..agreement import FEWEST_TASKS
 from ..analysis.comparison import LEAST_STEPS, ComparedSweep, Row, agreement_of
 from ..analysis.extension import next_command
-from ..analysis.predictions import HEADS, QUANTITIES
-from ..analysis.verdict import FEWEST_SCORED, PRIMARY, Verdict
+from ..analysis.predictions import HEADS, PLAIN, PRIMARY, QUANTITIES
+from ..analysis.verdict import FEWEST_SCORED, Rung, Verdict, interventions_of, verdict
 from ..text import format_quantity
 
 __all__ = [
     "AGREEMENT_COLUMNS",
-    "HEADLINE",
     "QUANTITY_LABELS",
     "flags",
     "head_name",
     "range_of",
     "remarks",
-    "say_agreement",
     "say_all_agreements",
+    "say_conclusion",
     "say_limit",
     "say_next",
     "say_prediction",
+    "say_predictor",
     "say_verdict",
     "warnings",
 ]
 
-# The prediction that is shown first, chosen before any comparison was made: the paper's question is about the policy, and a
-# critical batch size measured at a goal is cumulative.
-HEADLINE = ("policy", "cumulative")
 QUANTITY_LABELS = {
     "start": "at the start",
     "goal": "at the goal",
@@ -58,6 +55,11 @@ def head_name(head: str) -> str:
     )
 
 
+def say_predictor(row: Row) -> str:
+    """The prediction that is shown first; where it is not the primary one, that is said."""
+    return say_prediction(row, *row.predictor) + ("" if row.predictor == PRIMARY or not row.predictions else ", policy's")
+
+
 def say_prediction(row: Row, head: str, quantity: str) -> str:
     """A predicted figure, or that it is not resolved or was not measured; how many seeds resolve it, where not all do."""
     found = row.prediction(head, quantity)
@@ -83,20 +85,18 @@ def flags(row: Row) -> str:
 
 
 def warnings(rows: Sequence[Row]) -> list[str]:
-    """One sentence for every reason to distrust a measured figure, with the goals that it holds for."""
+    """One sentence for every reason to take a measured figure with care, with the goals that it holds for."""
     found = []
     for row in rows:
         if row.goal is not None and row.measured.value is None:
-            found.append((row, f"NOT IDENTIFIABLE: {row.measured.reason}"))
+            found.append((row, f"B_crit is not identifiable: {row.measured.reason}"))
         if row.provisional:
             sizes = ("sizes " if len(row.provisional) > 1 else "size ") + ", ".join(f"{size:,}" for size in row.provisional)
-            found.append((row, f"PROVISIONAL: the best learning rate lies outside those that reached the goal at batch {sizes}"))
+            found.append((row, f"provisional: the best learning rate at batch {sizes} lies outside those that reached the goal"))
         if row.frontier is not None and row.frontier.warning:
-            found.append((row, f"DOES NOT FIT: {row.frontier.warning}"))
+            found.append((row, f"the surface does not fit: {row.frontier.warning}"))
         if row.measured.value is not None and not row.scored():
-            found.append(
-                (row, f"NOT SCORED: S_min is below {LEAST_STEPS} optimizer steps, so the frontier is mostly the first steps' own")
-            )
+            found.append((row, f"not scored: S_min is below {LEAST_STEPS} optimizer steps, so the frontier is mostly transient"))
     return _gathered(found)
 
 
@@ -123,34 +123,15 @@ def _gathered(said: Sequence[tuple[Row, str]]) -> list[str]:
     return sentences
 
 
-def say_agreement(rows: Sequence[Row]) -> str:
-    """How well the headline prediction agrees with what was measured, in a few sentences that name the number of tasks."""
-    head, quantity = HEADLINE
-    what = f"the {head} noise scale {QUANTITY_LABELS[quantity]}"
-    result = agreement_of(rows, head, quantity)
-    if result is None:
-        return f"Nothing can be said about agreement: no goal has both an identifiable B_crit and a resolved value of {what}."
-    count = (
-        f"{result.tasks} {'task' if result.tasks == 1 else 'tasks'} ({result.goals} {'goal' if result.goals == 1 else 'goals'})"
-    )
-    without = sum(row.goal is not None for row in rows) - result.goals
-    rest = f" Goals without both figures are not counted ({without})." if without else ""
-    doubtful = sum(bool(flags(row)) for row in rows if row.measured.value is not None and row.predicted(head, quantity).value)
-    rest += f" Of those counted, {doubtful} must be taken with care, see above." if doubtful else ""
-    factor = format_quantity(10**result.offset.value) if result.offset.value is not None else "?"
-    average = (
-        f"B_crit is {factor} times {what} on average (an offset of {result.offset.say()} decades), with a root mean square error "
-        f"of {result.rms.say()} decades."
-    )
-    if result.tasks < FEWEST_TASKS:
-        limit = f"How well it would predict another task cannot be said with fewer than {FEWEST_TASKS} tasks."
-        return f"Over {count}, {average} {limit}{rest}"
-    return (
-        f"Over {count}, {average} R² of log B_crit is {result.r_squared.say()} about the line y = x and "
-        f"{result.r_squared_offset.say()} with that offset taken out. A task left out is predicted to within "
-        f"{result.left_out.say()} decades (root mean square), by the constant alone to within {result.constant.say()}. "
-        f"Intervals are 95%, clustered by task.{rest}"
-    )
+def say_conclusion(rungs: Sequence[Rung]) -> str:
+    """Whether the noise scale predicts the critical batch size, as far as these sweeps tell; one task is no conclusion."""
+    if len({rung.row.task for rung in rungs}) > 1:
+        return say_verdict(verdict(rungs, interventions_of(rungs)))
+    row = rungs[-1].row
+    compared = row.ratio(*row.predictor)
+    if compared.value is None:
+        return f"One task is no conclusion; here {compared.reason or 'the prediction is not resolved'}."
+    return f"One task is no conclusion; here B_crit is {compared.say()} times the noise scale that predicts it."
 
 
 def say_verdict(verdict: Verdict) -> str:
@@ -204,10 +185,10 @@ def say_limit(shares: Mapping[str, float]) -> str:
 def say_all_agreements(rows: Sequence[Row]) -> list[list[str]]:
     """A table row for every head and quantity, in the order of `AGREEMENT_COLUMNS`.
 
-    One more has the headline over goals of twice the steps that are asked for, and one the baseline.
+    One more has the paper's predictor over goals of twice the steps that are asked for, and one the baseline.
     """
     named = [(head, quantity, LEAST_STEPS, "") for head in HEADS for quantity in QUANTITIES]
-    named.append((*HEADLINE, 2 * LEAST_STEPS, f", S_min from {2 * LEAST_STEPS} steps on"))
+    named.append((*PLAIN, 2 * LEAST_STEPS, f", S_min from {2 * LEAST_STEPS} steps on"))
     found = []
     for head, quantity, least_steps, which in named:
         a = agreement_of(rows, head, quantity, least_steps)
@@ -215,7 +196,7 @@ def say_all_agreements(rows: Sequence[Row]) -> list[list[str]]:
             figures = (a.r_squared, a.r_squared_offset, a.offset, a.rms, a.rms_offset, a.left_out)
             name = f"{head_name(head)}, {QUANTITY_LABELS[quantity]}{which}"
             found.append([name, str(a.goals), *(figure.say("–") for figure in figures)])
-    headline = agreement_of(rows, *HEADLINE)
-    if headline is not None:
-        found.append(["none: a constant", str(headline.goals), *["–"] * 5, headline.constant.say("–")])
+    plain = agreement_of(rows, *PLAIN)
+    if plain is not None:
+        found.append(["none: a constant", str(plain.goals), *["–"] * 5, plain.constant.say("–")])
     return found

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from rlscale.analysis import Comparison, Row, compare
+from rlscale.analysis.predictions import PRIMARY
 from rlscale.analysis.verdict import (
-    PRIMARY,
     SECONDARY,
     PredictorScore,
     Rung,

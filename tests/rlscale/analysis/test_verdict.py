@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from rlscale.analysis.comparison import Row
-from rlscale.analysis.predictions import Prediction
-from rlscale.analysis.verdict import PRIMARY, SECONDARY, interventions_of, is_better, rungs_of, score, verdict
+from rlscale.analysis.predictions import PRIMARY, Prediction
+from rlscale.analysis.verdict import SECONDARY, interventions_of, is_better, rungs_of, score, verdict
 from rlscale.estimate import Estimate
 from rlscale.report.ladder_charts import verdict_figure
 from rlscale.report.words import say_verdict

@@ -13,13 +13,14 @@ from rich.console import Console
 from run_records import charts_of, make_run
 
 from rlscale.analysis.comparison import compare
+from rlscale.analysis.verdict import rungs_of
 from rlscale.benchmarks.commands.compare import CompareOptions, read_folders, run_compare
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
 from rlscale.report.comparison_page import write_comparison
 from rlscale.report.ladder_charts import PAPER, ladder_figure
 from rlscale.report.sweep_charts import frontier_figure
-from rlscale.report.words import say_agreement, warnings
+from rlscale.report.words import say_conclusion, warnings
 
 
 def several(folder):
@@ -57,13 +58,13 @@ def test_page_and_pictures_show_what_was_planted_and_what_was_left_out(tmp_path)
         assert row.name in text
         if row.measured.value is not None:
             assert str(row.measured) in text
-    assert "PROVISIONAL" in text
-    assert "NOT IDENTIFIABLE" in text
-    assert "NOT SCORED" in text
+    assert "provisional: the best learning rate at batch size" in text
+    assert "B_crit is not identifiable: " in text
+    assert "not scored: S_min is below 50" in text
     for sentence in (*warnings(comparison.rows), *comparison.notes):
         assert html.escape(sentence) in text
     assert "z has schema 9" in text
-    assert "Over 2 tasks" in text  # breakout and freeway have both figures, and enough steps
+    assert "Verdict: none" in text
     assert "evaluation steps" in text
     assert "rlscale sweep minatar/breakout" in text
     names = {path.name for path in figures.iterdir()}
@@ -110,13 +111,15 @@ def test_the_ladder_clips_what_is_open_and_keeps_the_papers_values(tmp_path):
     assert ladder_figure(compare([], [make_run(tmp_path / "run")]).rows) is None
 
 
-def test_agreement_is_not_claimed_for_few_tasks(tmp_path):
-    rows = compare([write_sweep(tmp_path / "s", Planted(predicted=0.5))], []).rows
-    assert say_agreement(rows).startswith("Over 1 task (3 goals), B_crit is ")
-    (factor,) = re.findall(r"B_crit is ([\d.]+) times the policy noise scale", say_agreement(rows))
+def test_one_task_is_no_conclusion(tmp_path):
+    one = write_sweep(tmp_path / "s", Planted(predicted=0.5))
+    said = say_conclusion(rungs_of(compare([one], [])))
+    (factor,) = re.findall(r"One task is no conclusion; here B_crit is ([\d.]+) \[.*\] times the noise scale", said)
     assert float(factor) == pytest.approx(2, rel=0.05)
-    assert "cannot be said with fewer than 3 tasks" in say_agreement(rows)
-    assert "Nothing can be said" in say_agreement(compare([], [make_run(tmp_path / "run")]).rows)
+    other = write_sweep(tmp_path / "t", Planted(), "minatar/asterix")
+    assert say_conclusion(rungs_of(compare([one, other], []))).startswith("Verdict: none ")
+    silent = write_sweep(tmp_path / "u", Planted(), plan=make_plan(noise_runs=0))
+    assert say_conclusion(rungs_of(compare([silent], []))).endswith("; here the predicted figure is not resolved.")
 
 
 def test_the_command_uses_the_good_and_says_what_was_left_out(tmp_path, capsys):
