@@ -107,6 +107,12 @@ class Known:
     def best_rate(self, size: float) -> float:
         return math.exp(self.theta[response.P] + self.theta[response.Q] * (math.log(size) - self.middle))
 
+    def cheapest_rate(self, size: float) -> float:
+        """With the fewest expected steps of a run, those of runs that fail counted; below the best rate where a brink is near."""
+        rates = self.best_rate(size) * 2 ** (np.arange(-12, 5) / 8)
+        expected = _slopes(self.theta, np.log([(size, rate) for rate in rates]), self)[2]
+        return float(rates[expected.argmin()])
+
     @property
     def b_crit(self) -> float:
         return math.exp(self.theta[response.C])
@@ -162,7 +168,7 @@ def next_run(
     missing = [size for size in dict.fromkeys(span) if counts[size] < (FEWEST_RUNS if known else 1)]
     if known is None or missing:
         size = min(missing or span, key=lambda size: (counts[size], size))
-        rate = known.best_rate(size) if known else _cheapest_rate(runs, pilot_rate) * math.sqrt(size / pilot_size)
+        rate = known.cheapest_rate(size) if known else _cheapest_rate(runs, pilot_rate) * math.sqrt(size / pilot_size)
         if known and counts[size] % 2:  # an octave off tells where the best rate is; too high a rate fails, so not always above
             rate *= 2.0 if span.index(size) % 2 else 0.5
         return Candidate("span", size, rounded(rate), PATIENCE * _expected(known, ended, size))

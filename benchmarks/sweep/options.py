@@ -46,7 +46,7 @@ class SweepOptions:
     pilot_batch: int = 640
     """Batch size of the first runs, which look for the rate and the noise scale; the nearest that can be run is taken."""
     noise_runs: int = 8
-    """Runs at the end that measure the noise of every loss, at a batch size near the noise scale and the best rate there."""
+    """Runs at the end that measure the noise of every loss, at a batch size near the noise scale and the cheapest rate there."""
     observations: int | None = None
     """A run that has spent so many is given up; None: the task's own limit."""
     evaluation_episodes: int | None = None

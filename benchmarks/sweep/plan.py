@@ -4,7 +4,8 @@ A *grid* names its batch sizes: every size is tried at the same number of learni
 ε*/(1 + B*/B)^α, each with the same seeds. A *sequential* sweep names none: `design.next_run` decides on one run after another, by
 the last goal that the pilot reached, until B_crit's interval is sharp enough or a budget is spent. With J jobs the k-th decision
 knows the results of the runs before k - J alone, so that a sweep that was killed makes the same runs again. Both kinds end with
-*noise* runs: at the batch size nearest the noise scale that was measured so far, and at the surface's best rate there.
+*noise* runs: at the batch size nearest the noise scale that was measured so far, and at the rate there that takes the fewest
+expected steps, those of runs that fail counted.
 
 A sweep can be extended: what was decided stays as it is recorded, and a plan that asks for more goes on from there. Nothing is
 run here.
@@ -213,7 +214,7 @@ class SweepPlan:
                 return []
             size = nearest_size(self.sizes, self.noise_scale(results) or known.b_crit)
             most, limit = _limit(PATIENCE * known.steps(size))
-            like = Trial("", "noise", size, None, rounded(known.best_rate(size)), 0, most, limit, True, goal)
+            like = Trial("", "noise", size, None, rounded(known.cheapest_rate(size)), 0, most, limit, True, goal)
         first = self.config.seed + NOISE_SEEDS
         settings = {name: getattr(like, name) for name in Trial.__dataclass_fields__}
         return [Trial(**{**settings, "id": name, "seed": first + number}) for number, name in enumerate(names)]
