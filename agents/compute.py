@@ -9,11 +9,13 @@ import torch
 from rlscale.errors import UsageError
 
 from .config import TrainConfig
+from .devices import device_computes_bfloat16, use_device
 from .machine import cpu_field, keep_freed_memory
 
 __all__ = ["Compute", "computes_bfloat16", "learner_threads", "resolve_compute", "resolve_device", "resolve_precision"]
 
 Precision = Literal["float32", "bfloat16"]
+_WITHOUT_FLOAT64 = ("mps",)  # the noise statistics are added up in it
 
 
 @dataclass(frozen=True)
@@ -24,12 +26,14 @@ class Compute:
         device: where the learners work.
         precision: of the network's forward and backward passes in the learners.
         threads: CPU threads of each learner, and of sampling in this process.
+        acting: where policies act.
         acts_in_bfloat16: whether policies act in bfloat16: where the learners compute in it and the acting device can as well.
     """
 
     device: torch.device
     precision: Precision
     threads: int
+    acting: torch.device
     acts_in_bfloat16: bool
 
     @property
@@ -38,8 +42,9 @@ class Compute:
         return self.precision == "bfloat16"
 
     def prepare_process(self) -> None:
-        """Give this process its number of threads, and let it keep the memory that it frees."""
+        """Give this process its number of threads and its device, and let it keep the memory that it frees."""
         torch.set_num_threads(self.threads)
+        use_device(self.device)
         keep_freed_memory()
 
 
@@ -54,32 +59,36 @@ def resolve_compute(config: TrainConfig) -> Compute:
     precision = resolve_precision(config.update.precision, config.update.network, device)
     acts_in_bfloat16 = precision == "bfloat16" and (device.type == acting.type == "cpu" or computes_bfloat16(acting))
     threads = config.update.threads or learner_threads(config, len(os.sched_getaffinity(0)))
-    return Compute(device, precision, threads, acts_in_bfloat16)
+    return Compute(device, precision, threads, acting, acts_in_bfloat16)
 
 
 def resolve_device(device: str, flag: str = "--device") -> torch.device:
-    """A device by its name; `auto` is CUDA when there is one.
+    """A device by its name; `auto` is the machine's accelerator when it has one.
 
     Raises:
         UsageError: no such device here; names `flag`.
     """
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cpu") if accelerator is None or accelerator.type in _WITHOUT_FLOAT64 else accelerator
     try:
         resolved = torch.device(device)
     except RuntimeError:
-        raise UsageError(flag, f"{device!r} is no device", "Use auto, cpu or cuda") from None
-    if resolved.type not in ("cpu", "cuda"):
-        raise UsageError(flag, f"{resolved.type} is not supported", "Use auto, cpu or cuda")
-    if resolved.type == "cuda" and (resolved.index or 0) >= torch.cuda.device_count():
+        here = "cuda" if accelerator is None else accelerator.type
+        raise UsageError(flag, f"{device!r} is no device", f"Use auto, cpu or {here}") from None
+    if resolved.type == "cpu":
+        return resolved
+    if accelerator is None or resolved.type != accelerator.type or (resolved.index or 0) >= torch.accelerator.device_count():
         raise UsageError(flag, f"{device} is not on this machine", f"Use {flag} cpu")
+    if resolved.type in _WITHOUT_FLOAT64:
+        raise UsageError(flag, f"{device} does not compute in float64, as the noise statistics do", f"Use {flag} cpu")
     return resolved
 
 
 def computes_bfloat16(device: torch.device) -> bool:
     """Whether the hardware itself multiplies bfloat16; emulation would be slower than float32."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type != "cpu":
+        return device_computes_bfloat16(device)
     flags = cpu_field("flags")
     return " avx512_bf16" in flags or " amx_bf16" in flags
 

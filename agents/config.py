@@ -67,7 +67,7 @@ class Rollout:
     straggler_seconds: float | None = None
     """A Ray actor that finishes no fragment for so long is replaced; None: 30, or 5 times what the slowest took if longer."""
     actor_device: str = "cpu"
-    """Where policies act: cpu, or cuda for a machine with more cores than its GPU needs."""
+    """Where policies act: cpu, or an accelerator (cuda), for a machine with more cores than its GPU needs."""
     ray_address: str | None = None
     """An existing Ray cluster, host:port or 'auto'; without it a local one is started when actors are asked for."""
     cut_on_life_loss: bool = True
@@ -127,7 +127,7 @@ class Update:
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """auto: bfloat16 for convolutional networks where the processor computes in it, else float32."""
     device: str = "auto"
-    """Where the learner works: cpu, cuda, cuda:1; auto takes CUDA when there is one."""
+    """Where the learner works: cpu, or an accelerator (cuda, cuda:1); auto takes the machine's accelerator when it has one."""
     threads: int = 0
     """CPU threads of each learner, and of sampling in this process; 0: all cores, less those of actors that work meanwhile."""
     learners: int = 1

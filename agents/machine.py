@@ -14,6 +14,8 @@ import torch
 
 import rlscale
 
+from .devices import device_name
+
 __all__ = [
     "busy_cpus",
     "cpu_field",
@@ -81,7 +83,7 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
         "processor": cpu_field("model name") or platform.processor(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(memory / 2**30, 1),
-        "accelerator": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "accelerator": device_name(device),
     }
 
 

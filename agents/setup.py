@@ -57,7 +57,7 @@ class RunSetup:
         rollout, learners = self.config.rollout, self.config.update.learners
         reserved = [learner_resources(self.compute.threads, self.compute.device.type)] * (learners if learners > 1 else 0)
         if actors := 1 if self.config.elastic else self.config.actors:
-            reserved += [rollout_resources(actors, rollout.actor_cpus, rollout.actor_device)] * actors
+            reserved += [rollout_resources(actors, rollout.actor_cpus, self.compute.acting.type)] * actors
         return reserved
 
     def manifest(self, command: list[str]) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class RunSetup:
             generation=generation,
             groups=memory.groups // config.workers,
             workers=config.workers,
-            device=rollout.actor_device,
+            device=str(self.compute.acting),
             clones=rollout.clones,
         )
         if not rollout.actors:

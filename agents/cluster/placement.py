@@ -35,7 +35,7 @@ def rollout_resources(actors: int, cpus: int, device: str) -> dict[str, float]:
 
 def learner_resources(threads: int, device: str) -> dict[str, float]:
     """What Ray reserves for each of several learners: a GPU of its own where it learns on one."""
-    return {"CPU": float(threads)} | ({"GPU": 1.0} if device == "cuda" else {})
+    return {"CPU": float(threads)} | ({"GPU": 1.0} if device != "cpu" else {})
 
 
 def require_room(processes: Sequence[Resources]) -> None:

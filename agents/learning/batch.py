@@ -9,8 +9,10 @@ import torch
 from rlscale.envs import Task
 
 from ..config import TrainConfig
-from ..rollout import Fragment, FragmentTensors
+from ..devices import upload
+from ..rollout import Fragment
 from .advantages import generalized_advantages
+from .frames import CpuFrames, DeviceFrames, Positions
 
 __all__ = ["FragmentSlot", "IterationBatch", "Moments", "Sum", "arrange_slots"]
 
@@ -104,12 +106,9 @@ class IterationBatch:
         first_round = min(slot.round for slot, _ in placed)
         rounds = max(slot.round for slot, _ in placed) - first_round + 1
         self.steps, self.environments = rounds * self.fragment_steps, len(columns)
-        frames_on = device if _has_room(device, sum(f.frames.nbytes for f in fragments)) else torch.device("cpu")
-        self.parts = [FragmentTensors(f, task.frame_stack, frames_on) for f in fragments]
-        self._frames_on = frames_on
         # Which fragment holds a column of a round, and which of its environments that is.
-        self._owner = np.full((rounds, self.environments), -1, dtype=np.int32)
-        self._column = np.zeros(self.environments, dtype=np.int64)
+        owner = np.full((rounds, self.environments), -1, dtype=np.int32)
+        column = np.zeros(self.environments, dtype=np.int64)
         shape = (self.steps, self.environments)
         action = np.zeros(shape, dtype=np.int64)
         log_prob, advantage, target, value, noise = (np.zeros(shape, dtype=np.float32) for _ in range(5))
@@ -120,8 +119,8 @@ class IterationBatch:
                 raise ValueError("a fragment holds none of the columns")
             inside = slice(a - slot.columns.start, b - slot.columns.start)
             here = slice(a - columns.start, b - columns.start)
-            self._owner[slot.round - first_round, here] = number
-            self._column[here] = np.arange(inside.start, inside.stop)
+            owner[slot.round - first_round, here] = number
+            column[here] = np.arange(inside.start, inside.stop)
             start = (slot.round - first_round) * self.fragment_steps
             at = slice(start, start + self.fragment_steps), here
             of_fragment = slice(None), inside
@@ -146,10 +145,15 @@ class IterationBatch:
                 )
             action[at], log_prob[at], value[at] = f.action[of_fragment], f.log_prob[of_fragment], f.value[of_fragment]
             valid[at] = ~f.reset[of_fragment]
-        if (self._owner < 0).any():
+        if (owner < 0).any():
             raise ValueError("the fragments do not fill the columns")
+        self._frames: CpuFrames | DeviceFrames
+        if device.type == "cpu":
+            self._frames = CpuFrames(fragments, owner, column, task.frame_stack)
+        else:
+            self._frames = DeviceFrames(fragments, owner, column, task.frame_stack, device)
         target += noise
-        self.moments = Moments(advantage[valid], target[valid], value[valid], device)
+        self.moments = Moments(advantage[valid], target[valid], value[valid])
         if not early:
             add(self.moments.sums)
         self.scale_square = scale_square
@@ -164,33 +168,16 @@ class IterationBatch:
             advantage = advantage / np.float32(np.sqrt(self.scale_square) + 1e-8)
 
         def flat(array: np.ndarray) -> torch.Tensor:
-            return torch.from_numpy(array.reshape(-1)).to(device)
+            return upload(torch.from_numpy(array.reshape(-1)), device)
 
         self.action, self.log_prob = flat(action), flat(log_prob)
         self.advantage, self.target, self.valid = flat(advantage), flat(target), flat(valid)
         self.valid_cpu = valid.reshape(-1)
         self.proximal: torch.Tensor | None = None  # log-probability under the policy that the update starts from
 
-    def observation(self, index: np.ndarray, device: torch.device) -> torch.Tensor:
-        """Observations at flat positions `index`, (n,) int64, on the device; the order is kept."""
-        if device != self._frames_on:
-            return self.observation(index, self._frames_on).pin_memory().to(device, non_blocking=True)
-        step, environment = np.divmod(index, self.environments)
-        turn, step = np.divmod(step, self.fragment_steps)
-        owner, column = self._owner[turn, environment], self._column[environment]
-        owners = np.unique(owner)
-        if len(owners) == 1:
-            return self.parts[owners[0]].observations(*self._on(device, step, column))
-        order = np.argsort(owner, kind="stable")
-        shares = [(self.parts[part], owner == part) for part in owners]
-        joined = torch.cat([part.observations(*self._on(device, step[mine], column[mine])) for part, mine in shares])
-        if (order[1:] > order[:-1]).all():
-            return joined
-        return joined[torch.from_numpy(np.argsort(order)).to(device)]
-
-    @staticmethod
-    def _on(device: torch.device, *arrays: np.ndarray) -> list[torch.Tensor]:
-        return [torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in arrays]
+    def observations(self, positions: Positions) -> torch.Tensor:
+        """Observations at those positions on the device, as the environments gave them; the order is kept."""
+        return self._frames.observations(positions)
 
     def count_valid(self, blocks: Sequence[np.ndarray]) -> np.ndarray:
         """Number of valid observations in each block of flat positions, float64."""
@@ -206,16 +193,16 @@ class Moments:
 
     Args:
         advantage, target, value: (n,) float32 of the valid observations.
-        device: where the learner works, and where learners add up their sums.
 
     Attributes:
-        sums: (7,) float64: count, and the sum and the sum of squares of advantage, target and target - value.
+        sums: (7,) float64: count, and the sum and the sum of squares of advantage, target and target - value. On the CPU, where
+            they are read before the device has anything to do.
     """
 
-    def __init__(self, advantage: np.ndarray, target: np.ndarray, value: np.ndarray, device: torch.device) -> None:
+    def __init__(self, advantage: np.ndarray, target: np.ndarray, value: np.ndarray) -> None:
         a, t, error = (x.astype(np.float64) for x in (advantage, target, target - value))
         sums = [len(a), a.sum(), a @ a, t.sum(), t @ t, error.sum(), error @ error]
-        self.sums = torch.tensor(sums, dtype=torch.float64, device=device)
+        self.sums = torch.tensor(sums, dtype=torch.float64)
 
     @property
     def count(self) -> int:
@@ -242,11 +229,6 @@ class Moments:
         """Running mean square of the advantages: a scale that, unlike the batch's own, does not depend on the batch size."""
         square = float(self.sums[2]) / max(self.count, 1)
         return square if previous is None else decay * previous + (1 - decay) * square
-
-
-def _has_room(device: torch.device, frames: int) -> bool:
-    """Whether that many bytes of frames fit on the device; else they stay in the object store, and chunks travel."""
-    return device.type == "cpu" or frames < torch.cuda.mem_get_info(device)[0] // 2
 
 
 def _variance(count: int, total: torch.Tensor, squares: torch.Tensor) -> float:

@@ -18,8 +18,10 @@ import torch
 from rlscale.envs import Task
 
 from ..config import TrainConfig
+from ..devices import upload
 from ..networks import ForwardTape, Layer, PolicyOutput, PolicyValueNet
 from .batch import IterationBatch
+from .frames import Positions
 from .losses import log_probability, ppo_losses
 
 __all__ = ["FIGURES", "LAST_LAYER", "BlockGradients", "BlockPart"]
@@ -86,17 +88,36 @@ class BlockGradients:
             (6,) sums of the losses and diagnostics over the valid positions, in the order of `FIGURES`.
         """
         sums = torch.zeros(len(FIGURES), device=self._device)
+        passes = list(self._shared_passes(parts))
+        pieces = [piece for together in passes for piece in together]
+        lengths = [len(piece.positions) for piece in pieces]
+        divisors = np.repeat(np.array([piece.divisor for piece in pieces], dtype=np.float32), lengths)
+        # What an accelerator has to be told goes to it here, at once, and the loop over the blocks never waits for it.
+        positions = Positions.of(np.concatenate([piece.positions for piece in pieces]), self._device)
+        divisor = upload(torch.from_numpy(divisors), self._device)
+        start = 0
         # Autocast keeps converted weights until the outermost context ends: here until after all passes.
         with torch.autocast(self._device.type, enabled=False):
-            for together in self._shared_passes(parts):
-                sums += self._pass(batch, together, matrices)
+            for together in passes:
+                stop = start + sum(len(piece.positions) for piece in together)
+                at = slice(start, stop)
+                sums += self._pass(batch, together, positions.part(at), divisor[at], matrices)
+                start = stop
         return sums
 
-    def _pass(self, batch: IterationBatch, parts: Sequence[BlockPart], matrices: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        u = self._update
+    def _pass(
+        self,
+        batch: IterationBatch,
+        parts: Sequence[BlockPart],
+        positions: Positions,
+        divisor: torch.Tensor,
+        matrices: Mapping[str, torch.Tensor],
+    ) -> torch.Tensor:
+        """Add the gradients of parts that go through the network together: `positions` are theirs, `divisor` is each one's."""
+        u, index = self._update, positions.index
         # A single block needs no tape: autograd's own sum over the observations is 1 to 6% faster.
         tape: ForwardTape | None = [] if len(parts) > 1 else None
-        index, output = self._forward(batch, np.concatenate([part.positions for part in parts]), tape)
+        output = self._forward(batch, positions, tape)
         action, proximal = batch.action[index], None
         if self.lagged:
             # In the only step of an iteration the present policy is the one it starts from.
@@ -118,9 +139,7 @@ class BlockGradients:
             entropy_logits=entropy_logits,
         )
         valid = batch.valid[index].float()
-        lengths = [len(part.positions) for part in parts]
-        divisors = np.repeat(np.array([part.divisor for part in parts], dtype=np.float32), lengths)
-        weight = valid / torch.from_numpy(divisors).to(self._device)
+        weight = valid / divisor
         heads: dict[str, tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]]
         heads = {head: ((getattr(losses, head),), (weight,)) for head in matrices if head != LAST_LAYER}
         runs = list(_runs(parts))
@@ -181,17 +200,17 @@ class BlockGradients:
     def look_ahead(self, batch: IterationBatch) -> None:
         """Fill `batch.proximal`: log-probabilities of its actions under the policy that the update starts from."""
         batch.proximal = torch.empty_like(batch.log_prob)
-        for positions in self._chunks(np.arange(batch.steps * batch.environments)):
-            index, output = self._forward(batch, positions)
-            batch.proximal[index] = log_probability(output.logits, batch.action[index])
+        everything = Positions.of(np.arange(batch.steps * batch.environments), self._device)
+        for chunk in self._chunks(everything.host):
+            positions = everything.part(slice(chunk[0], chunk[-1] + 1))
+            output = self._forward(batch, positions)
+            batch.proximal[positions.index] = log_probability(output.logits, batch.action[positions.index])
 
-    def _forward(
-        self, batch: IterationBatch, positions: np.ndarray, tape: ForwardTape | None = None
-    ) -> tuple[torch.Tensor, PolicyOutput]:
-        """Positions on the device, and the network's output for them."""
+    def _forward(self, batch: IterationBatch, positions: Positions, tape: ForwardTape | None = None) -> PolicyOutput:
+        """The network's output for the observations at those positions."""
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bfloat16):
-            output = self._network(batch.observation(positions, self._device), tape)
-        return torch.from_numpy(positions).to(self._device), output
+            output: PolicyOutput = self._network(batch.observations(positions), tape)
+        return output
 
     def _chunks(self, positions: np.ndarray) -> list[np.ndarray]:
         return np.array_split(positions, -(-len(positions) // self._chunk))

@@ -18,6 +18,7 @@ from torch import nn
 from rlscale.envs import Task
 
 from ..config import TrainConfig
+from ..devices import on_cpu, upload
 from ..networks import flatten_parameters, make_network, policy_columns
 from ..rollout import Fragment
 from .batch import FragmentSlot, IterationBatch, Moments, Sum
@@ -204,7 +205,7 @@ class Learner:
             nominal=np.array([len(block) * blocks.steps for block in columns], dtype=np.float64),
             gradients=StepGradients(names, np.zeros(len(columns)), matrices, figures),
             started=np.zeros(len(columns), dtype=bool),
-            moments=Moments(nothing, nothing, nothing, self._device),
+            moments=Moments(nothing, nothing, nothing),
         )
 
     def _learn_part(self, fragment: Fragment, slot: FragmentSlot, stream: _Stream) -> None:
@@ -213,8 +214,8 @@ class Learner:
         if update.advantage_scale == "running" and self.scale_square is None:
             # For want of anything earlier the run's first fragment sets the scale, in every learner, whoever reads it.
             whole = FragmentSlot(0, range(fragment.environments), 0)
-            first = IterationBatch([(whole, fragment)], whole.columns, self._task, self._config, None, self._device)
-            self.scale_square = first.scale_square
+            first = IterationBatch([(whole, fragment)], whole.columns, self._task, self._config, None, torch.device("cpu"))
+            self.scale_square = first.scale_square  # an accelerator never sees this batch: its frames would cross twice
         columns = range(max(slot.columns.start, mine.start), min(slot.columns.stop, mine.stop))
         if not columns:
             return
@@ -250,9 +251,14 @@ class Learner:
     # --- checkpoints -------------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Everything but the settings, for a checkpoint."""
+        """Everything but the settings, for a checkpoint: on the CPU, wherever the learner works."""
+        state: dict[str, Any] = on_cpu(self._copy_state())
+        return state
+
+    def _copy_state(self) -> dict[str, Any]:
+        """The same, where the learner works; a copy, which later steps do not change."""
         return {
-            "parameters": self.parameters.detach().cpu().clone(),
+            "parameters": self.parameters.detach().clone(),
             "optimizer": copy.deepcopy(self._optimizer.get_state()),
             "optimizer_steps": self._optimizer.steps,
             "scale_square": self.scale_square,
@@ -261,7 +267,7 @@ class Learner:
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue from where `get_state` was called."""
-        self.parameters.detach().copy_(state["parameters"])
+        self.parameters.detach().copy_(upload(state["parameters"], self._device))
         self._optimizer.set_state(state["optimizer"], state["optimizer_steps"])
         self.scale_square = state["scale_square"]
         self._generator.bit_generator.state = state["generator"]

@@ -8,7 +8,7 @@ weighted sum of all rows travels between them.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import nn
 from rlscale.noise import block_products, statistics_of
 
 from ..config import TrainConfig, Update
+from ..devices import fetch, upload
 from .batch import Moments, Sum
 from .gradients import FIGURES, LAST_LAYER
 from .losses import HEADS
@@ -44,6 +45,17 @@ class StepGradients:
     sizes: np.ndarray
     matrices: dict[str, torch.Tensor]
     figures: torch.Tensor
+
+
+class _Measured(NamedTuple):
+    """A noise measurement whose products are still on the device: what `NoiseRecord` and `StepGradients` say of it."""
+
+    head: str
+    kind: str
+    step: int
+    products: torch.Tensor
+    sizes: np.ndarray
+    names: np.ndarray
 
 
 class BlockOptimizer:
@@ -84,7 +96,7 @@ class BlockOptimizer:
     def begin(self) -> None:
         """Start an iteration: forget what was measured in the one before."""
         self.noise_seconds = self._learning_rate = 0.0
-        self._measured: list[tuple[str, str, int, torch.Tensor, np.ndarray, np.ndarray]] = []
+        self._measured: list[_Measured] = []
         self._totals = torch.zeros(len(FIGURES) + 1, device=self.mean.device)
         self._steps_before = self.steps
 
@@ -125,7 +137,7 @@ class BlockOptimizer:
         else:
             products = block_products(matrix, mean=self._mean_of_all(matrix, sizes, mean), metric=metric, part=part)
         for name, found in zip(names, torch.unflatten(products, 0, (len(names), -1)), strict=True):
-            self._measured.append((name, kind, self.steps, found, sizes, gradients.names))
+            self._measured.append(_Measured(name, kind, self.steps, found, sizes, gradients.names))
 
     def step(self, gradients: StepGradients, learning_rate: float) -> None:
         """Make one optimizer step; measure the joint loss's noise where the gradients include the last layer's.
@@ -143,9 +155,8 @@ class BlockOptimizer:
         elif self._update.learners > 1:
             self._mean_of_all(joint, sizes, self.mean)
         elif len(joint) > 1:
-            weights = torch.as_tensor(sizes / max(sizes.sum(), 1.0), dtype=torch.float32, device=self.mean.device)
-            torch.mv(joint.T, weights, out=self.mean)
-        count = torch.tensor([sizes.sum()], dtype=torch.float32, device=self.mean.device)
+            torch.mv(joint.T, self._on_device(sizes / max(sizes.sum(), 1.0)), out=self.mean)
+        count = torch.full((1,), float(sizes.sum()), device=self.mean.device)
         sums = torch.cat([gradients.figures, count])
         self._add(sums)
         norm = torch.linalg.vector_norm(self.mean)
@@ -167,13 +178,14 @@ class BlockOptimizer:
         Args:
             moments: of the whole iteration batch, of all learners.
         """
-        means = (self._totals / max(self.steps - self._steps_before, 1)).tolist()
+        measured = [m for m in self._measured if self._update.learners > 1 or (m.sizes > 0).sum() > 1]
+        totals = self._totals / max(self.steps - self._steps_before, 1)
+        means, *products = fetch([totals, *(m.products for m in measured)])
         return UpdateResult(
-            figures=dict(zip((*FIGURES, "gradient_norm"), means, strict=True)),
+            figures=dict(zip((*FIGURES, "gradient_norm"), means.tolist(), strict=True)),
             noise=[
-                NoiseRecord(head, kind, step, *(statistics_of(one, sizes, names) for one in found))
-                for head, kind, step, found, sizes, names in self._measured
-                if self._update.learners > 1 or (sizes > 0).sum() > 1
+                NoiseRecord(m.head, m.kind, m.step, *(statistics_of(one, m.sizes, m.names) for one in found))
+                for m, found in zip(measured, products, strict=True)
             ],
             noise_seconds=self.noise_seconds,
             observations=moments.count,
@@ -184,10 +196,13 @@ class BlockOptimizer:
 
     def _mean_of_all(self, matrix: torch.Tensor, sizes: np.ndarray, out: torch.Tensor | None) -> torch.Tensor:
         """The weighted mean over the blocks of all learners, (P,): one sum over learners, of as many numbers as parameters."""
-        weights = torch.as_tensor(sizes, dtype=torch.float32, device=self.mean.device)
+        weights = self._on_device(sizes)
         total = torch.cat([matrix.T @ weights, weights.sum()[None]])
         self._add(total)
         return torch.div(total[:-1], total[-1].clamp(min=1.0), out=out)
+
+    def _on_device(self, numbers: np.ndarray) -> torch.Tensor:
+        return upload(torch.from_numpy(numbers.astype(np.float32)), self.mean.device)
 
     def get_state(self) -> dict[str, Any]:
         """The optimizer's state, for a checkpoint."""

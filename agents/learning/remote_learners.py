@@ -1,7 +1,8 @@
 """`RemoteLearners`: several learner processes that share every update, with the interface of one `Learner`.
 
 Each is a Ray actor with a full copy of the parameters and the optimizer. It reads its own environments' blocks straight from the
-object store, and torch.distributed takes one sum over all learners for each optimizer step: gloo on CPUs, NCCL on GPUs.
+object store, and torch.distributed takes one sum over all learners for each optimizer step: gloo on CPUs, what torch has for the
+accelerator otherwise (NCCL for CUDA).
 """
 
 import contextlib
@@ -22,6 +23,7 @@ from rlscale.noise import BlockStatistics
 from ..cluster import keep_together, learner_resources
 from ..cluster.processes import LostWorkerError, describe_loss, enter_user_folder, pickle_settings
 from ..config import TrainConfig
+from ..devices import group_backend, on_cpu, use_device
 from ..machine import keep_freed_memory
 from ..rollout import Fragment
 from .batch import FragmentSlot, arrange_slots
@@ -40,7 +42,7 @@ class RemoteLearners:
     Args:
         config: the run's settings; `update.learners` is N.
         task: the run's task.
-        device: where the learners work; on `cuda` each gets a GPU of its own.
+        device: where the learners work; of accelerators each gets one of its own.
         bfloat16: see `Learner`.
         threads: CPU threads of each learner.
 
@@ -166,7 +168,9 @@ class LearnerActor(Learner):
         config, task, device, bfloat16, threads = pickle.loads(settings)
         torch.set_num_threads(threads)
         keep_freed_memory()
-        super().__init__(config, task, torch.device(device), bfloat16, rank, _add_over_learners)
+        super().__init__(config, task, torch.device(device), bfloat16, rank, self._add_over_learners)
+        # Sums go through this device's memory: gloo's is the CPU's.
+        self._sums_on = torch.device("cpu") if group_backend(self._device) == "gloo" else self._device
         self._before: dict[str, Any] | None = None  # while an iteration is being learned: the state to go back to
 
     def address(self) -> str:
@@ -179,8 +183,9 @@ class LearnerActor(Learner):
 
     def join(self, address: str) -> None:
         """Meet the other learners."""
+        use_device(self._device)
         torch.distributed.init_process_group(
-            "nccl" if self._device.type == "cuda" else "gloo",
+            group_backend(self._device),
             init_method=address,
             rank=self._rank,
             world_size=self._config.update.learners,
@@ -188,7 +193,7 @@ class LearnerActor(Learner):
         )
 
     def begin(self, slots: Sequence[FragmentSlot], iteration: int) -> None:
-        self._before = super().get_state()
+        self._before = self._copy_state()
         super().begin(slots, iteration)
 
     def finish(self, learning_rate: float) -> UpdateResult:
@@ -196,8 +201,14 @@ class LearnerActor(Learner):
         self._before = None
         return result
 
+    def _add_over_learners(self, total: torch.Tensor) -> None:
+        there = total.to(self._sums_on)
+        torch.distributed.all_reduce(there)
+        if there is not total:
+            total.copy_(there)
+
     def get_state(self) -> dict[str, Any]:
-        return super().get_state() if self._before is None else self._before
+        return super().get_state() if self._before is None else on_cpu(self._before)
 
 
 def _join(parts: Sequence[BlockStatistics]) -> BlockStatistics:
@@ -205,10 +216,6 @@ def _join(parts: Sequence[BlockStatistics]) -> BlockStatistics:
     return BlockStatistics(
         *(np.concatenate([getattr(part, name) for part in parts]) for name in ("size", "square", "dot", "block"))
     )
-
-
-def _add_over_learners(total: torch.Tensor) -> None:
-    torch.distributed.all_reduce(total)
 
 
 def learn_batch(

@@ -164,12 +164,14 @@ class Dense(nn.Linear):
         _write(gradients.sum(1), bias, first=first)
 
     def prepare_for_inference(self, dtype: torch.dtype) -> None:
-        """Pack the weight once, where that works: the operator is not part of PyTorch's public interface."""
+        """Pack the weight once, where that works, on some CPUs: the operator is not part of PyTorch's public interface."""
+        if self.weight.device.type != "cpu":
+            return
         weight, bias = self.weight.detach().to(dtype), self.bias.detach().to(dtype)
         try:
             packed = torch.ops.mkldnn._reorder_linear_weight(weight)
             torch.ops.mkldnn._linear_pointwise(weight[:1], packed, bias, "none", [], "")
-        except (AttributeError, RuntimeError):  # on another device, build of PyTorch or processor
+        except (AttributeError, RuntimeError):  # on another build of PyTorch or processor
             return
         self._packed = packed
 

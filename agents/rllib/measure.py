@@ -31,6 +31,7 @@ from rlscale.errors import UsageError
 from rlscale.noise import block_products, estimate, statistics_of
 
 from ..config import FEWEST_BLOCKS
+from ..devices import fetch, upload
 from ..learning import IN_METRIC, POLICY_PART, NoiseRecord, adam_metric, equal_share
 from ..machine import describe_machine
 from ..networks import columns_of
@@ -177,10 +178,10 @@ class MeasuresNoise:
         if self._updates % self._every:
             return
         started = time.perf_counter()
-        cuda = [self.device] if self.device.type == "cuda" else []
+        accelerators = [] if self.device.type == "cpu" else [self.device]  # the CPU's state is always kept
         metrics = self.metrics  # what RLlib draws and logs afterwards shall be what it would have been
         try:
-            with torch.random.fork_rng(devices=cuda):
+            with torch.random.fork_rng(devices=accelerators, device_type=self.device.type):
                 records = self._measure(batch, self._deal(batch, episodes))
         finally:
             self.metrics = metrics
@@ -226,6 +227,7 @@ class MeasuresNoise:
         parameters = [p for p in module.parameters() if p.requires_grad]
         config = self.config.get_config_for_module(DEFAULT_MODULE_ID)
         mask = batch[Columns.LOSS_MASK]
+        counted = mask.cpu().numpy()  # once, so that the host does not wait at every part of a block
         shape = len(blocks), sum(p.numel() for p in parameters)
         sizes = torch.zeros(len(blocks), dtype=torch.float64, device=self.device)
         matrices: dict[str, torch.Tensor] = defaultdict(lambda: torch.zeros(shape, device=self.device))
@@ -234,11 +236,11 @@ class MeasuresNoise:
             # As many steps at a time as RLlib itself takes in a mini-batch.
             most = max((self.config.minibatch_size or len(rows)) // self._steps_per_row, 1)
             for start in range(0, len(rows), most):
-                index = torch.from_numpy(rows[start : start + most]).to(mask.device)
-                count = int(mask[index].sum())
+                here = rows[start : start + most]
+                count = int(counted[here].sum())
                 if not count:
                     continue  # bootstrap steps alone
-                part = _rows(batch, index)
+                part = _rows(batch, here, upload(torch.from_numpy(here), mask.device))
                 self.metrics = _LossParts()
                 joint = self.compute_loss_for_module(
                     module_id=DEFAULT_MODULE_ID, config=config, batch=part, fwd_out=module.forward_train(part)
@@ -276,16 +278,21 @@ class MeasuresNoise:
         if (counts > 0).sum() < 2:
             _logger.warning("The noise was not measured: all of the train batch lies in one block. Use more environments.")
             return records
+        on_device: list[torch.Tensor] = []
+        heads: list[tuple[str, ...]] = []
         for head, matrix in matrices.items():
             matrix /= sizes.clamp(min=1)[:, None]
             names, part = ((head, POLICY_PART), of_policy) if head == "joint" and of_policy else ((head,), ())
             products = block_products(matrix, sizes=counts, metric=metric if head in IN_METRIC else None, part=part)
+            on_device.append(products)
+            heads.append(names)
+        for of, products in zip(heads, fetch(on_device), strict=True):
             try:
-                for name, found in zip(names, torch.unflatten(products, 0, (len(names), -1)), strict=True):
+                for name, found in zip(of, torch.unflatten(products, 0, (len(of), -1)), strict=True):
                     measured = (statistics_of(one, counts) for one in found)
                     records.append(NoiseRecord(name, "rollout", self._steps, *measured))
             except ValueError as error:  # RLlib continues after gradients that are not finite, and so must the measurement
-                _logger.warning("The noise of head %s was not measured: %s", head, error)
+                _logger.warning("The noise of head %s was not measured: %s", of[0], error)
         return records
 
     def take_report(self: Any) -> dict[str, Any]:
@@ -346,8 +353,8 @@ def deal_episodes(
     return [int(of_episode[episode]) for episode, _ in names]
 
 
-def _rows(column: Any, index: torch.Tensor) -> Any:
-    """Those rows of a column, or of every column of a nested dictionary."""
+def _rows(column: Any, rows: np.ndarray, index: torch.Tensor) -> Any:
+    """Those rows of a column, or of every column of a nested dictionary; `index` has them on the device of the tensors."""
     if isinstance(column, dict):
-        return {name: _rows(value, index) for name, value in column.items()}
-    return column[index] if isinstance(column, torch.Tensor) else column[index.cpu().numpy()]
+        return {name: _rows(value, rows, index) for name, value in column.items()}
+    return column[index] if isinstance(column, torch.Tensor) else column[rows]

@@ -11,7 +11,7 @@ Start with `fragments`, then `worker`, then `fleet`.
 
 from .evaluate import Evaluation, Evaluator
 from .fleet import Fleet, LocalFleet, LostActor, Sampled
-from .fragments import Fragment, FragmentSummary, FragmentTensors, read
+from .fragments import Fragment, FragmentSummary, FragmentTensors, read, steps_since_reset, tensor_view
 from .ray_fleet import RayFleet
 from .worker import RolloutWorker, WorkerSettings
 
@@ -29,4 +29,6 @@ __all__ = [
     "Sampled",
     "WorkerSettings",
     "read",
+    "steps_since_reset",
+    "tensor_view",
 ]

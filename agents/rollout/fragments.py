@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["Fragment", "FragmentSummary", "FragmentTensors", "read"]
+__all__ = ["Fragment", "FragmentSummary", "FragmentTensors", "read", "steps_since_reset", "tensor_view"]
 
 
 @dataclass(frozen=True)
@@ -124,29 +124,26 @@ class Fragment:
 
 
 class FragmentTensors:
-    """The frames of a fragment as a tensor on the learner's device, from which observations are restored.
+    """The frames of a fragment as a tensor on the CPU, from which observations are restored.
 
     Args:
-        fragment: the frames are shared with it on the CPU, never copied.
+        fragment: the frames are shared with it, never copied.
         stack: frames per observation; 1 for observations that are not images.
-        device: where the learner works.
     """
 
-    def __init__(self, fragment: Fragment, stack: int, device: torch.device) -> None:
+    def __init__(self, fragment: Fragment, stack: int) -> None:
         self.steps, self.environments = fragment.steps, fragment.environments
         self.stack = stack
         self.frame_shape = fragment.frames.shape[2:]
-        frames = _tensor_view(fragment.frames).reshape(len(fragment.frames) * self.environments, -1)
-        # From page-locked memory a copy to an accelerator runs beside what that computes.
-        self.frames = frames if device.type == "cpu" else frames.pin_memory().to(device, non_blocking=True)
+        self.frames = tensor_view(fragment.frames).reshape(len(fragment.frames) * self.environments, -1)
         # An observation at t shows the frame of t - age only if no reset step lies in t - age … t - 1.
-        self._age_of_reset = torch.from_numpy(_steps_since_reset(fragment.reset, stack)).to(device)
+        self._age_of_reset = torch.from_numpy(steps_since_reset(fragment.reset, stack))
 
     def observations(self, step: torch.Tensor, environment: torch.Tensor) -> torch.Tensor:
         """The observations at those steps of those environments, as the environment gave them.
 
         Args:
-            step, environment: (n,) int64 on the learner's device.
+            step, environment: (n,) int64.
 
         Returns:
             (n, stack, height, width) for images, (n, features) otherwise, in the frames' own type.
@@ -154,20 +151,17 @@ class FragmentTensors:
         if self.stack == 1:
             picked = self.frames[step * self.environments + environment]
             return picked.view(-1, *self.frame_shape)
-        row = (step[:, None] + torch.arange(self.stack, device=step.device)) * self.environments + environment[:, None]
+        row = (step[:, None] + torch.arange(self.stack)) * self.environments + environment[:, None]
         observation = self.frames.index_select(0, row.reshape(-1)).view(-1, self.stack, self.frames.shape[1])
         age = self._age_of_reset[step, environment]
         for missing in range(1, self.stack):
-            if observation.device.type == "cpu":
-                stale = (age < missing).nonzero().squeeze(1)  # rarely more than a handful of rows
-                if len(stale):
-                    observation[stale, self.stack - 1 - missing] = 0
-            else:  # there, to ask how many they are would wait for all that is under way
-                observation[:, self.stack - 1 - missing].masked_fill_((age < missing)[:, None], 0)
+            stale = (age < missing).nonzero().squeeze(1)  # rarely more than a handful of rows
+            if len(stale):
+                observation[stale, self.stack - 1 - missing] = 0
         return observation.view(-1, self.stack, *self.frame_shape)
 
 
-def _steps_since_reset(reset: np.ndarray, stack: int) -> np.ndarray:
+def steps_since_reset(reset: np.ndarray, stack: int) -> np.ndarray:
     """(T, N): how many earlier frames each observation shows, at most stack - 1: steps since the last reset step.
 
     Carry-in frames need no mask: the environment has already put zeros where it showed none.
@@ -180,7 +174,7 @@ def _steps_since_reset(reset: np.ndarray, stack: int) -> np.ndarray:
     return ages
 
 
-def _tensor_view(array: np.ndarray) -> torch.Tensor:
+def tensor_view(array: np.ndarray) -> torch.Tensor:
     """A tensor that shares a read-only array from the object store; nothing here writes to it."""
     if array.flags.writeable:
         return torch.from_numpy(array)

@@ -14,6 +14,7 @@ import torch
 
 from rlscale.envs import Network, Step, Task, make_env
 
+from ..devices import fetch, upload, use_device
 from ..machine import keep_freed_memory
 from ..networks import ActingNetwork, flatten_parameters, make_network
 from .fragments import Fragment
@@ -83,6 +84,7 @@ class RolloutWorker:
             torch.set_num_threads(settings.threads)
         keep_freed_memory()
         self._device = torch.device(settings.device)
+        use_device(self._device)
         self._network = make_network(settings.task, settings.network, settings.seed, settings.width).to(self._device)
         self._flat = flatten_parameters(self._network)
         self._acting = ActingNetwork(self._network, settings.bfloat16)
@@ -95,7 +97,7 @@ class RolloutWorker:
 
     def set_weights(self, weights: np.ndarray) -> None:
         """Act with these parameters from now on: (P,) float32, in the order of `flatten_parameters`."""
-        self._flat.copy_(torch.tensor(weights))
+        self._flat.copy_(upload(torch.tensor(weights), self._device))
         self._acting.follow(self._network)
 
     def use_policy(self, weights: np.ndarray, version: int) -> None:
@@ -124,8 +126,9 @@ class RolloutWorker:
 
     def _act(self, observation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Log-probabilities (N, actions) and values (N,) of the current observations."""
-        output = self._acting(torch.from_numpy(observation).to(self._device))
-        return torch.log_softmax(output.logits, dim=-1).cpu().numpy(), output.value.cpu().numpy()
+        output = self._acting(upload(torch.from_numpy(observation), self._device))
+        log_probs, value = fetch([torch.log_softmax(output.logits, dim=-1), output.value])
+        return log_probs.numpy(), value.numpy()
 
     def get_state(self) -> list[dict[str, Any]] | None:
         """All that is needed to go on exactly from here, parameters apart; None when the environments cannot be saved."""

@@ -127,7 +127,7 @@ def fleet_settings(config: TrainConfig, task: Task, compute: Compute, shape: Sha
         random_first_steps=0,
         seed=config.seed,
         workers=shape.actors,
-        device=config.rollout.actor_device,
+        device=str(compute.acting),
     )
 
 

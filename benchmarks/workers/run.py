@@ -286,7 +286,7 @@ def validate(
 
 def price_of(options: WorkersOptions, compute: Compute) -> Price:
     """What is hired: a CPU for every worker, and for the learner a GPU and a CPU, or as many CPUs as it has threads."""
-    on_gpu = compute.device.type == "cuda"
+    on_gpu = compute.device.type != "cpu"
     return Price(
         cpu_hour=1.0 if options.price_cpu_hour is None else options.price_cpu_hour,
         gpu_hour=options.price_gpu_hour,

@@ -126,7 +126,9 @@ def block_products(
         weights = None
         if mean is None:
             assert sizes is not None, "give the sizes, or the mean"
-            weights = torch.as_tensor(sizes / sizes.sum(), dtype=matrix.dtype, device=matrix.device)
+            weights = torch.from_numpy(sizes / sizes.sum()).to(matrix.dtype)
+            if matrix.device.type != "cpu":  # from page-locked memory, so that the host need not wait
+                weights = weights.pin_memory().to(matrix.device, non_blocking=True)
         # On an accelerator the launch of a kernel costs more than the cache saves, so the pieces are fewer and larger.
         count, width = matrix.shape
         columns = min(max(_PIECE // count, _FEWEST_COLUMNS), _MOST_COLUMNS) if matrix.device.type == "cpu" else _PIECE

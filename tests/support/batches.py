@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from rlscale.agents.learning.batch import arrange_slots
+from rlscale.agents.learning.frames import Positions
 from rlscale.agents.learning.losses import ppo_losses
 
 
@@ -18,7 +19,7 @@ def whole_gradient(learner, batch, head="joint"):
     """Reference: one plain backward pass over all valid observations at once, from a loss to all that it trains."""
     u = learner._config.update
     everything = np.arange(batch.steps * batch.environments)
-    output = learner.network(batch.observation(everything, torch.device("cpu")))
+    output = learner.network(batch.observations(Positions.of(everything, torch.device("cpu"))))
     losses = ppo_losses(
         logits=output.logits,
         value=output.value,

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rlscale.agents.config import default_config
+from rlscale.agents.learning.frames import Positions
 from rlscale.agents.learning.gradients import FIGURES, LAST_LAYER, BlockGradients, BlockPart
 from rlscale.agents.learning.losses import HEADS, log_probability, ppo_losses
 from rlscale.agents.networks import PolicyValueNet
@@ -36,7 +37,7 @@ def batch_of(network, shape):
     return SimpleNamespace(
         steps=N,
         environments=1,
-        observation=lambda positions, device: observations[positions],
+        observations=lambda positions: observations[positions.host],
         action=action,
         log_prob=present + 0.2 * torch.randn(N, generator=g),
         advantage=torch.randn(N, generator=g),
@@ -64,7 +65,7 @@ def gradients_of(network, bfloat16=False, chunk=100, lag=0):
 def slow_row(network, batch, part, head, bfloat16, proximal=None):
     """Gradient of one head's loss over one part, and the sums of its figures, by autograd alone."""
     with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
-        output = network(batch.observation(part.positions, CPU))
+        output = network(batch.observations(Positions.of(part.positions, CPU)))
     losses = ppo_losses(
         logits=output.logits,
         value=output.value,
@@ -157,7 +158,7 @@ def test_a_lagged_update_is_clipped_about_the_policy_it_starts_from():
     gradients = gradients_of(network, chunk=7, lag=1)
     gradients.look_ahead(batch)
     torch.testing.assert_close(
-        batch.proximal, log_probability(network(batch.observation(np.arange(N), CPU)).logits, batch.action)
+        batch.proximal, log_probability(network(batch.observations(Positions.of(np.arange(N), CPU))).logits, batch.action)
     )
     batch.proximal += 0.3  # as if the policy had changed since
     parts = parts_of([12, 12])

@@ -9,6 +9,7 @@ from batches import read_batch, whole_gradient
 from making import make_fragment
 
 from rlscale.agents.config import NoiseSettings, TrainConfig, default_config
+from rlscale.agents.learning.frames import Positions
 from rlscale.agents.learning.learner import Learner
 from rlscale.agents.learning.remote_learners import learn_batch
 from rlscale.agents.rollout.worker import RolloutWorker, WorkerSettings
@@ -38,7 +39,7 @@ def test_observations_come_in_the_order_asked_for():
     batch = read_batch(learner, fragments)
     frames = np.concatenate([f.frames for f in fragments], axis=1).reshape(-1, 4)
     index = np.random.default_rng(1).permutation(len(frames))
-    np.testing.assert_array_equal(batch.observation(index, CPU).numpy(), frames[index])
+    np.testing.assert_array_equal(batch.observations(Positions.of(index, CPU)).numpy(), frames[index])
 
 
 @pytest.mark.parametrize("blocks", [2, 5, 8, 12])

@@ -11,6 +11,7 @@ from making import make_fragment
 
 from rlscale.agents.checks import check_config
 from rlscale.agents.config import NoiseSettings, Rollout, TrainConfig, default_config
+from rlscale.agents.learning.frames import Positions
 from rlscale.agents.learning.learner import Learner
 from rlscale.agents.learning.remote_learners import RemoteLearners, learn_batch
 from rlscale.envs import find_task
@@ -178,8 +179,8 @@ def test_rounds_continue_a_column():
     one, other = read_batch(learner, [whole]), read_batch(learner, parts)
     for name in ("advantage", "target", "action", "log_prob", "valid"):
         torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=1e-5, atol=1e-5)
-    index = rng.permutation(3 * STEPS * 8)
-    assert torch.equal(one.observation(index, CPU), other.observation(index, CPU))
+    where = Positions.of(rng.permutation(3 * STEPS * 8), CPU)
+    assert torch.equal(one.observations(where), other.observations(where))
     assert one.moments.explained_variance == pytest.approx(other.moments.explained_variance, abs=1e-6)
 
 

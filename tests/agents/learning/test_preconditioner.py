@@ -9,6 +9,7 @@ from batches import read_batch, whole_gradient
 from making import make_fragment
 
 from rlscale.agents.config import NoiseSettings, TrainConfig, default_config
+from rlscale.agents.learning.frames import Positions
 from rlscale.agents.learning.learner import Learner
 from rlscale.agents.learning.preconditioner import adam_metric
 from rlscale.agents.learning.remote_learners import learn_batch
@@ -179,7 +180,7 @@ def test_the_noise_scale_from_single_observations():
     mine = fragments()
     batch = read_batch(learner, mine, 1)
     values = {name: p.detach().double() for name, p in learner.network.named_parameters()}
-    observations = batch.observation(np.arange(24), CPU)
+    observations = batch.observations(Positions.of(np.arange(24), CPU))
 
     def value_loss(values, observation, target):
         output = torch.func.functional_call(learner.network, values, (observation[None],))

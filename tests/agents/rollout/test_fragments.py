@@ -11,8 +11,6 @@ from rlscale.agents.rollout.fragments import FragmentTensors
 from rlscale.agents.rollout.worker import RolloutWorker, WorkerSettings
 from rlscale.envs import find_task, make_env
 
-CPU = torch.device("cpu")
-
 
 def watch(worker):
     """Record what the environments themselves return from now on."""
@@ -38,7 +36,7 @@ def test_stacked_observations_are_restored_bit_for_bit(task_id, steps):
     for version in range(4):
         seen = watch(worker)
         fragment = worker.sample(version)
-        restored = FragmentTensors(fragment, task.frame_stack, CPU)
+        restored = FragmentTensors(fragment, task.frame_stack)
         t, i = np.divmod(np.arange(steps * 5), 5)
         observation = (
             restored.observations(torch.from_numpy(t), torch.from_numpy(i)).numpy().reshape(steps, 5, 4, *task.frame_shape)
@@ -56,7 +54,7 @@ def test_restoring_a_part_in_any_order():
     task = find_task("atari/breakout@42")
     worker = RolloutWorker(WorkerSettings(task, 4, 120, "small_cnn", False, 1, True, 0, 1), 0)
     worker.sample(0)
-    tensors = FragmentTensors(worker.sample(1), task.frame_stack, CPU)
+    tensors = FragmentTensors(worker.sample(1), task.frame_stack)
     t, i = (torch.from_numpy(x) for x in np.divmod(np.random.default_rng(0).permutation(480), 4))
     whole = tensors.observations(*(torch.from_numpy(x) for x in np.divmod(np.arange(480), 4)))
     assert torch.equal(tensors.observations(t, i), whole[t * 4 + i])
@@ -69,7 +67,7 @@ def test_stacking_matches_a_slow_stack(stack, steps, envs, seed):
     rng = np.random.default_rng(seed)
     reset = rng.random((steps, envs)) < 0.3
     frames = rng.integers(1, 255, (stack - 1 + steps, envs, 2, 2)).astype(np.uint8)
-    tensors = FragmentTensors(make_fragment(rng, steps, envs, frames=frames, reset=reset), stack, CPU)
+    tensors = FragmentTensors(make_fragment(rng, steps, envs, frames=frames, reset=reset), stack)
     for t in range(steps):
         for i in range(envs):
             expected = frames[t : t + stack, i].copy()
@@ -86,7 +84,7 @@ def test_read_only_frames_are_shared_not_copied():
     """Frames come read-only from the object store."""
     fragment = make_fragment(np.random.default_rng(0), 3, 2)
     fragment.frames.flags.writeable = False
-    tensors = FragmentTensors(fragment, 1, CPU)
+    tensors = FragmentTensors(fragment, 1)
     assert tensors.frames.data_ptr() == fragment.frames.ctypes.data
 
 

@@ -1,0 +1,85 @@
+"""What differs between the CPU and an accelerator: copies in both directions, free memory, name, current device, process group.
+
+Everything else follows the device of its tensors, and asks no more than whether that is the CPU. Nothing here names a maker.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+__all__ = [
+    "device_computes_bfloat16",
+    "device_name",
+    "fetch",
+    "free_bytes",
+    "group_backend",
+    "on_cpu",
+    "upload",
+    "use_device",
+]
+
+
+def upload(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A CPU tensor on the device; on the CPU the tensor itself.
+
+    From page-locked memory a copy runs beside what the accelerator computes. From other memory, or without `non_blocking`, the
+    host would wait at every copy until all work before it is done.
+    """
+    return tensor if device.type == "cpu" else tensor.contiguous().pin_memory().to(device, non_blocking=True)
+
+
+def fetch(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Several tensors of one device on the CPU. From an accelerator they come in one copy, so that the host waits once.
+
+    Those come in the type that holds the numbers of all; of the CPU's own it is the tensors themselves.
+    """
+    if all(tensor.device.type == "cpu" for tensor in tensors):
+        return list(tensors)
+    together = torch.cat([tensor.reshape(-1) for tensor in tensors]).cpu()
+    pieces = torch.split(together, [tensor.numel() for tensor in tensors])
+    return [piece.view(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
+
+
+def on_cpu(state: Any) -> Any:
+    """The same state with all its tensors on the CPU, where a checkpoint is read on any machine."""
+    if isinstance(state, dict):
+        return {name: on_cpu(value) for name, value in state.items()}
+    if isinstance(state, list):
+        return [on_cpu(value) for value in state]
+    return state.cpu() if isinstance(state, torch.Tensor) else state
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory of an accelerator that is free now, for all of its processes."""
+    free: int = torch.get_device_module(device).mem_get_info(device)[0]
+    return free
+
+
+def device_name(device: torch.device) -> str | None:
+    """What the accelerator's maker calls it, or its type where torch does not say; None for the CPU."""
+    if device.type == "cpu":
+        return None
+    ask = getattr(torch.get_device_module(device), "get_device_name", None)
+    return device.type if ask is None else str(ask(device))
+
+
+def use_device(device: torch.device) -> None:
+    """Let what asks for no device by its number, page-locked memory and process groups among it, use this one."""
+    if device.index is not None and device.type != "cpu":
+        torch.accelerator.set_device_index(device.index)
+
+
+def device_computes_bfloat16(device: torch.device) -> bool:
+    """Whether an accelerator itself multiplies bfloat16, as far as torch can tell."""
+    ask = getattr(torch.get_device_module(device), "is_bf16_supported", None)
+    return ask is not None and bool(ask(including_emulation=False))
+
+
+def group_backend(device: torch.device) -> str:
+    """What processes that learn on such devices add up their sums with: torch's own choice, NCCL for CUDA.
+
+    Where torch knows of none it is gloo, and sums go through the memory of the CPU.
+    """
+    backends: dict[str, str] = torch.distributed.Backend.default_device_backend_map
+    return backends.get(device.type, "gloo")
