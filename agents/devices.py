@@ -81,5 +81,7 @@ def group_backend(device: torch.device) -> str:
 
     Where torch knows of none it is gloo, and sums go through the memory of the CPU.
     """
-    backends: dict[str, str] = torch.distributed.Backend.default_device_backend_map
-    return backends.get(device.type, "gloo")
+    try:
+        return str(torch.distributed.get_default_backend_for_device(device))
+    except ValueError:
+        return "gloo"

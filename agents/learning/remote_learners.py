@@ -169,8 +169,7 @@ class LearnerActor(Learner):
         torch.set_num_threads(threads)
         keep_freed_memory()
         super().__init__(config, task, torch.device(device), bfloat16, rank, self._add_over_learners)
-        # Sums go through this device's memory: gloo's is the CPU's.
-        self._sums_on = torch.device("cpu") if group_backend(self._device) == "gloo" else self._device
+        self._sums_on = self._device
         self._before: dict[str, Any] | None = None  # while an iteration is being learned: the state to go back to
 
     def address(self) -> str:
@@ -184,8 +183,11 @@ class LearnerActor(Learner):
     def join(self, address: str) -> None:
         """Meet the other learners."""
         use_device(self._device)
+        backend = group_backend(self._device)
+        if backend == "gloo":
+            self._sums_on = torch.device("cpu")  # the memory that it adds up in
         torch.distributed.init_process_group(
-            group_backend(self._device),
+            backend,
             init_method=address,
             rank=self._rank,
             world_size=self._config.update.learners,

@@ -103,7 +103,6 @@ class FakeTensor(torch.Tensor):
             cls,
             tensor.size(),
             strides=tensor.stride(),
-            storage_offset=tensor.storage_offset(),
             dtype=tensor.dtype,
             device=torch.device(NAME, 0),
         )
