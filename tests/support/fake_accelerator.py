@@ -89,9 +89,9 @@ def set_free_bytes(free):
 
 
 def _wait(reason):
-    """The host waits: note where in the package it asked."""
-    inside = [f"{f.filename.rpartition('/')[2]}:{f.lineno}" for f in traceback.extract_stack() if "/agents/" in f.filename]
-    COUNTS.syncs.append(f"{reason} at {inside[-1] if inside else '?'}")
+    """The host waits: note who, outside of torch, asked."""
+    frames = [f for f in traceback.extract_stack() if "-packages/torch/" not in f.filename and f.filename != __file__]
+    COUNTS.syncs.append(f"{reason} at {frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else reason)
 
 
 class FakeTensor(torch.Tensor):

@@ -56,7 +56,7 @@ def learn_as(rank, ports, results):
 
 @pytest.fixture(scope="module")
 def learned():
-    """By rank what each of two learners, a process each, has learned: (weights, results, waits, uploads), CPU and fake by turns."""
+    """What each of two learners, a process each, has learned: (weights, results, waits, uploads), CPU and fake by turns."""
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     ports = [(free_port(), free_port()) for _ in SETTINGS]
