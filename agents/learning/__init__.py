@@ -1,17 +1,18 @@
 """PPO updates whose gradient is accumulated over blocks of observations, so that every update yields its noise statistics.
 
-What lives here, in the order in which a fragment passes it: `batch` lays fragments side by side and `advantages` estimates
-advantages; `blocks` chooses which observations form a block; `losses` is PPO's loss and `gradients` its gradient for each block;
-`optimizer` turns those into an optimizer step and noise statistics, plain ones and those in Adam's metric (`preconditioner`).
-`Learner` holds these together in one process, `RemoteLearners` shares every update between several. `schedule` adapts the
-learning rate and the batch size.
+What lives here, in the order in which a fragment passes it: `batch` lays fragments side by side, their frames in `frames`, and
+`advantages` estimates advantages; `blocks` chooses which observations form a block; `losses` is PPO's loss and `gradients` its
+gradient for each block; `optimizer` turns those into an optimizer step and noise statistics, plain ones and those in Adam's
+metric (`preconditioner`). `Learner` holds these together in one process, `RemoteLearners` shares every update between several.
+`schedule` adapts the learning rate and the batch size.
 What does not: the noise scale itself (`rlscale.noise`), the networks, and how fragments are made (`rlscale.agents.rollout`).
 
 Start with `Learner.begin`, `accept` and `finish`.
 """
 
-from .batch import FragmentSlot, arrange_slots
+from .batch import FragmentSlot, IterationBatch, arrange_slots
 from .blocks import equal_share
+from .frames import Positions
 from .learner import Learner
 from .optimizer import IN_METRIC, POLICY_PART
 from .preconditioner import adam_metric
@@ -23,9 +24,11 @@ __all__ = [
     "IN_METRIC",
     "POLICY_PART",
     "FragmentSlot",
+    "IterationBatch",
     "Learner",
     "NoiseRecord",
     "NoiseWindow",
+    "Positions",
     "RemoteLearners",
     "UpdateResult",
     "adam_metric",

@@ -40,8 +40,9 @@ def test_torch_takes_it_for_the_machines_accelerator():
     ],
 )
 def test_what_a_real_device_refuses_raises(mistake):
-    with pytest.raises(DeviceError):
-        mistake(torch.ones(3, device=THERE))
+    for inference in (False, True):
+        with pytest.raises(DeviceError), torch.inference_mode(inference):
+            mistake(torch.ones(3, device=THERE))
 
 
 def test_a_number_of_the_cpu_may_take_part(counts):
@@ -50,6 +51,7 @@ def test_a_number_of_the_cpu_may_take_part(counts):
     assert counts.syncs == []
 
 
+@pytest.mark.parametrize("inference", [False, True])
 @pytest.mark.parametrize(
     "wait",
     [
@@ -70,10 +72,11 @@ def test_a_number_of_the_cpu_may_take_part(counts):
         lambda x: torch.accelerator.synchronize(),
     ],
 )
-def test_what_lets_the_host_wait_is_counted(wait):
-    x = torch.ones(3, device=THERE)
-    with fake.counting() as counts:
-        wait(x)
+def test_what_lets_the_host_wait_is_counted(wait, inference):
+    with torch.inference_mode(inference):
+        x = torch.ones(3, device=THERE)
+        with fake.counting() as counts:
+            wait(x)
     assert len(counts.syncs) == 1, counts.syncs
 
 

@@ -1,0 +1,144 @@
+"""Is the same learned on an accelerator as on the CPU: each difference as a `Check`, with what rounding allows."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+
+from rlscale.agents.config import TrainConfig, default_config
+from rlscale.agents.devices import upload
+from rlscale.agents.learning import IterationBatch, Learner, Positions, UpdateResult, arrange_slots, learn_batch
+from rlscale.agents.networks import ActingNetwork, make_network
+from rlscale.agents.rollout import Fragment, RolloutWorker, WorkerSettings
+from rlscale.envs import find_task
+
+from ..learner import ALL
+from ..measuring import CPU
+
+__all__ = ["ROLLOUT", "Check", "check_all", "config_for", "far", "no_room", "sample"]
+
+ROLLOUT = 64
+FIRST_STEPS = 100  # random ones, so that environments differ
+CHECKED = 512  # observations of a batch that both devices learn from
+NETWORKS = {"mlp": "classic/cartpole", "minatar_cnn": "minatar/breakout", "nature_cnn": "atari/pong"}
+
+
+@dataclass(frozen=True)
+class Check:
+    """A difference between the devices, relative to what it is a difference of, and what rounding allows."""
+
+    name: str
+    difference: float
+    allowed: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is allowed; a difference that is no number is not."""
+        return self.difference <= self.allowed
+
+
+@cache
+def sample(network: str, observations: int, groups: int = 2, seed: int = 0) -> Sequence[Fragment]:
+    """Fragments of a network's task, by its initial policy on the CPU."""
+    task = find_task(NETWORKS[network])
+    each = max(observations // ROLLOUT // groups, 1)
+    worker = RolloutWorker(WorkerSettings(task, each, ROLLOUT, task.network, False, 0, True, FIRST_STEPS, seed, groups=groups), 0)
+    try:
+        return [worker.sample(0, group) for group in range(groups)]
+    finally:
+        worker.close()
+
+
+def config_for(network: str, fragments: Sequence[Fragment], **update: Any) -> TrainConfig:
+    """Settings of one optimizer step from these fragments."""
+    config = default_config(find_task(NETWORKS[network]))
+    environments = sum(fragment.environments for fragment in fragments)
+    plain = {"epochs": 1, "mini_batch": None, "advantage_scale": "running"}
+    rollout = replace(config.rollout, environments=environments, rollout_length=ROLLOUT)
+    return replace(config, rollout=rollout, update=replace(config.update, **{**plain, **update}), noise=ALL)
+
+
+def no_room() -> AbstractContextManager[Any]:
+    """Inside, the accelerator seems full, so that frames visit it."""
+    return mock.patch("rlscale.agents.learning.frames.free_bytes", return_value=0)
+
+
+def far(one: np.ndarray, other: np.ndarray) -> float:
+    """The length of the difference of two vectors, relative to the first."""
+    return float(np.linalg.norm(other - one)) / max(float(np.linalg.norm(one)), 1e-30)
+
+
+def compare(name: str, network: str, device: torch.device, visits: bool = False, **update: Any) -> list[Check]:
+    """One update from the same parameters and fragments on the CPU and the device, in float32 throughout."""
+    fragments = sample(network, CHECKED)
+    config, task = config_for(network, fragments, **update), find_task(NETWORKS[network])
+    learned: list[tuple[UpdateResult, np.ndarray]] = []
+    begun = Learner(config, task, CPU, False).weights()
+    for where in (CPU, device):
+        learner = Learner(config, task, where, False)
+        # Convolutions of recent GPUs round their factors to TF32 unless they are told not to.
+        with torch.backends.cudnn.flags(allow_tf32=False), no_room() if visits else nullcontext():
+            learned.append((learn_batch(learner, fragments, 0, 1e-3), learner.weights() - begun))
+    (here, change), (there, other) = learned
+    kinds = {"|g_k|²": "square", "g_k·ĝ": "dot"}
+    checks = []
+    for label, field in kinds.items():
+        apart = [
+            far(getattr(a.statistics, field), getattr(b.statistics, field)) for a, b in zip(here.noise, there.noise, strict=True)
+        ]
+        checks.append(Check(f"{name}: {label} of all heads", max(apart), 1e-3))
+    figures = [abs(there.figures[figure] - value) / max(abs(value), 1e-3) for figure, value in here.figures.items()]
+    return [
+        *checks,
+        Check(f"{name}: figures", max(figures), 1e-2),
+        Check(f"{name}: step of the parameters", far(change, other), 2e-2),
+    ]
+
+
+def compare_exactly(device: torch.device) -> list[Check]:
+    """What no device may round: observations stacked again, and a checkpoint that was made there and read on the CPU."""
+    fragments = sample("nature_cnn", CHECKED)
+    config, task = config_for("nature_cnn", fragments), find_task("atari/pong")
+    learner, reader = Learner(config, task, device, False), Learner(config, task, CPU, False)
+    learn_batch(learner, fragments, 0, 1e-3)
+    reader.set_state(learner.get_state())
+    checks = [Check("a checkpoint read on the CPU", float(np.abs(reader.weights() - learner.weights()).max()), 0.0)]
+    placed = list(zip(arrange_slots([f.group for f in fragments], fragments[0].environments), fragments, strict=True))
+    columns = range(sum(f.environments for f in fragments))
+    chosen = np.random.default_rng(0).permutation(ROLLOUT * len(columns))
+
+    def observations(where: torch.device) -> torch.Tensor:
+        return IterationBatch(placed, columns, task, config, None, where).observations(Positions.of(chosen, where)).cpu()
+
+    expected = observations(CPU)
+    for name, held in (("held there", nullcontext()), ("visiting it", no_room())):
+        with held:
+            checks.append(Check(f"observations of frames {name}", float((observations(device) != expected).sum()), 0.0))
+    return checks
+
+
+def compare_acting(device: torch.device) -> list[Check]:
+    """The logits that policies act by."""
+    fragment = sample("nature_cnn", CHECKED, groups=1)[0]
+    seen = np.ascontiguousarray(fragment.frames[:4].swapaxes(0, 1))
+    logits = []
+    for where in (CPU, device):
+        network = make_network(find_task("atari/pong"), "nature_cnn", 0).to(where)
+        with torch.backends.cudnn.flags(allow_tf32=False):
+            logits.append(ActingNetwork(network, False)(upload(torch.from_numpy(seen), where)).logits.cpu().numpy())
+    return [Check("acting: logits", far(*logits), 1e-3)]
+
+
+def check_all(device: torch.device) -> list[Check]:
+    """All checks of one accelerator."""
+    checks = [*compare_exactly(device), *compare_acting(device)]
+    for network in NETWORKS:
+        checks += compare(network, network, device)
+    checks += compare("nature_cnn, streamed", "nature_cnn", device, stream=True)
+    checks += compare("nature_cnn, frames visiting", "nature_cnn", device, visits=True)
+    return checks

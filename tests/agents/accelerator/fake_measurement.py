@@ -1,0 +1,85 @@
+"""The script for whoever has an accelerator, run on the fake one: its checks pass, and fail where a device is wrong."""
+
+import json
+
+import fake_accelerator as fake
+import pytest
+import torch
+
+from rlscale.agents.learning import gradients
+from rlscale.benchmarks.measurements.accelerator import __main__ as command
+from rlscale.benchmarks.measurements.accelerator import checks, figures
+
+fake.register()
+
+THERE = torch.device("fake")
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    monkeypatch.setattr(checks, "ROLLOUT", 8)
+    monkeypatch.setattr(command, "ROLLOUT", 8)
+    monkeypatch.setattr(checks, "CHECKED", 64)
+    monkeypatch.setattr(checks, "FIRST_STEPS", 0)
+    monkeypatch.setattr(figures, "CHUNKS", (32,))
+    monkeypatch.setattr(figures, "ACTED", (2,))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)  # else it would start Ray for two learners
+
+
+def test_it_prints_a_block_to_paste_and_keeps_a_record(tmp_path, capsys):
+    assert command.main(rounds=1, batch=64, runs=0, out=tmp_path / "record.json") == 0
+    printed = capsys.readouterr().out
+    block = printed.partition("Please paste what follows into an issue:")[2]
+    assert "### rlscale on fake accelerator (fake): none of 24 checks failed" in block
+    readings = json.loads((tmp_path / "record.json").read_text())["readings"]
+    assert len(readings["checks"]) == 24
+    for name in ("float32", "bfloat16", "joint noise", "all heads", "streamed", "frames visiting", "chunk 32", "on the CPU"):
+        assert len(readings["learner_seconds"][name]) == 1
+        assert f"| learning, {name}: observations/s | " in block
+    assert readings["accelerator"]["accelerator"] == "fake accelerator"
+    assert 0.9 < readings["trace_ratio"][0] < 1.1
+    assert "| acting on fake, 2: ms | " in block
+    assert readings["run_rates"] == readings["several_seconds"] == {}
+
+
+@pytest.mark.parametrize("factor", [1.1, float("nan")])
+def test_a_device_that_computes_something_else_fails_its_checks(factor, monkeypatch):
+    losses = gradients.ppo_losses
+
+    def wrong(**arguments):
+        if arguments["advantage"].device.type == "fake":
+            arguments["advantage"] = arguments["advantage"] * factor
+        return losses(**arguments)
+
+    monkeypatch.setattr(gradients, "ppo_losses", wrong)
+    if factor != factor:  # statistics that are not finite are refused before they can be compared
+        with pytest.raises(ValueError, match="not finite"):
+            checks.compare("mlp", "mlp", THERE)
+        return
+    found = checks.compare("mlp", "mlp", THERE)
+    assert [check.name for check in found if not check.passed][:2] == ["mlp: |g_k|² of all heads", "mlp: g_k·ĝ of all heads"]
+    block = command.block_of(THERE, 64, found, {})
+    assert f"{sum(not check.passed for check in found)} of 4 checks failed" in block
+    assert "**failed**" in block
+
+
+def test_a_difference_that_is_no_number_is_not_allowed():
+    assert not checks.Check("", float("nan"), 1.0).passed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"device": "cpu"}, "rlscale: --device: cpu is no accelerator."),
+        ({"device": "abacus"}, "rlscale: --device: 'abacus' is no device. Use auto, cpu or fake"),
+        ({"batch": 100}, "rlscale: --batch: 100 is no multiple of 16 of at least 32. Give for example 8192"),
+        ({"rounds": 0}, "rlscale: --rounds: 0 is not a positive number. Give one above zero"),
+        ({"runs": -1}, "rlscale: --runs: -1 is not zero or more. Give zero or more"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_in_a_line(words, message, capsys):
+    assert command.main(**words) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(message)
+    assert printed.err.count("\n") == 1
