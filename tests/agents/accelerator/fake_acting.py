@@ -89,7 +89,7 @@ def test_a_run_is_the_cpus_and_goes_on_there(tmp_path):
     """A run that acts and learns on the accelerator, is stopped, and goes on on the CPU makes the record of one on the CPU."""
     with sum_in_equal_pieces():
         train(config_on("cpu"), tmp_path / "cpu", command=[])
-        half = replace(config_on("auto", "fake"), budget=Budget(observations=None, optimizer_steps=2 * 8))
+        half = replace(config_on("auto", "auto"), budget=Budget(observations=None, optimizer_steps=2 * 8))
         train(half, tmp_path / "there", command=[])
         manifest = read_run(tmp_path / "there").manifest
         assert (manifest["device"], manifest["machine"]["accelerator"]) == ("fake", "fake accelerator")

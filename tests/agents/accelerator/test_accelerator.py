@@ -4,6 +4,7 @@ Once torch knows the fake device it knows it until the process ends: `torch.acce
 Every test that came later in the same process would learn on it. Their names keep pytest from collecting them here.
 """
 
+import ast
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
 FILES = sorted(path.stem for path in HERE.glob("fake_*.py"))
 
 
@@ -25,7 +27,7 @@ def outcomes(tmp_path_factory):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junit-xml={report}", *files]
     # Of xdist's worker it must not think that it is one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    ran = subprocess.run(command, cwd=HERE.parents[2], env=environment, capture_output=True, text=True, timeout=300, check=False)
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
     found = {name: [] for name in FILES}
     if report.exists():
         for case in ElementTree.parse(report).iter("testcase"):
@@ -45,3 +47,17 @@ def test_on_the_fake_accelerator(name, outcomes):
 
 def test_this_process_knows_no_fake_accelerator():
     assert torch._C._get_privateuse1_backend_name() == "privateuseone"
+
+
+def test_no_code_names_a_makers_device():
+    """Neither `torch.cuda` and its like, nor a comparison with a device's name other than the CPU's."""
+    makers = {"cuda", "xpu", "mps", "mtia", "hpu", "nccl"}
+    named = []
+    for floor in ("rlscale", "envs", "agents", "benchmarks"):
+        for path in (ROOT / floor).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                attribute = isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "torch" and node.attr in makers
+                compared = isinstance(node, ast.Compare) and any(getattr(n, "value", "") in makers for n in ast.walk(node))
+                if attribute or compared:
+                    named.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert named == []
