@@ -34,7 +34,7 @@ def fetch(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
     Those come in the type that holds the numbers of all; of the CPU's own it is the tensors themselves.
     """
-    if all(tensor.device.type == "cpu" for tensor in tensors):
+    if not tensors or tensors[0].device.type == "cpu":
         return list(tensors)
     together = torch.cat([tensor.reshape(-1) for tensor in tensors]).cpu()
     pieces = torch.split(together, [tensor.numel() for tensor in tensors])
@@ -51,9 +51,13 @@ def on_cpu(state: Any) -> Any:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory of an accelerator that is free now, for all of its processes."""
+    """Memory of an accelerator that this process could take now.
+
+    What torch keeps of tensors that are gone, of the last batch say, is free for the next ones; the device counts it as taken.
+    """
+    kept = torch.accelerator.memory_reserved(device) - torch.accelerator.memory_allocated(device)
     free: int = torch.get_device_module(device).mem_get_info(device)[0]
-    return free
+    return free + kept
 
 
 def device_name(device: torch.device) -> str | None:

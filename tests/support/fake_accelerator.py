@@ -18,7 +18,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-__all__ = ["COUNTS", "Counts", "DeviceError", "FakeTensor", "counting", "held", "register"]
+__all__ = ["COUNTS", "Counts", "DeviceError", "FakeTensor", "counting", "register"]
 
 NAME = "fake"
 aten = torch.ops.aten
@@ -48,7 +48,7 @@ class Counts:
 
 
 COUNTS = Counts()
-_FREE = [1 << 40]  # bytes that the device says are free
+_FREE = [1 << 40]  # bytes that the device says are free; a test puts another number there
 _PINNED: WeakValueDictionary = WeakValueDictionary()  # page-locked tensors, by their address
 _GENERATOR = torch.Generator()  # the device's own
 
@@ -76,16 +76,6 @@ def counting():
         yield COUNTS
     finally:
         COUNTS = before
-
-
-def held(tensor):
-    """The numbers of a tensor of the fake device, for a test to look at: counts nothing."""
-    return tensor._held
-
-
-def set_free_bytes(free):
-    """What the device answers when it is asked how many bytes are free."""
-    _FREE[0] = free
 
 
 def _wait(reason):
@@ -259,8 +249,9 @@ def register():
     _setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
     torch._C._set_only_lift_cpu_tensors(True)  # else torch.tensor(…, device=…) would copy into memory that is not there
     torch.Tensor.pin_memory = _pin_memory
-    torch.accelerator.get_memory_info = _Module.mem_get_info
     torch.accelerator.synchronize = _Module.synchronize
+    # Both would ask for an allocator, which a device made in Python cannot have.
+    torch.accelerator.memory_reserved = torch.accelerator.memory_allocated = lambda device: 0
     made = torch.library.Library("aten", "IMPL", "PrivateUse1")
     made.impl("empty.memory_format", _empty)
     made.impl("empty_strided", _empty_strided)

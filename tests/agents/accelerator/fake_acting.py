@@ -135,6 +135,17 @@ def test_pixels_on_an_accelerator_are_learned_and_acted_on_in_bfloat16():
     )
 
 
+def test_a_process_uses_the_device_that_it_is_given_by_number(monkeypatch):
+    """Page-locked memory and process groups belong to the current device, whatever device a tensor is on."""
+    used = []
+    monkeypatch.setattr(torch.accelerator, "set_device_index", used.append)
+    for device in ("cpu", "fake", "fake:1"):
+        resolve_compute(config_on(device)).prepare_process()
+    assert used == [1]
+    worker_on("fake:1", "mlp", False).close()
+    assert used == [1, 1]
+
+
 def test_the_machine_names_its_accelerator():
     assert describe_machine(torch.device("fake"))["accelerator"] == "fake accelerator"
     assert describe_machine(torch.device("cpu"))["accelerator"] is None

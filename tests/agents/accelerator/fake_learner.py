@@ -76,6 +76,14 @@ def test_a_checkpoint_is_on_the_cpu_and_goes_on_there_and_back():
     np.testing.assert_array_equal(learner.weights(), alone.weights())
 
 
+def test_what_torch_keeps_of_the_last_batch_is_room_for_the_next(monkeypatch):
+    """To the device it is taken; were it not counted, only the first batch of a run would fit."""
+    monkeypatch.setattr(fake, "_FREE", [0])
+    monkeypatch.setattr(torch.accelerator, "memory_reserved", lambda device: 3 << 30)
+    monkeypatch.setattr(torch.accelerator, "memory_allocated", lambda device: 1 << 30)
+    check_update(Setting("small_cnn"), updates=1)  # a frame crosses once, so they are held
+
+
 @pytest.mark.parametrize("device", [CPU, THERE], ids=str)
 def test_a_state_is_a_copy(device):
     """What is saved at the beginning of an iteration does not change with it."""
