@@ -34,7 +34,7 @@ def outcomes(tmp_path_factory):
             wrong = [part.text for part in case if part.tag in ("failure", "error", "skipped")]
             where = case.get("classname").rpartition(".")[2]
             found.setdefault(where, []).append((case.get("name"), "\n".join(map(str, wrong)) or None))
-    return found, ran.stdout + ran.stderr
+    return found, f"{ran.stdout}{ran.stderr}exit code {ran.returncode}"
 
 
 @pytest.mark.parametrize("name", FILES)
