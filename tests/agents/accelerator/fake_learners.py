@@ -63,7 +63,7 @@ def learned():
     processes = [context.Process(target=learn_as, args=(rank, ports, results)) for rank in range(2)]
     for process in processes:
         process.start()
-    found = dict(results.get(timeout=120) for _ in processes)
+    found = dict(results.get(timeout=600) for _ in processes)
     for process in processes:
         process.join()
     return {rank: pickle.loads(out) for rank, out in found.items()}

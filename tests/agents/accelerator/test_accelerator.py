@@ -27,7 +27,7 @@ def outcomes(tmp_path_factory):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junit-xml={report}", *files]
     # Of xdist's worker it must not think that it is one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False)
     found = {name: [] for name in FILES}
     if report.exists():
         for case in ElementTree.parse(report).iter("testcase"):
