@@ -17,7 +17,7 @@ from .points import SurfacePoint, fit_points, surface_points
 from .predictions import PLAIN, PRIMARY, Prediction, predict, predict_from_run, ratio
 from .summary import mean_batch
 
-__all__ = ["ComparedSweep", "Comparison", "Row", "agreement_of", "compare"]
+__all__ = ["ComparedSweep", "Comparison", "Row", "agreement_of", "compare", "row_of_run"]
 
 LEAST_STEPS = 50  # S_min in optimizer steps, below which a goal is shown and not scored: its frontier is mostly transient
 NOISE_STAGES = ("noise", "final")  # whose runs give the predicted noise scale; earlier sweeps called them final
@@ -154,7 +154,7 @@ def compare(sweeps: Sequence[SweepRecord], runs: Sequence[RunRecord], left_out: 
             usable.append(run)
         else:
             notes.append(f"{run.folder} has no finished iteration and was left out")
-    rows = [row for sweep in compared for row in sweep.rows] + [_row_of_run(run) for run in usable]
+    rows = [row for sweep in compared for row in sweep.rows] + [row_of_run(run) for run in usable]
     if not rows:
         why = "; ".join(notes)
         raise UsageError("FOLDER", f"there is no result to compare ({why})", "Let the sweep run until its first runs have ended")
@@ -288,7 +288,8 @@ def _memory(update: dict[str, Any]) -> float:
     return 100.0 if update.get("optimizer") == "rmsprop" else 1 / (1 - update.get("beta2", 0.999))
 
 
-def _row_of_run(run: RunRecord) -> Row:
+def row_of_run(run: RunRecord) -> Row:
+    """The row of a single run: what its noise predicts, and no measurement."""
     nothing = Estimate(None, None, "a single run predicts and measures nothing")
     predictions = predict_from_run(run)
     rates = [rate for rate in (row.get("learning_rate") for row in run.rows) if rate is not None]

@@ -10,12 +10,14 @@ from typing import Any
 
 import altair as alt
 
-from ..analysis.comparison import ComparedSweep, Comparison, Row
+from ..analysis.comparison import ComparedSweep, Comparison, Row, row_of_run
+from ..analysis.summary import recent_return, time_shares
+from ..records import RunRecord
 from ..text import format_quantity
 from .chart_style import PALETTE, Figure, clip, finish, layer, log_axis, log_domain
 from .words import flags, say_next
 
-__all__ = ["Answer", "answers", "rank_figure"]
+__all__ = ["Answer", "answers", "rank_figure", "run_answer"]
 
 _GOOD, _FAIR = 2.5, 4.0  # of the upper to the lower end of B_crit's interval
 _COLOURS = {"good": PALETTE[2], "fair": PALETTE[0], "poor": PALETTE[1]}
@@ -82,9 +84,13 @@ def _confidence(row: Row) -> str:
 
 
 def _of_run(row: Row) -> Answer:
+    return Answer(row.name, row, None, f"{row.name}: {_suggestion(row)}")
+
+
+def _suggestion(row: Row) -> str:
+    """What the noise of a single run suggests, and how it would be measured."""
     scale = row.predicted(*row.predictor)
     low, high = scale.interval or (0.0, math.inf)
-    settle = f"'rlscale sweep {row.task}' measures it."
     if scale.value is not None:
         between = f"{format_quantity(low)} to {format_quantity(high)}"
         said = f"its noise scale suggests {format_quantity(scale.value)} observations an optimizer step ({between})"
@@ -92,7 +98,29 @@ def _of_run(row: Row) -> Answer:
         said = f"its noise scale suggests more than {format_quantity(low)} observations an optimizer step"
     else:
         said = "its noise says nothing yet about how many observations an optimizer step can use"
-    return Answer(row.name, row, None, f"{row.name}: {said}. That is a prediction; {settle}")
+    # A job of another library may have a name of its own for its task.
+    settle = f"'rlscale sweep {row.task}'" if "/" in row.task or ":" in row.task else "a sweep"
+    return f"{said}. That is a prediction; {settle} measures it."
+
+
+def run_answer(run: RunRecord) -> str:
+    """What one run came to, which batch its noise suggests, and whether more rollout workers would make it faster."""
+    mean = recent_return(run).value
+    reached = "no episode has finished" if mean is None else f"a mean return of {mean:.4g}"
+    came = f"{run.manifest['task']['id']} after {run.rows[-1]['observations']:,} observations: {reached}."
+    suggestion = _suggestion(row_of_run(run))
+    said = f"{came} {suggestion[0].upper()}{suggestion[1:]}"
+    shares = time_shares(run)
+    total = sum(shares.values())
+    if not total:
+        return said
+    learning = (shares["learning"] + shares["noise"]) / total
+    limit = (
+        f"Learning takes {learning:.0%} of the time, so more rollout workers hardly help."
+        if learning > 0.5
+        else f"Sampling takes {1 - learning:.0%} of the time, so more rollout workers help; 'rlscale workers' says how many."
+    )
+    return f"{said} {limit}"
 
 
 def rank_figure(found: list[Answer]) -> Figure | None:
