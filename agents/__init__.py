@@ -5,7 +5,8 @@ processes start), `session` (one iteration: sample, learn, row). `compute`, `mem
 each: which device and precision, how large the fragments are, what the run was made with, and what a cluster's dashboards show.
 
 The rooms: `networks` (policy and value networks), `rollout` (from a policy to fragments of experience), `learning` (from
-fragments to an optimizer step and its block gradients), `cluster` (Ray), `rllib` (the noise measurement inside an RLlib job).
+fragments to an optimizer step and its block gradients), `cluster` (Ray), `rllib` and `sb3` (the noise measurement inside a job of
+RLlib or Stable-Baselines3; `job_record` is what their records have in common).
 
 Environments are one floor below, in `rlscale.envs`; the command, the sweeps and the measurements are one floor above, in
 `rlscale.benchmarks`.

@@ -24,7 +24,7 @@ from rlscale.records.sweep import read_sweep
 
 ROOT = Path(__file__).parent.parent
 FLOORS = ("rlscale", "envs", "agents", "benchmarks")  # from the bottom up; the last three are folders linked into the first
-LOOK_UPWARDS = {"rlscale.__main__", "rlscale.rllib"}  # where the command and the plug-in are entered
+LOOK_UPWARDS = {"rlscale.__main__", "rlscale.rllib", "rlscale.sb3"}  # where the command and the plug-ins are entered
 
 
 def _modules():

@@ -4,7 +4,8 @@ What lives here, in the order in which a fragment passes it: `batch` lays fragme
 `advantages` estimates advantages; `blocks` chooses which observations form a block; `losses` is PPO's loss and `gradients` its
 gradient for each block; `optimizer` turns those into an optimizer step and noise statistics, plain ones and those in Adam's
 metric (`preconditioner`). `Learner` holds these together in one process, `RemoteLearners` shares every update between several.
-`schedule` adapts the learning rate and the batch size.
+`schedule` adapts the learning rate and the batch size. `sums` holds the block gradients of losses that another library's learner
+computes.
 What does not: the noise scale itself (`rlscale.noise`), the networks, and how fragments are made (`rlscale.agents.rollout`).
 
 Start with `Learner.begin`, `accept` and `finish`.
@@ -14,16 +15,15 @@ from .batch import FragmentSlot, IterationBatch, arrange_slots
 from .blocks import equal_share
 from .frames import Positions
 from .learner import Learner
-from .optimizer import IN_METRIC, POLICY_PART
 from .preconditioner import adam_metric
 from .remote_learners import RemoteLearners, learn_batch
 from .results import NoiseRecord, UpdateResult
 from .schedule import NoiseWindow, adaptive_batch, scaled_rate
+from .sums import GradientSums, deal_lengths, noise_records
 
 __all__ = [
-    "IN_METRIC",
-    "POLICY_PART",
     "FragmentSlot",
+    "GradientSums",
     "IterationBatch",
     "Learner",
     "NoiseRecord",
@@ -34,7 +34,9 @@ __all__ = [
     "adam_metric",
     "adaptive_batch",
     "arrange_slots",
+    "deal_lengths",
     "equal_share",
     "learn_batch",
+    "noise_records",
     "scaled_rate",
 ]

@@ -7,11 +7,9 @@ loss is RLlib's own: the learner itself computes it.
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 import time
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,14 +26,14 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from torch import nn
 
 from rlscale.errors import UsageError
-from rlscale.noise import block_products, estimate, statistics_of
+from rlscale.noise import estimate
 
 from ..config import FEWEST_BLOCKS
-from ..devices import fetch, upload
-from ..learning import IN_METRIC, POLICY_PART, NoiseRecord, adam_metric, equal_share
+from ..devices import upload
+from ..job_record import command_line, refuse_existing
+from ..learning import GradientSums, NoiseRecord, adam_metric, deal_lengths, equal_share, noise_records
 from ..machine import describe_machine
-from ..networks import columns_of
-from .record import SETTINGS, KeepsRecord, command_line, environments_of, refuse_existing
+from .record import SETTINGS, KeepsRecord, environments_of
 
 __all__ = ["MeasuresNoise", "NoiseLearner", "deal_episodes", "measure_noise"]
 
@@ -43,7 +41,6 @@ _HEADS = {"policy": POLICY_LOSS_KEY, "value": VF_LOSS_KEY, "entropy": ENTROPY_KE
 # When RLlib deals pieces of an episode to several learners, it keeps neither the environment nor custom data; the id stays. RLlib
 # itself appends the number of the piece, after an underscore.
 _EPISODE_ID = re.compile(r"(.*@(\d+))(?:_\d+)?")
-_logger = logging.getLogger(__name__)
 
 
 def measure_noise(config: Any, run: str | Path, *, every: int = 4, blocks: int = 16) -> Any:
@@ -228,10 +225,7 @@ class MeasuresNoise:
         config = self.config.get_config_for_module(DEFAULT_MODULE_ID)
         mask = batch[Columns.LOSS_MASK]
         counted = mask.cpu().numpy()  # once, so that the host does not wait at every part of a block
-        shape = len(blocks), sum(p.numel() for p in parameters)
-        sizes = torch.zeros(len(blocks), dtype=torch.float64, device=self.device)
-        matrices: dict[str, torch.Tensor] = defaultdict(lambda: torch.zeros(shape, device=self.device))
-        of_policy = [False] * len(parameters)
+        sums = GradientSums(parameters, len(blocks), self.device)
         for k, rows in enumerate(blocks):
             # As many steps at a time as RLlib itself takes in a mini-batch.
             most = max((self.config.minibatch_size or len(rows)) // self._steps_per_row, 1)
@@ -246,14 +240,8 @@ class MeasuresNoise:
                     module_id=DEFAULT_MODULE_ID, config=config, batch=part, fwd_out=module.forward_train(part)
                 )
                 losses = {name: x for name, x in self.metrics.parts.items() if x.requires_grad} | {"joint": joint}
-                for head, loss in losses.items():
-                    gradient = torch.autograd.grad(loss * count, parameters, retain_graph=head != "joint", allow_unused=True)
-                    if head == "policy":
-                        of_policy = [g is not None for g in gradient]
-                    filled = [torch.zeros_like(p) if g is None else g for g, p in zip(gradient, parameters, strict=True)]
-                    matrices[head][k] += torch.cat([g.reshape(-1) for g in filled])
-                sizes[k] += count
-        return self._reduce(matrices, sizes, adam_metric(self._optimizer, parameters), columns_of(parameters, of_policy))
+                sums.add(k, losses, count)
+        return self._reduce(sums.matrices, sums.sizes, adam_metric(self._optimizer, parameters), sums.policy_columns)
 
     def _reduce(
         self: Any,
@@ -273,27 +261,7 @@ class MeasuresNoise:
         if self.distributed:
             for total in (*matrices.values(), sizes):
                 torch.distributed.all_reduce(total)
-        counts = sizes.cpu().numpy()
-        records: list[NoiseRecord] = []
-        if (counts > 0).sum() < 2:
-            _logger.warning("The noise was not measured: all of the train batch lies in one block. Use more environments.")
-            return records
-        on_device: list[torch.Tensor] = []
-        heads: list[tuple[str, ...]] = []
-        for head, matrix in matrices.items():
-            matrix /= sizes.clamp(min=1)[:, None]
-            names, part = ((head, POLICY_PART), of_policy) if head == "joint" and of_policy else ((head,), ())
-            products = block_products(matrix, sizes=counts, metric=metric if head in IN_METRIC else None, part=part)
-            on_device.append(products)
-            heads.append(names)
-        for of, products in zip(heads, fetch(on_device), strict=True):
-            try:
-                for name, found in zip(of, torch.unflatten(products, 0, (len(of), -1)), strict=True):
-                    measured = (statistics_of(one, counts) for one in found)
-                    records.append(NoiseRecord(name, "rollout", self._steps, *measured))
-            except ValueError as error:  # RLlib continues after gradients that are not finite, and so must the measurement
-                _logger.warning("The noise of head %s was not measured: %s", of[0], error)
-        return records
+        return noise_records(matrices, sizes.cpu().numpy(), self._steps, metric, of_policy)
 
     def take_report(self: Any) -> dict[str, Any]:
         """What was measured since the last call, and what a record says about a learner."""
@@ -346,11 +314,9 @@ def deal_episodes(
     steps: dict[str, int] = {}
     for (episode, _), length in zip(names, lengths, strict=True):
         steps[episode] = steps.get(episode, 0) + length
-    share = equal_share(blocks, rank, learners)
-    middles = np.cumsum(list(steps.values())) - np.array(list(steps.values())) / 2
-    numbers = share.start + (middles / sum(steps.values()) * len(share)).astype(int)
-    of_episode = dict(zip(steps, numbers.tolist(), strict=True))
-    return [int(of_episode[episode]) for episode, _ in names]
+    numbers = deal_lengths(list(steps.values()), equal_share(blocks, rank, learners))
+    of_episode = dict(zip(steps, numbers, strict=True))
+    return [of_episode[episode] for episode, _ in names]
 
 
 def _rows(column: Any, rows: np.ndarray, index: torch.Tensor) -> Any:

@@ -1,38 +1,21 @@
 """The record of an RLlib job: a callback that names episodes, counts returns and writes a row after every `train()`."""
 
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
 from rlscale.errors import UsageError
-from rlscale.records.run import Run, pack_statistics, read_run
+from rlscale.records.run import Run, read_run
 
 from ..config import FEWEST_BLOCKS
-from ..machine import find_commit, find_versions
+from ..job_record import job_facts, noise_entries, refuse_existing
 
-__all__ = ["SETTINGS", "KeepsRecord", "command_line", "environments_of", "refuse_existing"]
+__all__ = ["SETTINGS", "KeepsRecord", "environments_of"]
 
 SETTINGS = "rlscale"
 """The key of our settings in `learner_config_dict`, and of our figures in what environment runners report."""
-
-
-def refuse_existing(folder: Path) -> None:
-    """Make sure that no record is written over another.
-
-    Raises:
-        UsageError: the folder exists.
-    """
-    if folder.exists():
-        raise UsageError("run", f"{folder} exists already and is never overwritten", "Name another folder, one a trial")
-
-
-def command_line() -> list[str]:
-    """The command that the user typed. To be called where the job is configured: the algorithm may run in a process of Ray's."""
-    name = Path(sys.argv[0]).name
-    return [] if name == "default_worker.py" else [name, *sys.argv[1:]]  # the arguments of Ray's worker name the machine
 
 
 def environments_of(config: Any) -> int:
@@ -98,15 +81,7 @@ class KeepsRecord(RLlibCallback):  # type: ignore[misc]  # RLlib is untyped
                 "learning_seconds": learning,
                 "noise_seconds": report["noise_seconds"],
                 "observations_per_second": observations / seconds,
-                "noise": [
-                    {
-                        "head": n.head,
-                        "kind": n.kind,
-                        "optimizer_step": self._steps_before + n.optimizer_step,
-                        **pack_statistics(n.statistics, n.adam),
-                    }
-                    for n in report["noise"]
-                ],
+                "noise": noise_entries(report["noise"], self._steps_before),
             }
         )
 
@@ -160,15 +135,10 @@ def _facts(config: Any, report: dict[str, Any], settings: dict[str, Any]) -> dic
     """Task, settings, versions and machine of the job, for the manifest."""
     simple = (str, int, float, bool, type(None))
     environments = environments_of(config)
-    return {
-        "task": {
-            "id": config.env if isinstance(config.env, str) else getattr(config.env, "__name__", str(config.env)),
-            "preprocessing": "RLlib's environment and connectors",
-            "frame_skip": "unknown",
-            "goals": [],
-            "clip_reward": "unknown",
-        },
-        "config": {
+    return job_facts(
+        task=config.env if isinstance(config.env, str) else getattr(config.env, "__name__", str(config.env)),
+        preprocessing="RLlib's environment and connectors",
+        config={
             "rllib": {key: value for key, value in config.to_dict().items() if isinstance(value, simple)},
             "noise": {
                 "every": settings["every"],
@@ -176,13 +146,10 @@ def _facts(config: Any, report: dict[str, Any], settings: dict[str, Any]) -> dic
                 "blocks_of": "environments" if environments >= FEWEST_BLOCKS else "episodes",
             },
         },
-        "seed": config.seed,
-        "command": settings["command"],
-        "commit": find_commit(),
-        "versions": find_versions(),
-        "machine": report["machine"],
-        "device": report["device"],
-        "precision": "float32",
-        "threads": report["threads"],
-        "parameters": report["parameters"],
-    }
+        seed=config.seed,
+        command=settings["command"],
+        machine=report["machine"],
+        device=report["device"],
+        threads=report["threads"],
+        parameters=report["parameters"],
+    )

@@ -1,0 +1,80 @@
+"""What the records of another library's jobs have in common: the command, the manifest, and the rows' noise entries.
+
+The plug-ins that write such records are `rlscale.agents.rllib` and `rlscale.agents.sb3`; the records themselves are in
+`rlscale.records`.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rlscale.errors import UsageError
+from rlscale.records.run import pack_statistics
+
+from .learning import NoiseRecord
+from .machine import find_commit, find_versions
+
+__all__ = ["command_line", "job_facts", "noise_entries", "refuse_existing"]
+
+
+def refuse_existing(folder: Path) -> None:
+    """Make sure that no record is written over another.
+
+    Raises:
+        UsageError: the folder exists.
+    """
+    if folder.exists():
+        raise UsageError("run", f"{folder} exists already and is never overwritten", "Name another folder, one a trial")
+
+
+def command_line() -> list[str]:
+    """The command that the user typed. To be called where the job is configured: the algorithm may run in a process of Ray's."""
+    name = Path(sys.argv[0]).name
+    return [] if name == "default_worker.py" else [name, *sys.argv[1:]]  # the arguments of Ray's worker name the machine
+
+
+def job_facts(
+    *,
+    task: str,
+    preprocessing: str,
+    config: dict[str, Any],
+    seed: int | None,
+    command: list[str],
+    machine: dict[str, Any],
+    device: str,
+    threads: int,
+    parameters: int,
+) -> dict[str, Any]:
+    """What the manifest says of a job: what our own runs say, as far as another library's job tells it."""
+    return {
+        "task": {"id": task, "preprocessing": preprocessing, "frame_skip": "unknown", "goals": [], "clip_reward": "unknown"},
+        "config": config,
+        "seed": seed,
+        "command": command,
+        "commit": find_commit(),
+        "versions": find_versions(),
+        "machine": machine,
+        "device": device,
+        "precision": "float32",
+        "threads": threads,
+        "parameters": parameters,
+    }
+
+
+def noise_entries(records: Sequence[NoiseRecord], steps_before: int) -> list[dict[str, Any]]:
+    """The `noise` of a row.
+
+    Args:
+        records: measured in that iteration.
+        steps_before: optimizer steps of earlier sessions of the job, which the measurements do not count.
+    """
+    return [
+        {
+            "head": n.head,
+            "kind": n.kind,
+            "optimizer_step": steps_before + n.optimizer_step,
+            **pack_statistics(n.statistics, n.adam),
+        }
+        for n in records
+    ]

@@ -1,0 +1,205 @@
+"""`NoiseCallback`: a callback of Stable-Baselines3 that measures the noise of a job and keeps a record of it.
+
+A row of the record is an iteration: a rollout and the training on it. The callback hears of the end of the training only when the
+next rollout begins, or the job ends.
+"""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from stable_baselines3 import A2C, PPO
+from stable_baselines3.common.callbacks import BaseCallback
+
+from rlscale.errors import UsageError
+from rlscale.noise import estimate
+from rlscale.records.run import Run
+
+from ..config import FEWEST_BLOCKS
+from ..job_record import command_line, job_facts, noise_entries, refuse_existing
+from ..learning import NoiseRecord
+from ..machine import describe_machine
+from .measure import measure_rollout
+
+__all__ = ["NoiseCallback"]
+
+# Our names of what Stable-Baselines3 logs of a training, and the factor between both.
+_FIGURES = {
+    "policy_loss": ("train/policy_gradient_loss", 1.0),
+    "value_loss": ("train/value_loss", 0.5),  # that library's has no ½
+    "entropy": ("train/entropy_loss", -1.0),
+    "approx_kl": ("train/approx_kl", 1.0),
+    "clip_fraction": ("train/clip_fraction", 1.0),
+    "explained_variance": ("train/explained_variance", 1.0),
+}
+
+
+class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is not checked
+    """Measures the gradient noise of a PPO or A2C job of Stable-Baselines3, and keeps a record of the job.
+
+    Args:
+        run: folder of the record to be written. `rlscale report`, `compare` and `advise` read it.
+        every: measure in the first iteration and in every so many-th after it.
+        blocks: number of blocks at most. Blocks are sets of environments where there are at least eight environments, else sets
+            of episodes and of pieces of them.
+
+    Raises:
+        UsageError: settings that cannot be used, or the folder exists.
+    """
+
+    def __init__(self, run: str | Path, *, every: int = 4, blocks: int = 16) -> None:
+        super().__init__()
+        if every < 1:
+            raise UsageError("every", f"{every} is no period", "Give at least 1")
+        if blocks < 3:
+            raise UsageError("blocks", f"an interval needs three blocks, not {blocks}", "Give at least 3, better 16")
+        self._folder, self._every, self._blocks = Path(run).absolute(), every, blocks
+        refuse_existing(self._folder)
+        self._command = command_line()
+        self._run: Run | None = None
+        self._hook: Any = None
+        self._iteration = self._optimizer_steps = self._observations = 0
+        self._seconds = 0.0  # of the sessions before
+        self._row: dict[str, Any] | None = None  # of the iteration under way, from the end of its rollout on
+
+    def _on_training_start(self) -> None:
+        """`learn` begins: open the record, or go on with it where this same callback has kept it before."""
+        model = self.model
+        if not isinstance(model, PPO | A2C) or type(model).train not in (PPO.train, A2C.train):
+            raise UsageError("model", f"{type(model).__name__} does not train by PPO's or A2C's loss", "Use PPO or A2C itself")
+        self._hook = model.policy.optimizer.register_step_post_hook(self._count_step)
+        facts = self._facts(model)
+        if self._iteration:
+            self._run = Run.resume(self._folder)
+        else:
+            refuse_existing(self._folder)
+            self._run = Run.create(self._folder, {**facts, "segments": []})
+        environments = "as they were" if self._iteration and not self.locals["reset_num_timesteps"] else "new"
+        segment = {**facts, "first_iteration": self._iteration, "environments": environments}
+        del segment["task"]
+        self._run.set_state("running", **facts, segments=[*self._run.manifest["segments"], segment])
+        self._returns, self._lengths = [0.0] * model.n_envs, [0] * model.n_envs
+        self._started = time.perf_counter()
+
+    def _count_step(self, *_: Any) -> None:
+        self._optimizer_steps += 1
+
+    def _on_rollout_start(self) -> None:
+        """The training on the rollout before has ended."""
+        self._finish_row()
+        self._episodes: list[tuple[float, int]] = []
+        self._rollout_started = time.perf_counter()
+
+    def _on_step(self) -> bool:
+        """Count the returns of the episodes that end: those of Gymnasium's `Monitor` where there is one."""
+        for i, (reward, done, info) in enumerate(
+            zip(self.locals["rewards"], self.locals["dones"], self.locals["infos"], strict=True)
+        ):
+            self._returns[i] += float(reward)
+            self._lengths[i] += 1
+            if done:
+                monitored = info.get("episode", {"r": self._returns[i], "l": self._lengths[i]})
+                self._episodes.append((float(monitored["r"]), int(monitored["l"])))
+                self._returns[i], self._lengths[i] = 0.0, 0
+        return True
+
+    def _on_rollout_end(self) -> None:
+        """The rollout is complete and nothing was learned from it yet: measure, if it is due."""
+        begin = time.perf_counter()
+        noise: list[NoiseRecord] = []
+        if self._iteration % self._every == 0:
+            noise = measure_rollout(self.model, self._blocks, self._optimizer_steps)
+            self._log(noise)
+        now = time.perf_counter()
+        batch = self.model.n_steps * self.model.n_envs
+        self._observations += batch
+        returns, lengths = [r for r, _ in self._episodes], [length for _, length in self._episodes]
+        self._row = {
+            "iteration": self._iteration,
+            "observations": self._observations,
+            "batch_observations": batch,
+            "episodes": len(returns),
+            "return_mean": sum(returns) / len(returns) if returns else None,
+            "return_min": min(returns, default=None),
+            "return_max": max(returns, default=None),
+            "episode_length_mean": sum(lengths) / len(lengths) if lengths else None,
+            "sampling_seconds": begin - self._rollout_started,
+            "transfer_seconds": None,
+            "noise_seconds": now - begin,
+            "noise": noise_entries(noise, 0),
+        }
+
+    def _log(self, noise: list[NoiseRecord]) -> None:
+        """Show this measurement among what Stable-Baselines3 logs, under `noise/`."""
+        for record in noise:
+            measured = estimate(record.statistics)
+            self.logger.record(f"noise/{record.head}/trace_cov", measured.trace_cov)
+            self.logger.record(f"noise/{record.head}/grad_sq", measured.grad_sq)
+            if measured.b_simple is not None:
+                self.logger.record(f"noise/{record.head}/b_simple", measured.b_simple)
+
+    def _finish_row(self) -> None:
+        """Complete the row of the iteration whose training has ended, and write it."""
+        if self._row is None or self._run is None:
+            return
+        now = time.perf_counter()
+        elapsed = now - self._rollout_started
+        logged = self.logger.name_to_value
+        self._run.append(
+            {
+                **self._row,
+                "optimizer_steps": self._optimizer_steps,
+                "seconds": self._seconds + now - self._started,
+                "learning_rate": float(self.model.policy.optimizer.param_groups[0]["lr"]),
+                **{field: factor * float(logged[name]) for field, (name, factor) in _FIGURES.items() if name in logged},
+                "learning_seconds": elapsed - self._row["sampling_seconds"],
+                "observations_per_second": self._row["batch_observations"] / elapsed,
+            }
+        )
+        self._row = None
+        self._iteration += 1
+
+    def _on_training_end(self) -> None:
+        """`learn` ends: write the last row and close the record."""
+        self._finish_row()
+        self._hook.remove()
+        self._seconds += time.perf_counter() - self._started
+        if self._run is not None:
+            self._run.set_state("finished")
+            self._run.close()
+            self._run = None
+
+    def _facts(self, model: Any) -> dict[str, Any]:
+        """Task, settings, versions and machine of the job, for the manifest."""
+        settings = {key: value for key, value in vars(model).items() if not key.startswith("_")}
+        return job_facts(
+            task=_task_name(model.env),
+            preprocessing="Stable-Baselines3's environment and wrappers",
+            config={
+                "sb3": {
+                    "algorithm": type(model).__name__,
+                    **{key: value for key, value in settings.items() if isinstance(value, str | int | float | bool | None)},
+                },
+                "noise": {
+                    "every": self._every,
+                    "blocks": self._blocks,
+                    "blocks_of": "environments" if model.n_envs >= FEWEST_BLOCKS else "episodes",
+                },
+            },
+            seed=model.seed,
+            command=self._command,
+            machine=describe_machine(model.device),
+            device=str(model.device),
+            threads=torch.get_num_threads(),
+            parameters=sum(p.numel() for p in model.policy.parameters() if p.requires_grad),
+        )
+
+
+def _task_name(env: Any) -> str:
+    """The environments' id at Gymnasium; that of their class where they were not made by one."""
+    try:
+        spec = env.get_attr("spec")[0]
+    except AttributeError:  # a vector environment of the user's own need not have any
+        spec = None
+    return spec.id if spec is not None else type(env.unwrapped).__name__

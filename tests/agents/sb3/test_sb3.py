@@ -1,0 +1,286 @@
+"""Stable-Baselines3: the blocks measured of its rollout are those of our own learner, and its job writes a record that we read."""
+
+import importlib
+import math
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from batches import read_batch
+from making import make_fragment
+from statistics_by_hand import statistics_of
+
+pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
+
+from stable_baselines3 import A2C, DQN, PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+
+from rlscale.agents.config import NoiseSettings, default_config
+from rlscale.agents.learning.learner import Learner
+from rlscale.agents.sb3 import NoiseCallback, deal_rollout, measure_rollout
+from rlscale.benchmarks.cli import main
+from rlscale.envs import find_task
+from rlscale.errors import UsageError
+from rlscale.noise import estimate
+from rlscale.records.run import read_run
+
+ROOT = Path(__file__).parents[3]
+STEPS, ENVIRONMENTS, BLOCKS = 20, 10, 4
+HEADS = ("policy", "value", "entropy", "joint", "joint_policy_parameters")
+NETS = {"net_arch": {"pi": [64, 64], "vf": [64, 64]}}
+
+
+def model_of(task="CartPole-v1", kind=PPO, environments=ENVIRONMENTS, **settings):
+    usual = {"n_steps": STEPS, "device": "cpu", "seed": 0, "policy_kwargs": dict(NETS)}
+    if kind is PPO:
+        usual |= {"batch_size": 40, "n_epochs": 2}
+    return kind("MlpPolicy", make_vec_env(task, n_envs=environments), **{**usual, **settings})
+
+
+def fill(model, frames, action, log_prob, value, returns, advantage):
+    """Put a rollout into the model's buffer; all arrays are (T, N, …)."""
+    buffer = model.rollout_buffer
+    buffer.observations, buffer.actions, buffer.log_probs = frames, action.astype(np.float32), log_prob
+    buffer.values, buffer.returns, buffer.advantages = value, returns, advantage
+    buffer.full = True
+
+
+def normalized(advantage):
+    return (advantage - advantage.mean()) / (advantage.std(ddof=1) + 1e-8)
+
+
+@pytest.mark.parametrize("mini_batch", [200, 20])
+def test_blocks_have_the_gradients_of_our_own_learner(mini_batch):
+    """Same parameters, loss and batch. Their value loss has no ½: its coefficient is half of ours, its head twice ours."""
+    theirs = model_of(clip_range=0.2, vf_coef=0.25, ent_coef=0.03, batch_size=mini_batch)
+    task = find_task("classic/cartpole")
+    defaults = default_config(task)
+    ours = Learner(
+        replace(
+            defaults,
+            rollout=replace(defaults.rollout, environments=ENVIRONMENTS, rollout_length=STEPS),
+            update=replace(defaults.update, epochs=1, mini_batch=None, clip=0.2, value_coef=0.5, entropy_coef=0.03),
+            noise=NoiseSettings(blocks=BLOCKS, policy_noise_period=1, value_noise_period=1, entropy_noise_period=1),
+        ),
+        task,
+        torch.device("cpu"),
+        False,
+    )
+    with torch.no_grad():
+        for a, b in zip(theirs.policy.parameters(), ours.network.parameters(), strict=True):
+            b.copy_(a)
+    rng = np.random.default_rng(0)
+    log_prob = np.log(rng.uniform(0.3, 0.7, (STEPS, ENVIRONMENTS))).astype(np.float32)  # so far off that the clip bites
+    fragment = make_fragment(rng, STEPS, ENVIRONMENTS, log_prob=log_prob)
+    returns, advantage = rng.normal(size=(2, STEPS, ENVIRONMENTS)).astype(np.float32)
+    fill(theirs, fragment.frames, fragment.action[..., None], log_prob, fragment.value, returns, advantage)
+    batch = read_batch(ours, [fragment])
+    for column, values in ((batch.advantage, normalized(advantage)), (batch.target, returns)):
+        column.copy_(torch.from_numpy(values.reshape(-1)))
+    noise = ours._learn_held(batch, 0.0)
+    assert noise.figures["clip_fraction"] > 0.1
+    own = {record.head: record.statistics for record in noise.noise}
+    records = {record.head: record.statistics for record in measure_rollout(theirs, BLOCKS, 0)}
+    assert set(records) == set(HEADS)
+    for head in HEADS:
+        got, factor = records[head], 4.0 if head == "value" else 1.0
+        np.testing.assert_array_equal(got.size, own[head].size)
+        np.testing.assert_allclose(got.square, factor * own[head].square, rtol=1e-4)
+        np.testing.assert_allclose(got.dot, factor * own[head].dot, rtol=1e-4, atol=1e-6 * factor * own[head].square.max())
+
+
+@pytest.mark.parametrize("kind", [PPO, A2C])
+def test_gaussian_policies_by_hand(kind):
+    """Box actions: every block's gradient of every term, from the formulas of a diagonal Gaussian, observation by observation."""
+    settings = {"clip_range": 0.2, "clip_range_vf": 0.3} if kind is PPO else {"normalize_advantage": False}
+    model = model_of("Pendulum-v1", kind, environments=8, vf_coef=0.4, ent_coef=0.02, **settings)
+    model.policy.log_std.data.fill_(-0.4)
+    rng = np.random.default_rng(1)
+    shape = STEPS, 8
+    frames = rng.normal(size=(*shape, 3)).astype(np.float32)
+    action = rng.normal(size=(*shape, 1)).astype(np.float32)
+    value, returns, advantage = rng.normal(size=(3, *shape)).astype(np.float32)
+    log_prob = rng.normal(-1, 0.5, shape).astype(np.float32)
+    fill(model, frames, action, log_prob, value, returns, advantage)
+    measured = {record.head: record.statistics for record in measure_rollout(model, BLOCKS, 0)}
+
+    policy, parameters = model.policy, list(model.policy.parameters())
+    weight = normalized(advantage) if kind is PPO else advantage
+    gradients = {head: np.zeros((BLOCKS, sum(p.numel() for p in parameters))) for head in HEADS[:4]}
+    for t in range(STEPS):
+        for n in range(8):
+            seen = torch.from_numpy(frames[t, n])
+            mean = policy.action_net(policy.mlp_extractor.policy_net(seen))
+            predicted = policy.value_net(policy.mlp_extractor.value_net(seen))[0]
+            deviation = (torch.from_numpy(action[t, n]) - mean) / policy.log_std.exp()
+            log = (-(deviation**2) / 2 - policy.log_std - math.log(2 * math.pi) / 2).sum()
+            bonus = (policy.log_std + (1 + math.log(2 * math.pi)) / 2).sum()
+            gain = float(weight[t, n])
+            if kind is PPO:
+                ratio = (log - float(log_prob[t, n])).exp()
+                surrogate = -torch.minimum(ratio * gain, ratio.clamp(0.8, 1.2) * gain)
+                predicted = float(value[t, n]) + (predicted - float(value[t, n])).clamp(-0.3, 0.3)
+            else:
+                surrogate = -log * gain
+            error = (predicted - float(returns[t, n])) ** 2
+            losses = {"policy": surrogate, "value": error, "entropy": bonus}
+            losses["joint"] = surrogate + 0.4 * error - 0.02 * bonus
+            for head, loss in losses.items():
+                found = torch.autograd.grad(loss, parameters, retain_graph=True, materialize_grads=True, allow_unused=True)
+                gradients[head][n // 2] += torch.cat([g.reshape(-1) for g in found]).numpy() / (2 * STEPS)
+    for head, rows in gradients.items():
+        expected = statistics_of(rows, [2 * STEPS] * BLOCKS)
+        np.testing.assert_allclose(measured[head].square, expected.square, rtol=1e-4)
+        np.testing.assert_allclose(measured[head].dot, expected.dot, rtol=1e-3, atol=1e-5 * expected.square.max())
+
+
+def test_adams_metric_is_that_of_their_optimizer():
+    model = model_of()
+    model.learn(STEPS * ENVIRONMENTS)  # Adam has a state from now on
+    model.policy.set_training_mode(False)
+    model.collect_rollouts(model.env, Quiet(model), model.rollout_buffer, STEPS)
+    (policy,) = [record for record in measure_rollout(model, BLOCKS, 8) if record.head == "policy"]
+    assert not model.policy.training, "the model is left as it was"
+    states = [model.policy.optimizer.state[p] for p in model.policy.parameters()]
+    p = torch.cat([1 / ((s["exp_avg_sq"] / (1 - 0.999 ** float(s["step"]))).sqrt() + 1e-5).reshape(-1) for s in states])
+    assert policy.adam is not None
+    ratio = policy.adam.square / policy.statistics.square
+    assert (ratio > float(p.min())).all()
+    assert (ratio < float(p.max())).all()
+    assert policy.optimizer_step == 8
+
+
+class Quiet(BaseCallback):
+    """A callback that does nothing."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.init_callback(model)
+
+    def _on_step(self):
+        return True
+
+
+@pytest.mark.parametrize("kind", [PPO, A2C])
+def test_training_is_the_same_with_and_without_the_measurement(tmp_path, kind):
+    after = []
+    for callback in (None, NoiseCallback(tmp_path / "run", every=1, blocks=BLOCKS)):
+        model = model_of(kind=kind)
+        model.learn(3 * STEPS * ENVIRONMENTS, callback=callback)
+        after.append(torch.cat([p.detach().reshape(-1) for p in model.policy.parameters()]))
+    torch.testing.assert_close(after[0], after[1], rtol=0, atol=0)
+
+
+def test_environments_are_dealt_as_our_learner_deals_them_and_episodes_where_they_are_few():
+    starts = np.zeros((6, 10), dtype=bool)
+    assert deal_rollout(starts, 4)[3].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 3, 3]
+    starts = np.zeros((6, 2), dtype=bool)
+    starts[[2, 4], 0] = starts[3, 1] = True  # pieces of 2, 2, 2 and 3, 3 observations
+    assert deal_rollout(starts, 6).T.tolist() == [[0, 0, 1, 1, 2, 2], [3, 3, 3, 4, 4, 4]]
+    assert deal_rollout(starts, 3).T.tolist() == [[0, 0, 0, 0, 1, 1], [1, 1, 1, 2, 2, 2]]
+
+
+def test_one_environment_is_measured_by_its_episodes(tmp_path):
+    model = model_of(environments=1, n_steps=256, batch_size=64)
+    model.learn(256, callback=NoiseCallback(tmp_path / "run", every=1, blocks=8))
+    record = read_run(tmp_path / "run")
+    assert record.manifest["config"]["noise"]["blocks_of"] == "episodes"
+    (_, statistics), *_ = record.noise("policy")
+    assert statistics.size.sum() == 256
+    assert 4 <= len(statistics.size) <= 8
+
+
+def test_the_page_s_example_runs_and_its_record_is_read(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["/somewhere/of/mine/script.py"])
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "sb3.md").read_text(), re.DOTALL)
+    code = example.replace("50_000", "6_000")
+    assert code != example
+    names = {}
+    exec(compile(code, "docs/sb3.md", "exec"), names)
+    record = read_run(tmp_path / "runs" / "sb3-cartpole")
+    assert (record.state, record.manifest["task"]["id"]) == ("finished", "CartPole-v1")
+    assert record.manifest["command"] == ["script.py"]
+    assert [row["iteration"] for row in record.rows] == list(range(6))
+    assert [bool(row["noise"]) for row in record.rows] == [i % 4 == 0 for i in range(6)]
+    assert [row["observations"] for row in record.rows] == [1024 * (i + 1) for i in range(6)]
+    for row in record.rows:
+        for entry in row["noise"]:
+            assert entry["size"] == [64] * 16
+            assert entry["optimizer_step"] == row["optimizer_steps"] - 160
+        assert row["noise_seconds"] < row["learning_seconds"] < row["seconds"]
+    assert sum(row["episodes"] for row in record.rows) > 20
+    assert all(row["return_mean"] == row["episode_length_mean"] for row in record.rows if row["episodes"])  # CartPole's reward
+    assert record.rows[-1]["optimizer_steps"] == 6 * 160  # ten epochs of sixteen mini-batches
+    # What Stable-Baselines3 showed of the last measurement is the estimate from the record.
+    assert {"entropy", "approx_kl", "explained_variance", "policy_loss", "value_loss", "clip_fraction"} <= set(record.rows[-1])
+    assert 0 < record.rows[-1]["entropy"] < math.log(2)
+
+    assert main(["report", "runs/sb3-cartpole", "--out", "report.html"]) == 0
+    assert "CartPole-v1" in (tmp_path / "report.html").read_text()
+    assert main(["compare", "runs/sb3-cartpole", "--out", "compare.html"]) == 0
+    assert "CartPole-v1 (run sb3-cartpole)" in (tmp_path / "compare.html").read_text()
+    capsys.readouterr()
+
+    defined = set(re.findall(r"`([^`]+)`", (ROOT / "docs" / "glossary.md").read_text()))
+    logged = set(record.rows[-1]) | set(record.manifest) | set(record.manifest["segments"][0]) | set(HEADS)
+    assert logged - defined == set()
+
+
+def test_what_is_logged_is_the_estimate_of_the_record(tmp_path):
+    class Listens(BaseCallback):
+        def _on_step(self):
+            return True
+
+        def _on_rollout_end(self):
+            self.seen = dict(self.logger.name_to_value)
+
+    listens = Listens()
+    callback = NoiseCallback(tmp_path / "run", every=1, blocks=BLOCKS)
+    model_of().learn(STEPS * ENVIRONMENTS, callback=[callback, listens])
+    ((_, statistics),) = read_run(tmp_path / "run").noise("joint")
+    noise = estimate(statistics)
+    assert listens.seen["noise/joint/trace_cov"] == pytest.approx(noise.trace_cov, rel=1e-6)
+    assert listens.seen["noise/joint/grad_sq"] == pytest.approx(noise.grad_sq, rel=1e-6)
+
+
+def test_a_second_learn_goes_on_with_the_record(tmp_path):
+    model, callback = model_of(), NoiseCallback(tmp_path / "run", every=2, blocks=BLOCKS)
+    for first in (True, False):
+        model.learn(2 * STEPS * ENVIRONMENTS, callback=callback, reset_num_timesteps=first)
+    record = read_run(tmp_path / "run")
+    assert [row["iteration"] for row in record.rows] == [0, 1, 2, 3]
+    assert [row["observations"] for row in record.rows] == [200, 400, 600, 800]
+    assert [s["first_iteration"] for s in record.manifest["segments"]] == [0, 2]
+    assert (np.diff(record.column("optimizer_steps")) == 10).all()
+    assert (np.diff(record.column("seconds")) > 0).all()
+
+
+def test_jobs_that_cannot_be_measured_are_refused(tmp_path):
+    class Mine(PPO):
+        def train(self):
+            super().train()
+
+    for model in (DQN("MlpPolicy", "CartPole-v1", device="cpu"), Mine("MlpPolicy", "CartPole-v1", device="cpu")):
+        with pytest.raises(UsageError, match=r"model: .* does not train by PPO's or A2C's loss. Use PPO or A2C itself"):
+            model.learn(10, callback=NoiseCallback(tmp_path / "run"))
+    for field, settings in (("every", {"every": 0}), ("blocks", {"blocks": 2})):
+        with pytest.raises(UsageError) as refusal:
+            NoiseCallback(tmp_path / "run", **settings)
+        assert refusal.value.field == field
+    with pytest.raises(UsageError, match=r"run: .* exists already"):
+        NoiseCallback(tmp_path)
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_the_library_the_plug_in_says_what_to_install(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith(("rlscale.sb3", "rlscale.agents.sb3"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "stable_baselines3", None)
+    with pytest.raises(UsageError, match=r"Stable-Baselines3 cannot be imported \(.*Run: pip install 'rlscale\[sb3\]'"):
+        importlib.import_module("rlscale.sb3")
