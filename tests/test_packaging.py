@@ -82,6 +82,14 @@ def test_the_wheel_holds_one_package_and_all_of_it(source, wheel, tmp_path):
     assert set(contents(wheel)) == ours
 
 
+def test_twine_finds_nothing_to_complain_of(wheel):
+    """README.md is the page at the package index: its rendering, and the metadata of wheel and source distribution."""
+    packages = [wheel, *wheel.parent.glob("*.tar.gz")]
+    assert len(packages) == 2
+    said = run(sys.executable, "-m", "twine", "check", "--strict", *packages, folder=wheel.parent)
+    assert said.count("PASSED") == 2
+
+
 def test_the_wheel_works_beside_packages_that_have_our_folders_names(installed, neighbours, tmp_path):
     (packages,) = installed.glob("lib/python*/site-packages")
     assert {name: (packages / name).read_text() for name in neighbours} == neighbours

@@ -1,4 +1,4 @@
-"""Stable-Baselines3: the blocks measured of its rollout are those of our own learner, and its job writes a record that we read."""
+"""Stable-Baselines3: the blocks measured of its rollout are those of our own learner, and its job leaves a record to read."""
 
 import importlib
 import math
