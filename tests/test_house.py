@@ -254,7 +254,10 @@ def test_every_field_of_a_sweep_is_in_the_glossary(tmp_path):
     assert logged - defined == set()
 
 
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "results" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "results/README.md", "examples/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 
 
 def anchors_of(page):

@@ -20,7 +20,7 @@ class AdviseOptions:
     task: Annotated[str | None, tyro.conf.Positional] = None
     """The task, for example atari/pong; not needed with --run."""
     run: str | None = None
-    """Folder of a run that exists, one of RLlib with measure_noise included: read its noise instead of training."""
+    """Folder of a run that exists, one of RLlib or Stable-Baselines3 included: read its noise instead of training."""
     seconds: float = 90.0
     """Seconds of training, in which the noise is measured at every update."""
     fleet_seconds: float = 2.0

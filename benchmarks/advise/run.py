@@ -183,7 +183,7 @@ def _lines(task: Task | None, settings: Settings) -> dict[str, str]:
 
 
 def _task_of(record: RunRecord) -> Task | None:
-    """The task of a run; None where rlscale does not know it, as of an RLlib job."""
+    """The task of a run; None where rlscale does not know it, as of a job of another library."""
     try:
         return find_task(record.manifest["task"]["id"])
     except UsageError:
@@ -191,26 +191,28 @@ def _task_of(record: RunRecord) -> Task | None:
 
 
 def _is_foreign(record: RunRecord) -> bool:
-    return "rllib" in record.manifest["config"]
+    return "rollout" not in record.manifest["config"]
 
 
 def _config_of(record: RunRecord) -> TrainConfig:
-    """How the run learned; of an RLlib job, what its settings are called here."""
+    """How the run learned; of a job of RLlib or Stable-Baselines3, what its settings are called here."""
+    stored = record.manifest["config"]
     if not _is_foreign(record):
-        return config_from_dict(record.manifest["config"])
-    job = record.manifest["config"]["rllib"]
-    environments = max(int(job.get("num_env_runners") or 0), 1) * int(job.get("num_envs_per_env_runner") or 1)
-    batch = int(job.get("train_batch_size_per_learner") or job.get("train_batch_size") or 4000)
-    rollout = Rollout(
-        environments=environments,
-        rollout_length=max(1, batch // environments),
-        actors=int(job.get("num_env_runners") or 0),
-    )
-    update = Update(
-        epochs=int(job.get("num_epochs") or 1),
-        mini_batch=int(job.get("minibatch_size") or batch),
-        learning_rate=float(job.get("lr") or 5e-5),
-    )
+        return config_from_dict(stored)
+    actors = 0
+    if "sb3" in stored:
+        job = stored["sb3"]
+        environments = int(job["n_envs"])
+        batch = environments * int(job["n_steps"])
+        epochs, mini_batch, rate = job.get("n_epochs"), job.get("batch_size"), record.rows[-1]["learning_rate"]
+    else:
+        job = stored["rllib"]
+        actors = int(job.get("num_env_runners") or 0)
+        environments = max(actors, 1) * int(job.get("num_envs_per_env_runner") or 1)
+        batch = int(job.get("train_batch_size_per_learner") or job.get("train_batch_size") or 4000)
+        epochs, mini_batch, rate = job.get("num_epochs"), job.get("minibatch_size"), job.get("lr")
+    rollout = Rollout(environments=environments, rollout_length=max(1, batch // environments), actors=actors)
+    update = Update(epochs=int(epochs or 1), mini_batch=int(mini_batch or batch), learning_rate=float(rate or 5e-5))
     return TrainConfig(task=record.manifest["task"]["id"], rollout=rollout, update=update)
 
 

@@ -54,7 +54,7 @@ class NoiseReading:
 
 
 def read_noise(run: RunRecord) -> NoiseReading:
-    """Read the noise of a run, or of an RLlib job with `rlscale.rllib.measure_noise`.
+    """Read the noise of a run, or of an RLlib or Stable-Baselines3 job (`rlscale.rllib`, `rlscale.sb3`).
 
     Raises:
         UsageError: the run measured no noise of its policy.

@@ -22,8 +22,13 @@ from rlscale.records.sweep import SWEEP_SCHEMA
 
 ROOT = Path(__file__).parents[3]
 STORED = json.loads((files("rlscale.records") / f"schema-{SCHEMA}.json").read_text(encoding="utf-8"))
-# Which part of the schema a file follows, and every which of its lines is read: a thousand rows are alike, and checking one is slow.
-FILES = {"manifest.json": ("manifest", 0), "iterations.jsonl": ("row", 5), "sweep.json": ("sweep", 0), "results.jsonl": ("result", 1)}
+# Which part of the schema a file follows, and every which of its lines is read: rows are many, alike, and slow to check.
+FILES = {
+    "manifest.json": ("manifest", 0),
+    "iterations.jsonl": ("row", 5),
+    "sweep.json": ("sweep", 0),
+    "results.jsonl": ("result", 1),
+}
 
 
 def strict(node):
