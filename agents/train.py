@@ -5,10 +5,8 @@ Read on in `rlscale.agents.setup` (what a run needs) and `rlscale.agents.session
 
 import contextlib
 import io
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +30,7 @@ from .metrics import RayMetrics
 from .networks import PARAMETER_ORDER
 from .session import Session
 from .setup import RunSetup, prepare
+from .stopping import StopRequests
 
 __all__ = ["Outcome", "train"]
 
@@ -68,8 +67,8 @@ def train(
 ) -> Outcome:
     """Train as configured and write the record.
 
-    With `config.resume` the run in that folder goes on from its last checkpoint. Ctrl-C (SIGINT) and SIGTERM end it after
-    the running iteration, with a checkpoint and a closed record.
+    With `config.resume` the run in that folder goes on from its last checkpoint. Ctrl-C (SIGINT), SIGTERM and the end of the
+    seconds end it within two seconds, after the running iteration if it is as short, with a checkpoint and a closed record.
 
     Args:
         config: checked here.
@@ -132,8 +131,11 @@ def _run(
 ) -> Outcome:
     """From the first fragment to the closed record; `head` is the address of the head node of an existing cluster."""
     session: Session | None = None
+    recent = RecentReturn()
+    stop = StopRequests()
     try:
-        with _stop_requests() as stop:
+        with stop:
+            run.give_up_waiting = lambda: stop.due
             afresh = checkpoint is not None and checkpoint["fleet"] is None
             session = setup.start(0 if checkpoint is None else checkpoint["generation"] + afresh)
             if checkpoint is not None:
@@ -142,18 +144,24 @@ def _run(
             segment = {**manifest, "first_iteration": session.progress.iteration, "environments": environments}
             del segment["task"]
             run.set_state("running", **manifest, segments=[*run.manifest["segments"], segment])
-            recent = RecentReturn()
             lost_actors = _loop(session, run, stop, follow, head is not None, recent)
             reached = recent.reached(setup.config.budget.goal)
-            state = "stopped" if stop.is_set() and not _finished(session, 0.0, recent) else "finished"
+            state = "stopped" if stop.asked and not _finished(session, 0.0, recent) else "finished"
             _save(run, session)
         reason = "stopped by the user" if state == "stopped" else f"mean return {recent.mean:.4g} reached" if reached else None
         run.set_state(state, reason)
         return Outcome(state, run.folder, session.progress.observations, session.optimizer_steps, lost_actors, reached)
     except KeyboardInterrupt:
-        run.set_state("stopped", "interrupted within an iteration")
         observations, steps = (0, 0) if session is None else (session.progress.observations, session.optimizer_steps)
-        return Outcome("stopped", run.folder, observations, steps)
+        if not stop.interrupted:
+            run.set_state("stopped", "interrupted within an iteration")
+            return Outcome("stopped", run.folder, observations, steps)
+        if session is not None:  # the environments stand within a fragment, and a resumed run makes them afresh
+            session.end_fleet()
+            _save(run, session)
+        state = "stopped" if stop.asked else "finished"
+        run.set_state(state, f"{'stopped by the user' if stop.asked else 'the time was over'} within an iteration")
+        return Outcome(state, run.folder, observations, steps)
     except BaseException as error:
         if (lost := _lost_process(error, head)) is None:
             run.set_state("failed", f"{type(error).__name__}: {first_line(error)}")
@@ -183,7 +191,7 @@ def _lost_process(error: BaseException, head: str | None) -> LostWorkerError | N
     return error if isinstance(error, LostWorkerError) else None
 
 
-def _loop(session: Session, run: Run, stop: threading.Event, follow: Follow, on_cluster: bool, recent: RecentReturn) -> int:
+def _loop(session: Session, run: Run, stop: StopRequests, follow: Follow, on_cluster: bool, recent: RecentReturn) -> int:
     """Iterate until the budget is spent or a stop is requested; returns how many rollout actors were lost meanwhile.
 
     On an existing cluster Ray may end this process at any moment, so checkpoints there are as frequent as a twentieth of the
@@ -195,7 +203,9 @@ def _loop(session: Session, run: Run, stop: threading.Event, follow: Follow, on_
     checkpoint_seconds = 0.0 if on_cluster else config.recording.checkpoint_seconds
     before = session.progress.seconds
     next_snapshot = _next_snapshot(config, max(run.snapshot_steps(session.optimizer_steps), default=0))
-    while not stop.is_set() and not _finished(session, time.perf_counter() - started, recent):
+    if config.budget.seconds is not None:
+        stop.end_after(config.budget.seconds)
+    while not stop.asked and not _finished(session, time.perf_counter() - started, recent):
         iterated = session.iterate()
         if iterated is None:
             continue
@@ -287,24 +297,3 @@ def _npy(array: np.ndarray) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, array)
     return buffer.getvalue()
-
-
-@contextlib.contextmanager
-def _stop_requests() -> Iterator[threading.Event]:
-    """An event that the first SIGINT or SIGTERM sets; the second SIGINT interrupts at once."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-
-    def ask(number: int, frame: Any) -> None:
-        if stop.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        stop.set()
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -116,24 +116,29 @@ def is_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def when_there_is_room(write: Callable[[], None], path: Path) -> None:
+def when_there_is_room(write: Callable[[], None], path: Path, give_up: Callable[[], bool]) -> None:
     """Write; while the disk is full say so, wait and try again, so that a run need not lose what it has learned.
 
+    Args:
+        write: raises OSError where there is no room.
+        path: that is written, for people.
+        give_up: whether to wait no longer.
+
     Raises:
-        OSError: it stayed full for ten minutes, or something else is wrong.
+        OSError: it stayed full for ten minutes or until waiting was given up, or something else is wrong.
     """
     deadline = None
     while True:
         try:
             return write()
         except OSError as error:
-            if not is_full(error) or (deadline is not None and time.monotonic() > deadline):
+            if not is_full(error) or give_up() or (deadline is not None and time.monotonic() > deadline):
                 raise
             if deadline is None:
                 deadline = time.monotonic() + ROOM_SECONDS
                 patience = f"Waiting {ROOM_SECONDS // 60} minutes for some; the run goes on then"
                 print(f"rlscale: no room to write {path}: {error.strerror}. {patience}", file=sys.stderr, flush=True)
-            time.sleep(1)
+            time.sleep(0.5)
 
 
 def end_torn_line(path: Path) -> None:

@@ -17,10 +17,10 @@ import math
 import os
 import shutil
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -95,12 +95,17 @@ class RunRecord:
 
 
 class Run:
-    """A run being written. Only one process can hold it, until `close`."""
+    """A run being written. Only one process can hold it, until `close`.
+
+    Attributes:
+        give_up_waiting: asked while the disk is full: whether to wait for room no longer.
+    """
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
         self.folder, self.manifest = folder, manifest
+        self.give_up_waiting: Callable[[], bool] = lambda: False
         self._lock = lock_folder(folder, "--resume")
-        self._rows: IO[str] = (folder / _ROWS).open("a", encoding="utf-8")
+        self._rows = (folder / _ROWS).open("ab", buffering=0)
 
     @classmethod
     def create(cls, folder: Path, manifest: Mapping[str, Any]) -> Run:
@@ -145,8 +150,14 @@ class Run:
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Add the row of one iteration; it is on its way to disk when this returns."""
-        self._rows.write(dump_json(row) + "\n")
-        when_there_is_room(self._rows.flush, self.folder / _ROWS)
+        left = (dump_json(row) + "\n").encode()
+
+        def write() -> None:
+            nonlocal left
+            while left:  # a disk that becomes full may take a part
+                left = left[self._rows.write(left) or 0 :]
+
+        when_there_is_room(write, self.folder / _ROWS, self.give_up_waiting)
 
     def save_checkpoint(self, payload: bytes) -> None:
         """Replace the checkpoint; a crash at any moment leaves either the old or the new one whole."""
@@ -157,7 +168,7 @@ class Run:
             os.fsync(self._rows.fileno())  # never a checkpoint that is ahead of its rows
             write_atomically(path, _CHECKPOINT_MAGIC + digest + b"\n" + payload)
 
-        when_there_is_room(write, path)
+        when_there_is_room(write, path, self.give_up_waiting)
 
     def load_checkpoint(self) -> bytes:
         """The checkpoint's payload.
@@ -189,7 +200,7 @@ class Run:
         folder = self.folder / "snapshots"
         folder.mkdir(exist_ok=True)
         path = folder / f"{optimizer_steps:010d}.npy"
-        when_there_is_room(lambda: write_atomically(path, payload), path)
+        when_there_is_room(lambda: write_atomically(path, payload), path, self.give_up_waiting)
 
     def discard(self) -> None:
         """Remove the folder of a run that never began."""

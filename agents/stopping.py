@@ -1,0 +1,82 @@
+"""`StopRequests`: Ctrl-C, SIGTERM and the end of `--seconds`, each of which ends a run within two seconds.
+
+An iteration that is about to end may end, so that the run can be resumed exactly. Otherwise waiting for its fragments is
+interrupted, and so is the making of environments. Learning never is: the learner's state is always that of a whole iteration.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from types import FrameType, TracebackType
+from typing import Any
+
+__all__ = ["StopRequests"]
+
+PATIENCE_SECONDS = 1.0  # with the iteration under way
+AGAIN_SECONDS = 0.1  # between attempts to interrupt it, while it learns
+# Where a run may be interrupted: functions, by their module, that wait for experience or for environments.
+_WAITING = {
+    ("rlscale.agents.rollout.fleet", "take"),
+    ("rlscale.agents.rollout.ray_fleet", "take"),
+    ("rlscale.agents.setup", "_start_fleet"),
+}
+
+
+class StopRequests:
+    """Whether a run shall end. Use as a context manager; in another thread than the main one nothing is asked or interrupted.
+
+    The first SIGINT or SIGTERM asks for a stop and says so, a second SIGINT interrupts at once. Both interrupt by
+    KeyboardInterrupt, the only exception that Ray passes on from within its calls.
+
+    Attributes:
+        asked: for a stop, by a signal.
+        interrupted: where the run waited; its learner's state is that of a whole iteration.
+    """
+
+    def __init__(self) -> None:
+        self.asked = self.interrupted = False
+        self._deadline = float("inf")
+        self._before: dict[int, Any] = {}
+        self._main = threading.current_thread() is threading.main_thread()  # signals arrive nowhere else
+
+    def __enter__(self) -> StopRequests:
+        if self._main:
+            handlers = {signal.SIGINT: self._ask, signal.SIGTERM: self._ask, signal.SIGALRM: self._interrupt}
+            self._before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._main:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @property
+    def due(self) -> bool:
+        """Whether a stop was asked for, or the time is over."""
+        return self.asked or time.monotonic() >= self._deadline
+
+    def end_after(self, seconds: float) -> None:
+        """Let the time be over after so many seconds from now."""
+        self._deadline = time.monotonic() + seconds
+        if self._main and not self.asked:
+            signal.setitimer(signal.ITIMER_REAL, seconds + PATIENCE_SECONDS, AGAIN_SECONDS)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked and number == signal.SIGINT:
+            self.interrupted = False
+            raise KeyboardInterrupt
+        if not self.asked:
+            os.write(2, b"rlscale: stopping\n")  # what was being printed may not be printed to from within
+        self.asked = True
+        signal.setitimer(signal.ITIMER_REAL, PATIENCE_SECONDS, AGAIN_SECONDS)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            if (frame.f_globals.get("__name__"), frame.f_code.co_name) in _WAITING:
+                self.interrupted = True
+                raise KeyboardInterrupt
+            frame = frame.f_back

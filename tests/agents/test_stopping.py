@@ -1,0 +1,144 @@
+"""A run acts within two seconds on Ctrl-C, SIGTERM and the end of its time, whatever it waits for, and its record says so."""
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from rlscale.agents import train as train_module
+from rlscale.agents.config import default_config
+from rlscale.agents.train import train
+from rlscale.envs import find_task
+from rlscale.envs.custom import make_env
+from rlscale.envs.vector import task_of_spaces
+from rlscale.records import Run
+from rlscale.records.run import read_run
+
+
+class Slow(VectorEnv):
+    """Ten steps a second; catches what is raised within a step, as careless environments do."""
+
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012  (as Gymnasium's own)
+
+    def __init__(self, num_envs):
+        self.num_envs = num_envs
+        self.single_observation_space, self.single_action_space = Box(0, 1, (3,), np.float32), Discrete(2)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros((self.num_envs, 3), np.float32), {}
+
+    def step(self, actions):
+        with contextlib.suppress(Exception):
+            time.sleep(0.1)
+        nothing = np.zeros(self.num_envs, dtype=bool)
+        return np.zeros((self.num_envs, 3), np.float32), np.ones(self.num_envs), nothing, nothing, {}
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """Settings of a run whose rollouts take half a minute."""
+    task = task_of_spaces("slow", Box(0, 1, (3,), np.float32), Discrete(2), make_env=make_env, user_make=Slow)
+    monkeypatch.setattr(train_module, "find_task", lambda name: task)
+    config = default_config(task)
+    return replace(config, rollout=replace(config.rollout, environments=8, rollout_length=256))
+
+
+@pytest.fixture
+def after():
+    """Sends this process a signal so many seconds after the run has begun to sample; when it was sent is in the list."""
+    ended = threading.Event()
+
+    def arrange(seconds, number, folder):
+        sent = []
+
+        def send():
+            while not begun(folder):
+                if ended.wait(0.05):
+                    return
+            if not ended.wait(seconds):
+                sent.append(time.monotonic())
+                os.kill(os.getpid(), number)
+
+        threading.Thread(target=send).start()
+        return sent
+
+    yield arrange
+    ended.set()
+
+
+def begun(folder):
+    """Whether the last session of the run has begun."""
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text())
+    except FileNotFoundError:
+        return False
+    return manifest["state"] == "running" and bool(manifest["segments"])
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_within_a_long_rollout(slow, tmp_path, capfd, number, after):
+    sent = after(1.0, number, tmp_path / "run")
+    outcome = train(slow, tmp_path / "run", command=[])
+    assert time.monotonic() - sent[0] < 2
+    assert (outcome.state, outcome.observations) == ("stopped", 0)
+    assert capfd.readouterr().err == "rlscale: stopping\n"
+    record = read_run(tmp_path / "run")
+    assert (record.state, record.manifest["reason"]) == ("stopped", "stopped by the user within an iteration")
+    # What was saved can be gone on from.
+    sent = after(1.0, number, tmp_path / "run")
+    assert train(replace(slow, resume=str(tmp_path / "run")), tmp_path, command=[]).state == "stopped"
+
+
+@pytest.mark.timed
+def test_a_signal_while_ray_actors_sample(slow, tmp_path, ray_of_four, after):
+    config = replace(slow, rollout=replace(slow.rollout, actors=2))
+    sent = after(1.0, signal.SIGTERM, tmp_path / "run")
+    outcome = train(config, tmp_path / "run", command=[])
+    assert time.monotonic() - sent[0] < 4  # two seconds, and the actors' end
+    assert outcome.state == "stopped"
+
+
+@pytest.mark.timed
+def test_the_seconds_are_over_within_a_long_rollout(slow, tmp_path, capfd):
+    begun = time.monotonic()
+    outcome = train(replace(slow, budget=replace(slow.budget, seconds=1.0)), tmp_path / "run", command=[])
+    assert 1.0 < time.monotonic() - begun < 4
+    assert outcome.state == "finished"
+    assert read_run(tmp_path / "run").manifest["reason"] == "the time was over within an iteration"
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.timed
+def test_a_signal_while_a_full_disk_is_waited_for(tmp_path, monkeypatch, capfd, after):
+    """The disk takes no row; the run has said that it waits, and waits no longer."""
+    create = Run.create
+
+    def on_a_full_disk(folder, manifest):
+        run = create(folder, manifest)
+        run._rows.close()
+        run._rows = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
+        return run
+
+    monkeypatch.setattr(Run, "create", on_a_full_disk)
+    config = default_config(find_task("classic/cartpole"))
+    sent = after(1.5, signal.SIGINT, tmp_path / "run")
+    with pytest.raises(OSError, match="No space left") as raised:
+        train(config, tmp_path / "run", command=[])
+    assert time.monotonic() - sent[0] < 2
+    assert raised.value.errno == errno.ENOSPC
+    said = capfd.readouterr().err
+    assert "Waiting 10 minutes" in said
+    assert "rlscale: stopping" in said
