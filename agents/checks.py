@@ -1,14 +1,17 @@
 """`check_config` refuses settings that cannot work, each in one line that names the flag, what is wrong and the mend."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from dataclasses import replace
 from typing import Any
 
 from rlscale.errors import UsageError
 
-from .config import TrainConfig
+from .config import FEWEST_BLOCKS, TrainConfig
 
-__all__ = ["check_config", "require_not_negative", "require_positive"]
+__all__ = ["check_config", "divisors_of", "fit_defaults", "require_not_negative", "require_positive"]
+
+MOST_FITTED = 2**48  # steps of an iteration batch whose divisors are looked for; beyond it nothing fits into memory
 
 _POSITIVE = (
     *(
@@ -235,7 +238,40 @@ def _refuse_if(wrong: bool, flag: str, problem: str, mend: str) -> None:
         raise UsageError(f"--{flag}", problem, mend)
 
 
+def divisors_of(number: int) -> list[int]:
+    """All divisors, ascending; of a number of environments as large as anybody may type."""
+    lower = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return sorted({*lower, *(number // d for d in lower)})
+
+
 def _nearest_divisor(number: int, wanted: int) -> int:
     """The divisor of a number that is nearest to the wanted one, as a ratio."""
-    lower = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
-    return min(sorted({*lower, *(number // d for d in lower)}), key=lambda d: abs(math.log(d / wanted)), default=1)
+    return min(divisors_of(number), key=lambda d: abs(math.log(d / wanted)), default=1)
+
+
+def fit_defaults(config: TrainConfig, typed: Container[str]) -> TrainConfig:
+    """The settings, with defaults changed that do not fit what was typed: nobody shall hear of an option that he did not type.
+
+    Environments become a multiple of the actors, and a mini-batch a divisor of the iteration batch that is near the default; one
+    of eight whole environments or more if there is such a one, so that rollout noise can be measured.
+
+    Args:
+        config: as parsed.
+        typed: flags that were given.
+    """
+    r, u = config.rollout, config.update
+    if "--environments" not in typed and r.environments % config.workers:
+        environments = -(-r.environments // config.workers) * config.workers
+        config = replace(config, rollout=replace(r, environments=environments))
+    if (
+        "--mini-batch" not in typed
+        and u.mini_batch is not None
+        and 0 < config.batch < MOST_FITTED
+        and config.batch % u.mini_batch
+    ):
+        whole = config.rollout.rollout_length * config.rounds
+        near = [d for d in divisors_of(config.batch) if u.mini_batch / 2 <= d <= u.mini_batch * 2]
+        rollout = [d for d in near if d % whole == 0 and d // whole >= FEWEST_BLOCKS]
+        best = min(rollout or near, key=lambda d: abs(math.log(d / config.mini_batch)), default=config.batch)
+        config = replace(config, update=replace(u, mini_batch=best))
+    return config

@@ -17,9 +17,10 @@ from rlscale.envs import Task
 from rlscale.errors import UsageError
 from rlscale.text import format_bytes, parse_bytes
 
+from .checks import divisors_of
 from .config import TrainConfig
 
-__all__ = ["STORE_SHARE", "MemoryPlan", "memory_plan"]
+__all__ = ["PROCESS_BYTES", "STORE_SHARE", "MemoryPlan", "memory_plan", "require_processes"]
 
 FRAGMENT_BYTES = 64 << 20
 GROUP_ENVIRONMENTS = 8  # of a group where groups are dealt out singly
@@ -73,6 +74,8 @@ def memory_plan(config: TrainConfig, task: Task, budget: int | None = None) -> M
     groups = r.environments // n
     size = fragment_bytes(task, r.rollout_length, n)
     batch = groups * config.rounds
+    if budget is None and config.actors:
+        require_processes("--actors", config.actors, PROCESS_BYTES["actor"])
     if budget is None:
         budget = parse_bytes(r.memory, "--memory") if r.memory is not None else _spare_bytes(config, task, size)
     fitting = budget // size
@@ -137,8 +140,25 @@ def _fragment_environments(config: TrainConfig, task: Task) -> int:
     most = max(FRAGMENT_BYTES // fragment_bytes(task, r.rollout_length, 1), 1)
     if config.adaptive or config.elastic:
         most = min(most, GROUP_ENVIRONMENTS)
-    divisors = [d for d in range(1, each + 1) if each % d == 0 and d <= most]
-    return max(divisors, default=each)
+    return max((d for d in divisors_of(each) if d <= most), default=each)
+
+
+def require_processes(flag: str, count: int, each: int) -> None:
+    """Refuse more processes than this machine has memory for, before any of them takes other programs' memory.
+
+    Args:
+        flag: that asks for them.
+        count: how many.
+        each: bytes of one without its environments.
+
+    Raises:
+        UsageError: they do not fit.
+    """
+    available = available_bytes()
+    if count * each > available:
+        needed, there = format_bytes(count * each), format_bytes(available)
+        problem = f"{count} of these processes take {needed} and their environments, and {there} are free"
+        raise UsageError(flag, problem, f"Use at most {available // each}" if available > each else "End other programs first")
 
 
 def _spare_bytes(config: TrainConfig, task: Task, size: int) -> int:

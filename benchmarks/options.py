@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import tyro
 
+from rlscale.agents.checks import fit_defaults
 from rlscale.agents.config import TrainConfig, config_from_dict, default_config
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
@@ -73,7 +74,10 @@ def parse_train(arguments: list[str]) -> TrainConfig:
         default = default_config(task, _value_of("--algorithm", arguments) or "ppo")
     else:
         default = config_from_dict(read_run(Path(resume), "--resume").manifest["config"])
-    return replace(parse(TrainConfig, "train", arguments, default), task=task.id)
+    config = replace(parse(TrainConfig, "train", arguments, default), task=task.id)
+    return (
+        config if resume is not None else fit_defaults(config, {word.partition("=")[0].replace("_", "-") for word in arguments})
+    )
 
 
 def _value_of(flag: str, arguments: list[str]) -> str | None:

@@ -1,9 +1,13 @@
-"""The progress of a series of measurements."""
+"""The progress of a series of measurements, and the time that is left once one round of them has told it."""
 
 from __future__ import annotations
 
+import time
+
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from rlscale.text import format_clock
 
 __all__ = ["Steps"]
 
@@ -14,15 +18,20 @@ class Steps:
     Args:
         console: where to print.
         total: number of measurements.
+        alike: measurements of which each round of the series consists; the time left is known when a round has ended.
     """
 
-    def __init__(self, console: Console, total: int) -> None:
+    def __init__(self, console: Console, total: int, alike: int = 1) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._total, self._alike, self._started = total, alike, time.monotonic()
         self._progress = Progress(*columns, console=console, transient=True)
         self._console, self._bar, self._begun = console, self._progress.add_task("", total=total), 0
 
     def begin(self, what: str) -> None:
         """Say that the next measurement begins."""
+        if self._begun >= self._alike:
+            left = (time.monotonic() - self._started) * (self._total / self._begun - 1)
+            what += f"  {format_clock(left)} left"
         self._progress.update(self._bar, description=what, completed=self._begun)
         self._begun += 1
         if not self._console.is_terminal:

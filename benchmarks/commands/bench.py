@@ -28,6 +28,7 @@ from ..bench import compare_files
 from ..bench.suite import SUITE, TASK, VERSION, actor_counts, describe_nodes, measure_round, show
 from ..options import parse
 from ..steps import Steps
+from ..workers.options import check_cpus
 
 __all__ = ["BenchOptions", "run", "run_bench"]
 
@@ -74,6 +75,7 @@ def run_bench(options: BenchOptions, command: list[str], console: Console) -> in
     if options.compare is not None:
         return compare_files(Path(options.compare[0]), Path(options.compare[1]), console)
     require_positive({"rounds": options.rounds, "seconds": options.seconds, "cpus": options.cpus})
+    check_cpus(options.cpus, options.ray_address)
     task = find_task(TASK)
     config = default_config(task)
     config = replace(config, rollout=replace(config.rollout, actors=1, ray_address=options.ray_address))
@@ -103,7 +105,8 @@ def run_bench(options: BenchOptions, command: list[str], console: Console) -> in
                 f"{path} holds {len(rounds)} of {options.rounds} rounds already", markup=False, highlight=False, soft_wrap=True
             )
         counts = actor_counts(cpus, nodes)
-        steps = Steps(console, max(options.rounds - len(rounds), 0) * (len(counts) + 2))
+        each = len(counts) + 2
+        steps = Steps(console, max(options.rounds - len(rounds), 0) * each, each)
         with watch_head(options.ray_address), steps:
             while len(rounds) < options.rounds:
                 rounds.append(measure_round(config, task, compute, counts, options.seconds, steps, len(rounds) + 1))

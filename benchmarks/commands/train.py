@@ -50,6 +50,8 @@ def run(arguments: list[str]) -> int:
             def announce() -> None:
                 workers = "as many Ray actors as there is room for" if config.elastic else f"{config.actors or 'no'} Ray actors"
                 size = f"{config.rollout.environments} environments x {config.rollout.rollout_length} steps on {workers}"
+                if config.update.mini_batch is not None:
+                    size += f", in mini-batches of {config.update.mini_batch}"
                 console.print(f"{config.task}: {size}; record in {folder}", markup=False, highlight=False, soft_wrap=True)
                 if changed:
                     console.print(f"going on with other settings: {changed}", markup=False, highlight=False, soft_wrap=True)

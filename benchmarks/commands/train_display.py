@@ -37,7 +37,7 @@ class TrainingDisplay:
         self._recent = RecentReturn()
         self._noise: dict[tuple[str, str], deque[BlockStatistics]] = {}
         self._started = self._printed = time.monotonic()
-        self._first: tuple[int, int] | None = None
+        self._first: tuple[float, int, int] | None = None  # when the first row came, and the observations and steps by then
         self._row: dict[str, Any] | None = None
         self._losses = 0
         self._bar = Progress(
@@ -69,7 +69,7 @@ class TrainingDisplay:
 
     def _take_in(self, row: dict[str, Any], noise: list[NoiseRecord]) -> None:
         if self._first is None:
-            self._first = (row["observations"] - row["batch_observations"], row["optimizer_steps"])
+            self._first = (time.monotonic(), row["observations"], row["optimizer_steps"])
         self._row = row
         self._losses += len(row["losses"])
         self._recent.add(row["episodes"], row["return_mean"])
@@ -79,23 +79,26 @@ class TrainingDisplay:
         self._bar.update(self._task, completed=share, left=left)
 
     def _share_and_left(self) -> tuple[float, str]:
+        """How much of the budget is spent, and the time left: nothing before a second row has come, which tells the pace."""
         assert self._row is not None
         assert self._first is not None
-        elapsed = time.monotonic() - self._started
+        elapsed, since = time.monotonic() - self._started, time.monotonic() - self._first[0]
         b, row = self._budget, self._row
-        shares, left = [0.0], [float("inf")]
+        shares, left = [0.0], []
         for total, now, first in (
-            (b.observations, row["observations"], self._first[0]),
-            (b.optimizer_steps, row["optimizer_steps"], self._first[1]),
+            (b.observations, row["observations"], self._first[1]),
+            (b.optimizer_steps, row["optimizer_steps"], self._first[2]),
         ):
-            if total is not None and now > first:
+            if total is not None:
                 shares.append(now / total)
-                left.append(elapsed * max(total - now, 0) / (now - first))
+                if now >= total:
+                    left.append(0.0)
+                elif now > first:
+                    left.append(since * (total - now) / (now - first))
         if b.seconds is not None:
             shares.append(elapsed / b.seconds)
             left.append(max(b.seconds - elapsed, 0.0))
-        seconds = min(left)
-        return min(max(shares), 1.0), "" if seconds == float("inf") else f"{format_clock(seconds)} left"
+        return min(max(shares), 1.0), f"{format_clock(min(left))} left" if left else ""
 
     def _mean_return(self) -> tuple[str, int]:
         mean = self._recent.mean

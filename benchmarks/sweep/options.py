@@ -10,6 +10,7 @@ import tyro
 
 from rlscale.agents.checks import check_config, require_not_negative, require_positive
 from rlscale.agents.config import Budget, NoiseSettings, Rollout, TrainConfig, Update
+from rlscale.agents.memory import PROCESS_BYTES, require_processes
 from rlscale.agents.networks import make_network
 from rlscale.envs import Network, Task, find_task
 from rlscale.errors import UsageError
@@ -247,6 +248,8 @@ def _check(task: Task, options: SweepOptions, goals: tuple[float, ...], length: 
         for flag, given in (("--actors", options.actors), ("--ray-address", options.ray_address)):
             if given:
                 raise UsageError(flag, "with --jobs 0 there is no Ray", "Leave it out, or give --jobs 1 or more")
+    if options.jobs and options.ray_address is None:
+        require_processes("--jobs", options.jobs, PROCESS_BYTES["actor"])
     if options.evaluation_episodes == 1:
         raise UsageError("--evaluation-episodes", "one episode has no standard error", "Give at least 2; 64 is the default")
 

@@ -3,14 +3,18 @@
 import errno
 import json
 import os
+import time
 
 import pytest
 from run_records import charts_of, make_run
 
+from rlscale.agents.checks import check_config
 from rlscale.agents.cluster import LostWorkerError
 from rlscale.benchmarks.cli import main
+from rlscale.benchmarks.options import parse_train
 from rlscale.benchmarks.sweep import run as sweep_run
 from rlscale.benchmarks.sweep.options import SweepOptions, make_plan
+from rlscale.errors import UsageError
 
 LITTLE = ["classic/cartpole", "--environments", "4", "--rollout-length", "8", "--mini-batch", "32", "--optimizer-steps", "1"]
 
@@ -84,11 +88,60 @@ def test_a_resumed_run_says_what_it_takes_otherwise(here, capsys):
     assert "going on with other settings: --learning-rate 0.5, was 0.001; --clip None, was 0.2" in said
 
 
-def test_a_batch_that_cannot_fit_is_refused_before_anything_is_made(here, capsys):
-    """Ten million environments took all memory of the machine, and other people's processes with it."""
-    assert main(["train", "classic/cartpole", "--environments", "100000000", "--optimizer-steps", "1"]) == 2
-    assert "--environments: " in capsys.readouterr().err
+@pytest.mark.timed
+@pytest.mark.parametrize("environments", ["100000000", "100000000000"])
+@pytest.mark.parametrize("actors", ["0", "1"])
+def test_a_batch_that_cannot_fit_is_refused_before_anything_is_made(here, capsys, environments, actors):
+    """Ten million environments took all memory of the machine, and other people's processes with it; a hundred billion took
+    minutes to be divided."""
+    words = ["--environments", environments, "--actors", actors, "--optimizer-steps", "1"]
+    begun = time.monotonic()
+    assert main(["train", "classic/cartpole", *words]) == 2
+    assert time.monotonic() - begun < 10
+    assert "--environments: an iteration batch of " in capsys.readouterr().err
     assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        (["train", "classic/cartpole", "--actors", "100000"], "--actors"),
+        (["sweep", "classic/cartpole", "--jobs", "100000"], "--jobs"),
+        (["bench", "--cpus", "100000"], "--cpus"),
+        (["workers", "classic/cartpole", "--cpus", "100000"], "--cpus"),
+        (["advise", "classic/cartpole", "--cpus", "100000"], "--cpus"),
+    ],
+)
+def test_processes_that_cannot_fit_are_refused_before_anything_is_made(here, capsys, words, flag):
+    assert main(words) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith(f"rlscale: {flag}: ")
+    assert said.err.count("\n") == 1
+    assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--environments", "10"], (10, 32, 320)),  # one mini-batch of ten whole environments
+        (["--environments", "40"], (40, 32, 256)),
+        (["--rollout-length", "20"], (32, 20, 320)),
+        (["--actors", "3"], (33, 32, 352)),
+        (["--environments", "2"], (2, 32, 64)),
+    ],
+)
+def test_nobody_hears_of_an_option_that_he_did_not_type(words, expected):
+    """`--mini-batch: 256 does not divide the iteration batch of 320` was the answer to `--environments 10`."""
+    config = parse_train(["classic/cartpole", *words])
+    check_config(config)
+    assert (config.rollout.environments, config.rollout.rollout_length, config.update.mini_batch) == expected
+
+
+def test_what_was_typed_is_not_changed():
+    for words, flag in ((["--mini-batch", "100"], "--mini-batch"), (["--environments", "8", "--actors", "3"], "--environments")):
+        with pytest.raises(UsageError) as refusal:
+            check_config(parse_train(["classic/cartpole", *words]))
+        assert refusal.value.field == flag
 
 
 class _NeverStarts:
