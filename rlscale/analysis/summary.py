@@ -15,9 +15,12 @@ from ..records import RunRecord
 from ..returns import RecentReturn
 
 __all__ = [
+    "DIAGNOSTICS",
     "HEADS",
     "NoiseWindow",
+    "diagnostics",
     "head_kinds",
+    "lost_actors",
     "mean_batch",
     "noise_over_run",
     "noise_windows",
@@ -27,6 +30,7 @@ __all__ = [
 ]
 
 HEADS = ("policy", "value", "entropy", "joint", "joint_policy_parameters", "policy_last_layer")
+DIAGNOSTICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance")
 MOST_POINTS = 150
 MOST_WINDOWS = 50
 
@@ -99,6 +103,39 @@ def recent_return(run: RunRecord) -> Estimate:
     if not points:
         return Estimate(None, None, "no episode has finished")
     return Estimate(points[-1]["return"], None)
+
+
+def diagnostics(run: RunRecord) -> dict[str, list[dict[str, float]]]:
+    """Losses, entropy, KL, clip fraction and explained variance against observations, where the run recorded them.
+
+    Each point is the mean over a stretch of iterations, at most 150 a figure; iterations without a finite figure are left out.
+    """
+    found: dict[str, list[dict[str, float]]] = {}
+    size = max(1, -(-len(run.rows) // MOST_POINTS))
+    observations = run.column("observations")
+    for field in DIAGNOSTICS:
+        values = run.column(field)
+        points = []
+        for start in range(0, len(values), size):
+            part = values[start : start + size]
+            part = part[np.isfinite(part)]
+            if len(part):
+                at = float(observations[min(start + size, len(values)) - 1])
+                points.append({"observations": at, "value": float(part.mean())})
+        if points:
+            found[field] = points
+    return found
+
+
+def lost_actors(run: RunRecord) -> list[dict[str, Any]] | None:
+    """Every loss of a rollout actor, with the row's `iteration` and `observations`; None where the run records none at all."""
+    if not any("losses" in row for row in run.rows):
+        return None
+    return [
+        {**loss, "iteration": row["iteration"], "observations": row["observations"]}
+        for row in run.rows
+        for loss in row.get("losses", ())
+    ]
 
 
 def time_shares(run: RunRecord) -> dict[str, float]:

@@ -10,7 +10,7 @@ from ..analysis.summary import NoiseWindow, head_kinds, noise_windows, returns, 
 from ..records import RunRecord
 from .chart_style import PALETTE, SI_LABEL, draw, finish, layer, message
 
-__all__ = ["head_label", "noise_chart", "policy_chart", "return_chart", "speed_chart", "time_chart"]
+__all__ = ["diagnostic_chart", "head_label", "noise_chart", "policy_chart", "return_chart", "speed_chart", "time_chart"]
 
 
 def _observations_axis() -> Any:
@@ -127,6 +127,20 @@ def policy_chart(runs: Sequence[RunRecord], names: list[str]) -> Any:
     return finish(
         _noise_layers({name: noise_windows(run, "policy", "rollout") for run, name in zip(runs, names, strict=True)}), 320
     )
+
+
+def diagnostic_chart(name: str, points: list[dict[str, float]]) -> Any:
+    """One loss or diagnostic against observations."""
+    line = (
+        draw(points)
+        .mark_line(strokeWidth=2)
+        .encode(
+            x=_observations_axis(),
+            y=alt.Y("value:Q", title=name, scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=4)),
+            tooltip=[alt.Tooltip("observations:Q", format=","), alt.Tooltip("value:Q", title=name, format=".4~g")],
+        )
+    )
+    return finish(line, 110)
 
 
 def speed_chart(run: RunRecord) -> Any:

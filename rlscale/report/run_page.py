@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from ..analysis.summary import (
+    diagnostics,
     head_kinds,
+    lost_actors,
     mean_batch,
     noise_over_run,
     noise_windows,
@@ -21,7 +23,7 @@ from ..errors import UsageError
 from ..records import RunRecord
 from ..text import format_duration, format_quantity
 from .page import add_chart, facts, section, table, write_page
-from .run_charts import head_label, noise_chart, policy_chart, return_chart, speed_chart, time_chart
+from .run_charts import diagnostic_chart, head_label, noise_chart, policy_chart, return_chart, speed_chart, time_chart
 
 __all__ = ["write_report"]
 
@@ -61,6 +63,21 @@ _TIME_NOTE = (
 )
 
 
+_FIGURES = {
+    "policy_loss": "policy loss",
+    "value_loss": "value loss",
+    "entropy": "entropy (nats)",
+    "approx_kl": "KL divergence",
+    "clip_fraction": "clip fraction",
+    "explained_variance": "explained variance",
+}
+_FIGURES_NOTE = (
+    "Means over each iteration, and over stretches of iterations where there are more than 150. KL divergence: estimated, of the "
+    "policy under way from the one that sampled. Explained variance: 1 is a perfect value function, 0 one that knows nothing."
+)
+_LOST_NOTE = "Rollout workers that were lost, and how long it took until the first of their fragments was there again."
+
+
 def _run_sections(run: RunRecord, name: str, charts: dict[str, Any], *, alone: bool) -> str:
     sections = [] if alone else [f"<h2>{html.escape(name)}</h2>"]
     if alone:
@@ -68,6 +85,13 @@ def _run_sections(run: RunRecord, name: str, charts: dict[str, Any], *, alone: b
     heads = head_kinds(run)
     if heads:
         sections.append(section("Noise scale", add_chart(charts, noise_chart(run)) + _noise_table(run), _NOISE_NOTE))
+    figures = diagnostics(run)
+    if figures:
+        drawn = "".join(add_chart(charts, diagnostic_chart(_FIGURES[field], points)) for field, points in figures.items())
+        sections.append(section("Losses and diagnostics", drawn, _FIGURES_NOTE))
+    lost = lost_actors(run)
+    if lost:
+        sections.append(section("Lost workers", _lost_table(lost), _LOST_NOTE))
     sections.append(section("Throughput", add_chart(charts, speed_chart(run)), _SPEED_NOTE))
     sections.append(section("Where time goes", add_chart(charts, time_chart(run)), _TIME_NOTE))
     sections.append(_details(run))
@@ -131,8 +155,23 @@ def _noise_table(run: RunRecord) -> str:
     return table(columns, rows) + f"<p class='note'>{note}</p>"
 
 
+def _lost_table(lost: Sequence[dict[str, Any]]) -> str:
+    columns = ["iteration", "observations", "worker", "what", "groups", "fragments made again", "replaced by", "recovered after"]
+    rows = []
+    for loss in lost:
+        seconds = loss["recovery_seconds"]
+        replaced = "the others" if loss["replaced_by"] is None else f"worker {loss['replaced_by']}"
+        groups, fragments = ", ".join(map(str, loss["groups"])), loss["fragments"]
+        after = "a later iteration" if seconds is None else f"{seconds:.1f} s"
+        rows.append(
+            [loss["iteration"], f"{loss['observations']:,}", loss["actor"], loss["what"], groups, fragments, replaced, after]
+        )
+    return table(columns, rows)
+
+
 def _details(run: RunRecord) -> str:
     m = run.manifest
+    lost = lost_actors(run)
     known = {
         "command": " ".join(m["command"]),
         "commit": m["commit"] or "not run from a checkout",
@@ -142,6 +181,7 @@ def _details(run: RunRecord) -> str:
         "versions": ", ".join(f"{k} {v}" for k, v in m["versions"].items() if v),
         "network parameters": f"{m['parameters']:,}",
         "preprocessing": m["task"]["preprocessing"],
+        "lost workers": "not recorded" if lost is None else f"{len(lost)}" if lost else "none",
         "frames": f"{m['task']['frame_skip']} simulator frames per observation",
         "started": m["created"],
         "resumed": "; ".join(f"at iteration {s['first_iteration']}, environments {s['environments']}" for s in m["segments"][1:])

@@ -8,9 +8,10 @@ import pytest
 import vl_convert
 from run_records import charts_of, make_run
 
-from rlscale.analysis.summary import noise_over_run, noise_windows, returns, time_shares
+from rlscale.analysis.summary import diagnostics, noise_over_run, noise_windows, returns, time_shares
 from rlscale.errors import UsageError
 from rlscale.noise import pool
+from rlscale.records.run import read_run
 from rlscale.report.run_charts import noise_chart, return_chart
 from rlscale.report.run_page import write_report
 
@@ -99,3 +100,57 @@ def test_where_sampling_and_learning_overlap_the_whole_is_not_the_sum_of_its_par
     write_report([make_run(tmp_path / "run", transfer=transfer)], page)
     points = [point for chart in charts_of(page) for point in chart.get("data", {}).get("values", []) if "rate" in point]
     assert {round(p["rate"], 6) for p in points if p["part"] == "end to end"} == {round(rate, 6)}
+
+
+FIGURES = ("policy loss", "value loss", "entropy (nats)", "KL divergence", "clip fraction", "explained variance")
+
+
+def rewritten(record, change):
+    """The record with its rows changed."""
+    rows = [change(dict(row)) for row in record.rows]
+    (record.folder / "iterations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return read_run(record.folder)
+
+
+def test_losses_and_diagnostics_are_drawn_as_recorded(tmp_path):
+    def with_figures(row):
+        i = row["iteration"]
+        more = {"policy_loss": -0.01 * i, "value_loss": 2.0 + i, "entropy": 1.5, "approx_kl": 0.01, "clip_fraction": 0.1}
+        return row | more | {"explained_variance": None if i == 3 else 0.5}
+
+    page = tmp_path / "page.html"
+    write_report([rewritten(make_run(tmp_path / "run"), with_figures)], page)
+    axes = [(chart.get("encoding", {}).get("y", {}), chart) for chart in charts_of(page)]
+    drawn = {y["title"]: chart["data"]["values"] for y, chart in axes if y.get("field") == "value"}
+    assert set(FIGURES) <= set(drawn)
+    assert [point["value"] for point in drawn["value loss"]] == [2.0 + i for i in range(40)]
+    assert [point["observations"] for point in drawn["value loss"]] == [128 * (i + 1) for i in range(40)]
+    assert len(drawn["explained variance"]) == 39
+    assert "Losses and diagnostics" in page.read_text()
+
+
+def test_stretches_of_a_long_run_are_means(tmp_path):
+    record = rewritten(make_run(tmp_path / "run", iterations=400), lambda row: row | {"entropy": float(row["iteration"])})
+    (entropy,) = diagnostics(record).values()
+    assert len(entropy) <= 150
+    assert entropy[0] == {"observations": 128 * 3, "value": 1.0}
+    assert entropy[-1] == {"observations": 128 * 400, "value": 399.0}
+
+
+def test_lost_workers_are_on_the_page(tmp_path):
+    page = tmp_path / "page.html"
+    loss = {"what": "hung", "actor": 1, "groups": [1, 3], "fragments": 2, "replaced_by": 4, "recovery_seconds": 2.34}
+
+    def with_losses(row):
+        return row | {"losses": [loss, {**loss, "what": "died", "replaced_by": None}] if row["iteration"] == 7 else []}
+
+    record = make_run(tmp_path / "run")
+    write_report([record], page)
+    assert "Lost workers" not in page.read_text()
+    assert "not recorded" in page.read_text()
+    record = rewritten(record, with_losses)
+    write_report([record], page)
+    text = re.sub(r"<[^>]+>", " ", page.read_text().split("<script>")[0])
+    assert re.search(r"7\s+1,024\s+1\s+hung\s+1, 3\s+2\s+worker 4\s+2.3 s", text)
+    assert re.search(r"died\s+1, 3\s+2\s+the others\s+2.3 s", text)
+    assert re.search(r"lost workers\s+2", text)
