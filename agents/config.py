@@ -147,12 +147,12 @@ class NoiseSettings:
     blocks: int | None = None
     """Blocks per measurement, at most one an environment; None: 8 to 32, so that one holds 256 observations if it can."""
     policy_noise_period: int | None = None
-    """The policy loss on the whole iteration batch; None: every 160 / epochs iterations (all heads: some 1.6% of the time)."""
+    """The policy loss on the whole iteration batch; None: densely at first, later every 128 / epochs iterations (some 2%)."""
     value_noise_period: int | None = None
     """The value loss, likewise."""
     entropy_noise_period: int | None = None
     """The entropy bonus, likewise."""
-    iteration_noise_period: int = 0
+    iteration_noise_period: int | None = None
     """The joint loss, likewise, where mini-batches are shuffled transitions, which show no noise between environments."""
 
     def step_blocks(self, observations: int, environments: int, *, equal: bool, multiple: int = 1) -> int:
@@ -183,9 +183,21 @@ class NoiseSettings:
         return max((k for k in equal if k <= most), default=equal[0])
 
     def period(self, head: str, epochs: int) -> int:
-        """Iterations between two measurements of that head; 0 for never."""
+        """Iterations between two measurements of that head, in the long run; 0 for never."""
         chosen: int | None = getattr(self, f"{head}_noise_period")
-        return max(1, 160 // epochs) if chosen is None else chosen
+        return _power_of_two(128 // epochs) if chosen is None else chosen
+
+    def due(self, head: str, iteration: int, epochs: int) -> bool:
+        """Whether that head is measured in that iteration.
+
+        Where no period was chosen it grows with the run, from 1 to the one of the long run, so that a run of a minute says
+        something. It is a power of two, and about a quarter to an eighth of the iterations so far: so each is measured of the
+        first eight, every second up to the sixteenth, every fourth up to the thirty-second.
+        """
+        period = self.period(head, epochs)
+        if period and getattr(self, f"{head}_noise_period") is None:
+            period = min(period, _power_of_two(iteration // 4))
+        return period > 0 and iteration % period == 0
 
 
 @dataclass(frozen=True)
@@ -294,6 +306,11 @@ def default_config(task: Task, algorithm: str = "ppo") -> TrainConfig:
             update, algorithm="a2c", epochs=1, mini_batch=None, clip=None, optimizer="rmsprop", learning_rate=7e-4, gae_lambda=1.0
         )
     return TrainConfig(task=task.id, rollout=rollout, update=update)
+
+
+def _power_of_two(most: int) -> int:
+    """The largest power of two up to `most`, at least 1."""
+    return 1 << max(most.bit_length() - 1, 0)
 
 
 def config_to_dict(config: TrainConfig) -> dict[str, Any]:

@@ -189,8 +189,7 @@ class Learner:
 
     def _due(self, head: str) -> bool:
         """Whether that head is measured in this iteration."""
-        period = self._config.noise.period(head, self._config.update.epochs)
-        return period > 0 and self._iteration % period == 0
+        return self._config.noise.due(head, self._iteration, self._config.update.epochs)
 
     # --- a batch that is streamed ------------------------------------------------------------------------------------------
 

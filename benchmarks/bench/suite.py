@@ -32,7 +32,7 @@ TASK = "atari/pong"
 ENVIRONMENTS = 32  # of an actor
 FRAGMENTS = 2  # of 64 environments x 32 steps, for the learner alone
 ITERATIONS = 2  # counted, end to end
-NOTHING = NoiseSettings(joint_noise_period=0, policy_noise_period=0, value_noise_period=0, entropy_noise_period=0)
+NOTHING = NoiseSettings(0, policy_noise_period=0, value_noise_period=0, entropy_noise_period=0, iteration_noise_period=0)
 JOINT = replace(NOTHING, joint_noise_period=1)
 
 

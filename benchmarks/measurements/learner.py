@@ -39,9 +39,9 @@ CHUNKS = (128, 256, 512, 1024, 2048)
 USUAL = (256, 512)  # block and chunk
 HEADS = ("joint", "policy", "value")
 SUMS = 5  # timed in a row
-JOINT = NoiseSettings(policy_noise_period=0, value_noise_period=0, entropy_noise_period=0)
+JOINT = NoiseSettings(policy_noise_period=0, value_noise_period=0, entropy_noise_period=0, iteration_noise_period=0)
 NOTHING = replace(JOINT, joint_noise_period=0)
-ALL = NoiseSettings(policy_noise_period=1, value_noise_period=1, entropy_noise_period=1)
+ALL = replace(JOINT, policy_noise_period=1, value_noise_period=1, entropy_noise_period=1)
 
 
 def make_config(batch: int, rollout_length: int, noise: NoiseSettings, **update: Any) -> TrainConfig:

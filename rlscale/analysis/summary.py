@@ -4,6 +4,7 @@ The estimators are in `rlscale.noise`; how figures are drawn is in `rlscale.repo
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,9 +73,23 @@ def noise_windows(run: RunRecord, head: str, kind: str) -> list[NoiseWindow]:
 
 
 def noise_over_run(run: RunRecord, head: str, kind: str, metric: str = "plain") -> NoiseEstimate | None:
-    """The mean over full-batch steps of the whole run (paper, equation D.1); None where nothing was measured."""
-    usable = [s for _, s in run.noise(head, kind, metric) if (s.size > 0).sum() > 1]
+    """The mean over full-batch steps of the whole run (paper, equation D.1); None where nothing was measured.
+
+    A run measures densely at first. Its beginning would then count too much, so of these measurements only those count that
+    stand as far apart as the last ones do.
+    """
+    measured = run.noise(head, kind, metric)
+    kept = _evenly_spaced([row["iteration"] for row, _ in measured])
+    usable = [s for row, s in measured if row["iteration"] in kept and (s.size > 0).sum() > 1]
     return run_average(usable, mean_batch(run)) if usable else None
+
+
+def _evenly_spaced(iterations: Sequence[int]) -> set[int]:
+    """Those of the iterations that are multiples of the median distance between the last quarter of them."""
+    distinct = sorted(set(iterations))
+    gaps = np.diff(distinct[-max(len(distinct) // 4, 2) :])
+    spacing = int(np.median(gaps)) if len(gaps) else 1
+    return {iteration for iteration in distinct if iteration % spacing == 0}
 
 
 def mean_batch(run: RunRecord) -> float:

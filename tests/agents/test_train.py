@@ -320,7 +320,7 @@ def test_tensorboard_events(tmp_path):
 def test_cartpole_is_learned(tmp_path):
     """A mean return of 400 over 100 episodes well within 300,000 observations; results/ holds three seeds."""
     config = default_config(find_task("classic/cartpole"))
-    noise = NoiseSettings(joint_noise_period=0, policy_noise_period=0, value_noise_period=0, entropy_noise_period=0)
+    noise = NoiseSettings(0, policy_noise_period=0, value_noise_period=0, entropy_noise_period=0, iteration_noise_period=0)
     config = replace(config, budget=Budget(observations=300_000), noise=noise)
     best = 0.0
 

@@ -17,6 +17,9 @@ from rlscale.envs import find_task
 from rlscale.noise import estimate, pool
 
 CPU = torch.device("cpu")
+NO_NOISE = NoiseSettings(
+    joint_noise_period=0, policy_noise_period=0, value_noise_period=0, entropy_noise_period=0, iteration_noise_period=0
+)
 
 
 def config_for(task, noise=None, **update) -> TrainConfig:
@@ -140,6 +143,8 @@ def test_shuffled_transitions_are_labelled_mini_batch_noise(environments, mini_b
     learner = Learner(config, task, CPU, False)
     result = learn_batch(learner, [make_fragment(np.random.default_rng(0), 16, environments)], 0, 1e-3)
     joint = [n for n in result.noise if n.head == "joint"]
+    if kind == "mini-batch":
+        assert joint.pop(0).kind == "rollout"  # of the whole iteration batch
     steps = environments * 16 // config.mini_batch
     assert len(joint) == steps  # every step of the first epoch, none of the second
     assert [n.optimizer_step for n in joint] == list(range(steps))
@@ -152,7 +157,7 @@ def test_shuffled_transitions_are_labelled_mini_batch_noise(environments, mini_b
 def test_the_joint_noise_of_an_iteration_is_that_of_its_environments_at_the_parameters_it_starts_from():
     """Shuffled mini-batches leave it as it is: the same statistics as of one step on the whole batch."""
     task = find_task("classic/cartpole")
-    settings = NoiseSettings(blocks=4, joint_noise_period=0, policy_noise_period=0, value_noise_period=0, entropy_noise_period=0)
+    settings = replace(NO_NOISE, blocks=4)
     inner = replace(settings, iteration_noise_period=1)
     several = Learner(config_for(task, inner, epochs=3, mini_batch=36, shuffle="transitions"), task, CPU, False)
     one = Learner(config_for(task, replace(settings, joint_noise_period=1), shuffle="environments"), task, CPU, False)
@@ -194,11 +199,31 @@ def test_blocks_keep_their_environments_over_updates_and_every_observation_is_us
 
 def test_periods_of_the_heads():
     task = find_task("classic/cartpole")
-    settings = NoiseSettings(joint_noise_period=0, policy_noise_period=2, value_noise_period=3, entropy_noise_period=0)
+    settings = replace(NO_NOISE, policy_noise_period=2, value_noise_period=3)
     learner = Learner(config_for(task, settings), task, CPU, False)
     fragments = fragments_with_masks()
     measured = [[n.head for n in learn_batch(learner, fragments, iteration, 0.0).noise] for iteration in range(7)]
     assert measured == [["policy", "value"], [], ["policy"], ["value"], ["policy"], [], ["policy", "value"]]
+
+
+def test_noise_is_measured_densely_at_first():
+    """So that a run of a minute says something; the periods nest, so that evenly spaced measurements can be chosen later."""
+    settings = NoiseSettings()
+    due = [iteration for iteration in range(140) if settings.due("policy", iteration, 4)]
+    assert due == [*range(8), *range(8, 16, 2), *range(16, 32, 4), *range(32, 64, 8), *range(64, 128, 16), 128]
+    assert [i for i in range(700) if settings.due("value", i, 1)][-3:] == [448, 512, 640]
+    assert [i for i in range(2000) if settings.due("value", i, 1)][-3:] == [1664, 1792, 1920]
+    chosen = replace(settings, policy_noise_period=5, entropy_noise_period=0)
+    assert [i for i in range(20) if chosen.due("policy", i, 4)] == [0, 5, 10, 15]
+    assert not any(chosen.due("entropy", i, 4) for i in range(200))
+
+
+def test_shuffled_mini_batches_leave_the_joint_loss_its_rollout_noise():
+    """By default it is measured on the whole iteration batch where mini-batches hold too few environments."""
+    task = find_task("classic/cartpole")
+    learner = Learner(config_for(task, NoiseSettings(), mini_batch=36, shuffle="transitions"), task, CPU, False)
+    found = learn_batch(learner, fragments_with_masks(), 0, 1e-3).noise
+    assert {(n.head, n.kind) for n in found} >= {("joint", "rollout"), ("joint", "mini-batch"), ("policy", "rollout")}
 
 
 def test_measuring_changes_no_update():
@@ -207,7 +232,7 @@ def test_measuring_changes_no_update():
     weights = []
     for settings in (
         NoiseSettings(),
-        NoiseSettings(joint_noise_period=0, policy_noise_period=0, value_noise_period=0, entropy_noise_period=0),
+        NO_NOISE,
     ):
         learner = Learner(config_for(task, settings, max_grad_norm=0.5), task, CPU, False)
         for iteration in range(3):
@@ -263,7 +288,7 @@ def test_bfloat16_gradients_agree_with_float32():
     worker = RolloutWorker(WorkerSettings(task, 4, 32, "nature_cnn", False, 2, True, 0, 0), 0)
     fragments = [worker.sample(0)]
     means = []
-    config = config_for(task, NoiseSettings(policy_noise_period=0, value_noise_period=0))
+    config = config_for(task, NoiseSettings(policy_noise_period=0, value_noise_period=0, iteration_noise_period=0))
     config = replace(config, rollout=replace(config.rollout, environments=4, rollout_length=32))
     for bfloat16 in (False, True):
         learner = Learner(config, task, CPU, bfloat16)
@@ -281,7 +306,7 @@ def bandit_noise(task_id, *, steps, baseline, shuffle="environments", rounds, p=
     task, environments = find_task(task_id), 256
     config = config_for(
         task,
-        NoiseSettings(blocks=environments, policy_noise_period=1, value_noise_period=0, entropy_noise_period=0),
+        replace(NO_NOISE, joint_noise_period=1, blocks=environments, policy_noise_period=1),
         advantage_scale="none",
         shuffle=shuffle,
         value_coef=0.0,

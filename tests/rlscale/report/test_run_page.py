@@ -154,3 +154,17 @@ def test_lost_workers_are_on_the_page(tmp_path):
     assert re.search(r"7\s+1,024\s+1\s+hung\s+1, 3\s+2\s+worker 4\s+2.3 s", text)
     assert re.search(r"died\s+1, 3\s+2\s+the others\s+2.3 s", text)
     assert re.search(r"lost workers\s+2", text)
+
+
+def test_the_mean_over_a_run_weighs_a_dense_beginning_no_more_than_the_rest(tmp_path):
+    """Of measurements in iterations 0 to 7 and then in every fourth, those count that stand four apart."""
+
+    def thinned(row):
+        i = row["iteration"]
+        return row if i < 8 or i % 4 == 0 else row | {"noise": []}
+
+    record = rewritten(make_run(tmp_path / "run"), thinned)
+    whole = noise_over_run(record, "policy", "rollout")
+    assert whole.updates == 10
+    even = rewritten(make_run(tmp_path / "even"), lambda row: row if row["iteration"] % 4 == 0 else row | {"noise": []})
+    assert whole == noise_over_run(even, "policy", "rollout")
