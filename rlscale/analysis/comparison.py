@@ -203,6 +203,18 @@ def _compare_sweep(record: SweepRecord, name: str) -> tuple[ComparedSweep, list[
     return ComparedSweep(name, record, tuple(rows)), notes
 
 
+def _say_none_reached(runs: Sequence[TrialResult]) -> str:
+    """What would help where no run reached a goal: more observations only where those ran out."""
+    said = "no run reached this goal"
+    if any(run.state == "budget" for run in runs):
+        return f"{said}: give them more observations (--observations)"
+    if any(run.state == "hopeless" for run in runs):
+        return (
+            f"{said}, and none for want of observations: name a lower goal (--goals) or another learning rate (--learning-rate)"
+        )
+    return f"{said}: let the sweep go on"
+
+
 def _row(record: SweepRecord, name: str, goal: float) -> Row:
     runs = list(record.results.values())
     points = surface_points(runs, goal)
@@ -212,7 +224,7 @@ def _row(record: SweepRecord, name: str, goal: float) -> Row:
         measured, s_min, e_min = frontier.b_crit, frontier.s_min, frontier.e_min
     else:
         frontier = None
-        measured = s_min = e_min = Estimate(None, None, "no run reached this goal: give them more observations")
+        measured = s_min = e_min = Estimate(None, None, _say_none_reached(runs))
     best = {} if frontier is None else _best_rates(frontier, reached)
     predictions, prediction_batch = _predict(record, goal)
     notes = []

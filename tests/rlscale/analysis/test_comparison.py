@@ -286,3 +286,21 @@ def test_exports_that_cannot_be_made(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(UsageError, match=r"--parquet.*pip install 'rlscale\[parquet\]'"):
         to_parquet(rows, tmp_path / "table.parquet")
+
+
+@pytest.mark.parametrize(
+    ("state", "mend"),
+    [
+        ("budget", "no run reached this goal: give them more observations (--observations)"),
+        ("hopeless", "and none for want of observations: name a lower goal (--goals) or another learning rate"),
+    ],
+)
+def test_the_mend_follows_what_the_runs_died_of(tmp_path, state, mend):
+    """Runs that diverged were told to be given more observations."""
+
+    def missed(trial, result):
+        goals = tuple(GoalCrossing(goal.goal, None, None, None, 500.0) for goal in result.goals)
+        return replace(result, state=state, reason="diverged", goals=goals, noise=())
+
+    row = row_of(write_sweep(tmp_path / "s", Planted(), change=missed, most=6))
+    assert mend in row.measured.reason
