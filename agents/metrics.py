@@ -16,7 +16,7 @@ __all__ = ["RayMetrics"]
 _GAUGES = {
     "optimizer_steps": "parameter changes so far",
     "observations_per_second": "of the last iteration",
-    "return_mean": "mean return of the episodes that ended in the last iteration",
+    "return_mean": "mean return of the last 100 finished episodes",
     "policy_lag": "iterations that the oldest policy of the last batch is behind",
     "learning_rate": "of the last iteration",
     "policy_loss": "of the last iteration",

@@ -104,13 +104,16 @@ def train(
         on_start()
 
         metrics = RayMetrics(run.folder.resolve().name, task.id) if config.rays else None
+        recent = RecentReturn()
 
         def follow(row: dict[str, Any], noise: list[NoiseRecord]) -> None:
             on_iteration(row, noise)
+            recent.add(row["episodes"], row["return_mean"])
+            shown = {**row, "return_mean": recent.mean}  # as in the display and the report
             if metrics is not None:
-                metrics.write(row, noise)
+                metrics.write(shown, noise)
             if events is not None:
-                events.write(row, run.folder)
+                events.write(shown, run.folder)
 
         head = head_address() if config.rollout.ray_address is not None else None
         try:

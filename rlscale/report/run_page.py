@@ -119,7 +119,7 @@ def _header(runs: Sequence[RunRecord], names: list[str]) -> str:
                 f"{last['observations']:,}",
                 f"{last['optimizer_steps']:,}",
                 format_duration(last["seconds"]),
-                recent.reason if recent.value is None else f"{recent.value:.1f}",
+                recent.reason if recent.value is None else f"{recent.value:.4g}",
                 str(noise.noise_scale) if noise else "not measured",
             ]
         )

@@ -14,7 +14,7 @@ import pytest
 
 from rlscale.agents.config import Budget, NoiseSettings, Recording, TrainConfig, config_from_dict, config_to_dict, default_config
 from rlscale.agents.train import train
-from rlscale.analysis.summary import returns
+from rlscale.analysis.summary import recent_return, returns
 from rlscale.benchmarks.cli import main
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
@@ -308,13 +308,18 @@ def test_tensorboard_events(tmp_path):
 
     train(replace(small(observations=500), recording=Recording(tensorboard=True)), tmp_path / "run", command=[])
     (path,) = (tmp_path / "run" / "tensorboard").iterdir()
-    data, names = path.read_bytes(), set()
+    data, names, shown = path.read_bytes(), set(), []
     while data:
         length = int.from_bytes(data[:8], "little")
         event = event_pb2.Event.FromString(data[12 : 12 + length])
         names |= {value.tag for value in event.summary.value}
+        shown += [value.simple_value for value in event.summary.value if value.tag == "charts/episodic_return"]
         data = data[12 + length + 4 :]
     assert {"charts/episodic_return", "losses/value_loss", "charts/SPS", "noise/policy/trace_cov"} <= names
+    # The mean return is the same everywhere: that of the last hundred episodes.
+    record = read_run(tmp_path / "run")
+    assert sum(row["episodes"] > 0 for row in record.rows) > 1
+    assert shown[-1] == pytest.approx(recent_return(record).value)
 
 
 def test_cartpole_is_learned(tmp_path):
