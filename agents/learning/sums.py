@@ -93,13 +93,13 @@ def noise_records(
         names, part = ((head, POLICY_PART), policy_columns) if head == "joint" and policy_columns else ((head,), ())
         products.append(block_products(matrix, sizes=sizes, metric=metric if head in IN_METRIC else None, part=part))
         heads.append(names)
-    for names, fetched in zip(heads, fetch(products), strict=True):
+    for of, fetched in zip(heads, fetch(products), strict=True):
         try:
-            for name, found in zip(names, torch.unflatten(fetched, 0, (len(names), -1)), strict=True):
+            for name, found in zip(of, torch.unflatten(fetched, 0, (len(of), -1)), strict=True):
                 measured = (statistics_of(one, sizes) for one in found)
                 records.append(NoiseRecord(name, "rollout", optimizer_step, *measured))
         except ValueError as error:  # other libraries go on after gradients that are not finite, and so must the measurement
-            _logger.warning("The noise of head %s was not measured: %s", names[0], error)
+            _logger.warning("The noise of head %s was not measured: %s", of[0], error)
     return records
 
 

@@ -106,8 +106,8 @@ def _suggestion(row: Row) -> str:
 def run_answer(run: RunRecord) -> str:
     """What one run came to, which batch its noise suggests, and whether more rollout workers would make it faster."""
     mean = recent_return(run).value
-    reached = "no episode has finished" if mean is None else f"a mean return of {mean:.4g}"
-    came = f"{run.manifest['task']['id']} after {run.rows[-1]['observations']:,} observations: {reached}."
+    reached = "no finished episode" if mean is None else f"a mean return of {mean:.4g}"
+    came = f"{run.manifest['task']['id']}: {reached} after {run.rows[-1]['observations']:,} observations."
     suggestion = _suggestion(row_of_run(run))
     said = f"{came} {suggestion[0].upper()}{suggestion[1:]}"
     shares = time_shares(run)

@@ -22,6 +22,7 @@ from ..analysis.summary import (
 from ..errors import UsageError
 from ..records import RunRecord
 from ..text import format_duration, format_quantity
+from .answers import run_answer
 from .page import add_chart, facts, section, table, write_page
 from .run_charts import diagnostic_chart, head_label, noise_chart, policy_chart, return_chart, speed_chart, time_chart
 
@@ -39,7 +40,7 @@ def write_report(runs: Sequence[RunRecord], page: Path) -> None:
             raise UsageError("RUN", f"{run.folder} has no finished iteration to show", "Let it run longer")
     names = _distinct_names(runs)
     charts: dict[str, Any] = {}
-    body = [_header(runs, names)]
+    body = [_header(runs, names), *(f"<p class='answer'>{html.escape(run_answer(run))}</p>" for run in runs)]
     if len(runs) > 1:
         body.append(section("Return", add_chart(charts, return_chart(runs, names)), _RETURN_NOTE))
         body.append(section("Policy noise scale", add_chart(charts, policy_chart(runs, names)), _NOISE_NOTE))

@@ -9,7 +9,7 @@ from run_records import make_run
 
 from rlscale.analysis.comparison import compare
 from rlscale.estimate import Estimate
-from rlscale.report.answers import answers, rank_figure
+from rlscale.report.answers import answers, rank_figure, run_answer
 
 
 def answer_with(comparison, *, interval, provisional=(), s_min=200.0, value=1000.0, inner_steps=1):
@@ -75,3 +75,19 @@ def test_tasks_are_ranked_and_what_cannot_be_said_names_its_command(tmp_path):
     assert drawn == [found[0].name, found[1].name]
     assert all(math.isfinite(point[end]) for point in layers[0]["data"]["values"] for end in ("low", "high"))
     assert rank_figure(found[2:]) is None
+
+
+def test_a_run_says_what_it_came_to_and_whether_more_workers_help(tmp_path):
+    run = make_run(tmp_path / "run")
+    said = run_answer(run)
+    assert said.startswith("atari/pong: a mean return of ")
+    assert f" after {run.rows[-1]['observations']:,} observations. Its noise" in said
+    assert "'rlscale sweep atari/pong' measures it. " in said
+    for row in run.rows:
+        row |= {"sampling_seconds": 3.0, "transfer_seconds": 0.0, "learning_seconds": 6.5, "noise_seconds": 0.5}
+    assert run_answer(run).endswith("Learning takes 68% of the time, so more rollout workers hardly help.")
+    for row in run.rows:
+        row |= {"learning_seconds": 1.0, "noise_seconds": 0.5}
+    assert run_answer(run).endswith(
+        "Sampling takes 75% of the time, so more rollout workers help; 'rlscale workers' says how many."
+    )

@@ -1,0 +1,98 @@
+"""What a person sees of a run: the panel of a terminal, the lines of a pipe, and the time left."""
+
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from rlscale.agents.config import Budget
+from rlscale.agents.learning import NoiseRecord
+from rlscale.benchmarks.commands import train_display
+from rlscale.benchmarks.commands.train_display import TrainingDisplay
+from rlscale.noise import BlockStatistics, pool
+
+STATISTICS = BlockStatistics([16] * 8, np.linspace(2.0, 3.0, 8), np.linspace(1.0, 1.2, 8))
+LOSS = {"actor": 0, "what": "died"}
+
+
+def row(number, **changes):
+    usual = {
+        "iteration": number,
+        "observations": 1_000 * (number + 1),
+        "optimizer_steps": 3 * (number + 1),
+        "observations_per_second": 512.3,
+        "sampling_observations_per_second": 2048.0,
+        "episodes": 0,
+        "return_mean": None,
+        "spilled_bytes": 0,
+        "losses": [],
+        "actors": 2,
+        "entropy": 1.25,
+        "approx_kl": 0.004,
+    }
+    return usual | changes
+
+
+def shown(rows, *, terminal, noise=(), budget=None):
+    """What is on the screen when the run ends."""
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=110, emoji=False, no_color=True)
+    with TrainingDisplay("atari/pong", budget or Budget(observations=10_000), console) as display:
+        for one in rows:
+            display.update(one, list(noise))
+    return console.file.getvalue()
+
+
+def last_panel(text):
+    """The panel as it was drawn last, one space between words."""
+    return " ".join(text[text.rindex("atari/pong") :].split())
+
+
+def test_a_panel_before_the_first_iteration_says_what_is_under_way():
+    assert "starting making environments and the first rollout" in last_panel(shown([], terminal=True))
+
+
+def test_the_panel_has_counts_rates_return_and_noise():
+    noise = [NoiseRecord("policy", "rollout", 0, STATISTICS), NoiseRecord("joint", "mini-batch", 0, STATISTICS)]
+    text = last_panel(shown([row(0), row(1, episodes=4, return_mean=-20.5)], terminal=True, noise=noise))
+    assert "observations 2,000 in 6 optimizer steps" in text
+    assert "512 observations/s, sampling alone 2,048/s" in text
+    assert "-20.5, mean of the last 4 episodes" in text
+    assert f"noise scale, policy {pool([STATISTICS]).noise_scale}" in text
+    assert f"noise scale, joint {pool([STATISTICS]).noise_scale} (mini-batch noise)" in text
+    assert "entropy, KL 1.25, 0.00400" in text
+    assert "faults" not in text
+    assert "object store" not in text
+
+
+def test_without_a_finished_episode_the_panel_says_so_and_counts_none():
+    text = last_panel(shown([row(0)], terminal=True))
+    assert "no episode yet" in text
+    assert "mean of the last" not in text
+
+
+def test_lost_workers_and_a_full_object_store_are_said_in_both_ways():
+    rows = [row(0, losses=[LOSS]), row(1, losses=[LOSS, LOSS], spilled_bytes=3 * 2**20)]
+    panel = last_panel(shown(rows, terminal=True))
+    assert "3 rollout workers were lost and replaced; 2 work now" in panel
+    assert "full: 3 MiB of this iteration went to disk" in panel
+    lines = shown(rows, terminal=False).splitlines()
+    assert "1 rollout worker was lost and replaced" in lines[0]
+    assert "object store full, 3 MiB went to disk" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("budget", "left"),
+    [
+        (Budget(observations=10_000), "4:00 left"),  # 8,000 of 1,000 every 30 s
+        (Budget(optimizer_steps=9), "0:30 left"),  # 3 of 3 every 30 s
+        (Budget(observations=10_000, seconds=70.0), "0:40 left"),
+        (Budget(observations=None), ""),
+    ],
+)
+def test_the_time_left_is_that_of_the_budget_which_ends_first(monkeypatch, budget, left):
+    clock = iter([0.0, *[0.0] * 4, *[30.0] * 50])
+    monkeypatch.setattr(train_display.time, "monotonic", lambda: next(clock))
+    line = shown([row(0), row(1)], terminal=False, budget=budget).splitlines()[-1]
+    assert line.endswith(left)
+    assert ("left" in line) == bool(left)
