@@ -37,10 +37,10 @@ def measure_rollout(model: PPO | A2C, blocks: int, optimizer_step: int) -> list[
     dealt = deal_rollout(buffer.episode_starts, blocks)
     sums = GradientSums(parameters, int(dealt.max()) + 1, model.device)
     was_training = policy.training
-    cuda = [model.device] if model.device.type == "cuda" else []
+    accelerators = [] if model.device.type == "cpu" else [model.device]  # the CPU's state is always kept
     policy.set_training_mode(True)  # as in `train`
     try:
-        with torch.random.fork_rng(devices=cuda):
+        with torch.random.fork_rng(devices=accelerators, device_type=model.device.type):
             for k in range(len(sums.sizes)):
                 steps, environments = np.nonzero(dealt == k)
                 most = getattr(model, "batch_size", MOST_OBSERVATIONS)
