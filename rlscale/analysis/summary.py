@@ -85,11 +85,11 @@ def noise_over_run(run: RunRecord, head: str, kind: str, metric: str = "plain") 
 
 
 def _evenly_spaced(iterations: Sequence[int]) -> set[int]:
-    """Those of the iterations that are multiples of the median distance between the last quarter of them."""
+    """The last iteration, and those before it by whole multiples of the median distance between the last quarter of them."""
     distinct = sorted(set(iterations))
     gaps = np.diff(distinct[-max(len(distinct) // 4, 2) :])
     spacing = int(np.median(gaps)) if len(gaps) else 1
-    return {iteration for iteration in distinct if iteration % spacing == 0}
+    return {iteration for iteration in distinct if (distinct[-1] - iteration) % spacing == 0}
 
 
 def mean_batch(run: RunRecord) -> float:
