@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..analysis.comparison import row_of_run
 from ..analysis.summary import (
     diagnostics,
     head_kinds,
@@ -25,6 +26,7 @@ from ..text import format_duration, format_quantity
 from .answers import run_answer
 from .page import add_chart, facts, section, table, write_page
 from .run_charts import diagnostic_chart, head_label, noise_chart, policy_chart, return_chart, speed_chart, time_chart
+from .words import say_predictor
 
 __all__ = ["write_report"]
 
@@ -40,13 +42,16 @@ def write_report(runs: Sequence[RunRecord], page: Path) -> None:
             raise UsageError("RUN", f"{run.folder} has no finished iteration to show", "Let it run longer")
     names = _distinct_names(runs)
     charts: dict[str, Any] = {}
-    body = [_header(runs, names), *(f"<p class='answer'>{html.escape(run_answer(run))}</p>" for run in runs)]
+    title = names[0] if len(runs) == 1 else f"{len(runs)} runs"
+    body = [f"<h1>{html.escape(title)}</h1>"]
+    body += [f"<p class='answer'>{html.escape(run_answer(run))}</p>" for run in runs]
+    body.append(_facts(runs, names))
     if len(runs) > 1:
         body.append(section("Return", add_chart(charts, return_chart(runs, names)), _RETURN_NOTE))
         body.append(section("Policy noise scale", add_chart(charts, policy_chart(runs, names)), _NOISE_NOTE))
     for run, name in zip(runs, names, strict=True):
         body.append(_run_sections(run, name, charts, alone=len(runs) == 1))
-    write_page(page, names[0] if len(runs) == 1 else f"{len(runs)} runs", body, charts)
+    write_page(page, title, body, charts)
 
 
 _RETURN_NOTE = "Raw score, mean of the last 100 finished episodes (fewer at the start)."
@@ -104,12 +109,11 @@ def _distinct_names(runs: Sequence[RunRecord]) -> list[str]:
     return [name if names.count(name) == 1 else str(run.folder) for name, run in zip(names, runs, strict=True)]
 
 
-def _header(runs: Sequence[RunRecord], names: list[str]) -> str:
-    columns = ["run", "task", "state", "observations", "optimizer steps", "time", "return", "policy noise scale, whole run"]
+def _facts(runs: Sequence[RunRecord], names: list[str]) -> str:
+    columns = ["run", "task", "state", "observations", "optimizer steps", "time", "return", "predicted batch size"]
     rows = []
     for run, name in zip(runs, names, strict=True):
         last = run.rows[-1]
-        noise = noise_over_run(run, "policy", "rollout")
         recent = recent_return(run)
         reason = run.manifest.get("reason")
         rows.append(
@@ -121,12 +125,10 @@ def _header(runs: Sequence[RunRecord], names: list[str]) -> str:
                 f"{last['optimizer_steps']:,}",
                 format_duration(last["seconds"]),
                 recent.reason if recent.value is None else f"{recent.value:.4g}",
-                str(noise.noise_scale) if noise else "not measured",
+                say_predictor(row_of_run(run)),
             ]
         )
-    if len(rows) == 1:
-        return f"<h1>{html.escape(names[0])}</h1>" + facts(columns[1:], rows[0][1:])
-    return f"<h1>{len(runs)} runs</h1>" + table(columns, rows)
+    return facts(columns[1:], rows[0][1:]) if len(rows) == 1 else table(columns, rows)
 
 
 def _noise_table(run: RunRecord) -> str:
