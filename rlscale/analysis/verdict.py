@@ -19,6 +19,7 @@ from .predictions import PRIMARY, ratio
 
 __all__ = [
     "FEWEST_SCORED",
+    "GIVEN_UP",
     "SECONDARY",
     "Intervention",
     "PredictorScore",
@@ -39,6 +40,7 @@ FEWEST_SCORED = 8
 MOST_RATIO = 4.0  # of the upper to the lower end of B_crit's interval
 SUCCESS, FAILURE = 0.25, 0.5  # RMS about one offset, in decades
 UNRESOLVED = 1.0  # decade
+GIVEN_UP = "it was given up"
 WITHIN, FEWEST_MOVED = 1.5, 3
 _DRAWS = 2000
 
@@ -140,7 +142,9 @@ def rungs_of(comparison: Comparison) -> list[Rung]:
             row = max(reached, key=lambda row: row.goal or 0.0)
             ladder = sweep.record.ladder
             folder = sweep.record.folder.resolve().name
-            found.append(Rung(sweep.name, folder, ladder.get("role", "task"), ladder.get("base"), row, _why_not(row)))
+            given_up = str(ladder.get("state", "")).startswith("given up")
+            why = GIVEN_UP if given_up else _why_not(row)
+            found.append(Rung(sweep.name, folder, ladder.get("role", "task"), ladder.get("base"), row, why))
     return found
 
 

@@ -53,7 +53,7 @@ class SweepRecord:
 
     @property
     def ladder(self) -> dict[str, Any]:
-        """What makes it a rung of the ladder: `role`, and `base` of an intervention; empty for any other sweep."""
+        """What makes it a rung of the ladder: `role`, `state`, and `base` of an intervention; empty for any other sweep."""
         path = self.folder / "ladder.json"
         read: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         return read

@@ -140,9 +140,9 @@ def say_verdict(verdict: Verdict) -> str:
     if primary is None:
         return "Verdict: none yet, no sweep is scored."
     tasks = f"{primary.tasks} {'task' if primary.tasks == 1 else 'tasks'}"
-    what = f"the noise scale of the loss {head_name(PRIMARY[0])}, {QUANTITY_LABELS[PRIMARY[1]]}"
+    what = "the noise scale that predicts it (joint loss on the policy's parameters, Adam's metric, averaged to the goal)"
     if primary.offset.value is None:
-        return f"Verdict: none yet. Over {tasks}, {what}, is not resolved."
+        return f"Verdict: none yet. Over {tasks}, {what} is not resolved."
     open_ones = f", {primary.unresolved} of which had no resolved prediction" if primary.unresolved else ""
     error = primary.rms.value or 0.0
     figures = f"over {tasks}{open_ones}, B_crit is {format_quantity(10**primary.offset.value)} times {what}"

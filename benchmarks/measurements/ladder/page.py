@@ -15,6 +15,7 @@ from typing import Any
 from rlscale.analysis import Comparison, Row, compare
 from rlscale.analysis.predictions import PRIMARY
 from rlscale.analysis.verdict import (
+    GIVEN_UP,
     SECONDARY,
     PredictorScore,
     Rung,
@@ -87,12 +88,20 @@ def what_is_published(comparison: Comparison) -> dict[str, Any]:
 
 
 def _verdict(comparison: Comparison, rungs: Sequence[Rung]) -> str:
-    return say_verdict(verdict(rungs, interventions_of(rungs)))
+    """The rule's conclusion, and what the tasks say that were looked at before and do not count for it."""
+    seen = [rung for rung in rungs if rung.role == "development" and rung.left_out is None]
+    beside = [
+        f"On {rung.row.task} to {rung.row.goal_label}, which was looked at before and does not count, B_crit is "
+        f"{rung.row.ratio(*PRIMARY).say()} times it."
+        for rung in seen
+        if rung.row.ratio(*PRIMARY).value is not None
+    ]
+    return " ".join([say_verdict(verdict(rungs, interventions_of(rungs))), *beside])
 
 
 def _ranking(comparison: Comparison, rungs: Sequence[Rung]) -> str:
-    """One row a rung, the one that can be parallelized furthest first."""
-    known = sorted(rungs, key=lambda rung: -(rung.row.measured.value or 0.0))
+    """One row a rung that was not given up, the one that can be parallelized furthest first."""
+    known = sorted((rung for rung in rungs if rung.left_out != GIVEN_UP), key=lambda rung: -(rung.row.measured.value or 0.0))
     rows = [
         [
             f"`{rung.folder}`",

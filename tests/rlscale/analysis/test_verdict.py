@@ -10,7 +10,7 @@ import pytest
 
 from rlscale.analysis.comparison import Row
 from rlscale.analysis.predictions import PRIMARY, Prediction
-from rlscale.analysis.verdict import SECONDARY, interventions_of, is_better, rungs_of, score, verdict
+from rlscale.analysis.verdict import GIVEN_UP, SECONDARY, interventions_of, is_better, rungs_of, score, verdict
 from rlscale.estimate import Estimate
 from rlscale.report.ladder_charts import verdict_figure
 from rlscale.report.words import say_verdict
@@ -119,6 +119,12 @@ def ladder(errors):
 SMALL = (0.2, -0.2, 0.2, -0.2, 0.2, -0.2, 0.2, -0.2)
 
 
+def test_a_rung_that_was_given_up_does_not_count():
+    (rung,) = rungs_of(comparison_of(row_of("a", 1000.0, 500.0), ladder={"a": {"state": "given up: its machine is gone"}}))
+    assert rung.left_out == GIVEN_UP
+    assert score([rung], *PRIMARY) is None
+
+
 def moved(*factors):
     """Interventions that moved B_crit fourfold, with these predicted factors."""
     base = row_of("base", 1000.0, 1000.0)
@@ -204,15 +210,17 @@ def test_the_interval_of_the_error_covers():
 
 def test_the_verdict_is_said_in_one_sentence_with_its_figures():
     said = say_verdict(verdict(ladder(SMALL), moved(4, 4, 40)))
-    assert said.startswith("Verdict: undecided. Over 8 tasks, B_crit is 1.00 times the noise scale of the loss joint, on the ")
+    assert said.startswith(
+        "Verdict: undecided. Over 8 tasks, B_crit is 1.00 times the noise scale that predicts it (joint loss on "
+    )
     assert "about that it errs by a factor of 1.6 (0.200 [" in said
     assert said.endswith("Of 3 interventions 2 moved B_crit as predicted.")
     few = say_verdict(verdict(ladder(SMALL[:2])))
     assert few.startswith("Verdict: none with fewer than 8 tasks. So far, over 2 tasks, B_crit is 1.00 times")
     assert "errs" not in few, "two tasks with an offset of their own say nothing about the error"
     assert say_verdict(verdict(rungs((2, None)))).endswith(
-        "Over 1 task, the noise scale of the loss joint, on the policy's parameters, "
-        "cumulative, in Adam's metric, is not resolved."
+        "Over 1 task, the noise scale that predicts it (joint loss on the policy's parameters, "
+        "Adam's metric, averaged to the goal) is not resolved."
     )
     assert say_verdict(verdict([])) == "Verdict: none yet, no sweep is scored."
     assert "2 of which had no resolved prediction" in say_verdict(verdict(rungs((2, 2), (3, None), (4, None))))
