@@ -20,7 +20,7 @@ from rlscale.analysis.reading import read_noise
 from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
-from rlscale.records import RunRecord, read_run
+from rlscale.records import RunRecord, folder_name, read_run
 from rlscale.records.files import write_atomically
 from rlscale.report.advice_page import Advice, Throughput, advice_lines, write_advice_page
 from rlscale.sizing import ScaleOut, scale_out
@@ -56,7 +56,7 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
     else:
         say_if_busy(console, busy_cpus())
         assert task is not None
-        folder = Path(options.out or f"advice/{_plain(task.id)}-{datetime.now():%Y%m%d-%H%M%S}")
+        folder = Path(options.out or f"advice/{folder_name(task.id)}-{datetime.now():%Y%m%d-%H%M%S}")
         record = _trained(options, task, folder / "run", command, console)
     if not record.rows:
         raise UsageError("--run", f"{record.folder} has no finished iteration", "Let it run longer")
@@ -214,7 +214,3 @@ def _config_of(record: RunRecord) -> TrainConfig:
     rollout = Rollout(environments=environments, rollout_length=max(1, batch // environments), actors=actors)
     update = Update(epochs=int(epochs or 1), mini_batch=int(mini_batch or batch), learning_rate=float(rate or 5e-5))
     return TrainConfig(task=record.manifest["task"]["id"], rollout=rollout, update=update)
-
-
-def _plain(task_id: str) -> str:
-    return task_id.replace("/", "-").replace(":", "-").replace("@", "-")

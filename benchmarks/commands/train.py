@@ -13,7 +13,7 @@ from rich.console import Console
 from rlscale.agents.cluster import LostWorkerError
 from rlscale.agents.config import config_to_dict
 from rlscale.agents.train import train
-from rlscale.records import read_run
+from rlscale.records import folder_name, read_run
 
 from ..options import parse_train
 from .guard import guarded_folder, run_guarded
@@ -32,8 +32,7 @@ def run(arguments: list[str]) -> int:
         OSError: the record cannot be written.
     """
     config = parse_train(arguments)
-    name = config.task.replace("/", "-").replace(":", "-").replace("@", "-")
-    default = f"runs/{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    default = f"runs/{folder_name(config.task)}-{datetime.now():%Y%m%d-%H%M%S}"
     folder = Path(config.resume or config.recording.run or guarded_folder() or default)
     go_on = f"rlscale train {shlex.quote(config.task)} --resume {shlex.quote(str(folder))}"
     # The guard starts this process's own command again; so only where that is what runs here.

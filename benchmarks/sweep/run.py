@@ -20,7 +20,7 @@ from rlscale.agents.compute import resolve_device
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
-from rlscale.records import Sweep, Trial, TrialResult
+from rlscale.records import Sweep, Trial, TrialResult, folder_name
 
 from .display import SweepDisplay
 from .options import SweepOptions, make_plan
@@ -97,7 +97,6 @@ def run_sweeps(options: SweepOptions, command: list[str], console: Console) -> l
 
 def _open_sweep(plan: SweepPlan, out: Path, command: list[str]) -> Sweep:
     task = find_task(plan.config.task)
-    name = task.id.replace("/", "-").replace(":", "-").replace("@", "-")
     facts = {
         "task": {"id": task.id, "preprocessing": task.preprocessing, "frame_skip": task.frame_skip, "goals": list(plan.goals)},
         "commit": find_commit(),
@@ -105,7 +104,7 @@ def _open_sweep(plan: SweepPlan, out: Path, command: list[str]) -> Sweep:
         "machine": describe_machine(resolve_device(plan.config.update.device)),
         "command": command,
     }
-    return Sweep.open(out / name, plan.to_dict(), facts)
+    return Sweep.open(out / folder_name(task.id), plan.to_dict(), facts)
 
 
 def _run(

@@ -230,7 +230,7 @@ def _row(record: SweepRecord, name: str, goal: float) -> Row:
     notes = []
     missed = len(points) - len(reached)
     if missed and reached:
-        notes.append(f"{missed} of {len(points)} runs missed the goal and enter as limits")
+        notes.append(f"{missed} of {len(points)} runs missed the goal; the fit knows only that they need more steps")
     planned = record.plan.get("noise_batch")
     if prediction_batch is not None and planned not in (None, prediction_batch):
         notes.append(f"noise scale from batch size {prediction_batch:,}, since none to this goal was measured at {planned:,}")
@@ -302,7 +302,7 @@ def _memory(update: dict[str, Any]) -> float:
 
 def row_of_run(run: RunRecord) -> Row:
     """The row of a single run: what its noise predicts, and no measurement."""
-    nothing = Estimate(None, None, "a single run predicts and measures nothing")
+    nothing = Estimate(None, None, "a single run gives a prediction and no measurement")
     predictions = predict_from_run(run)
     rates = [rate for rate in (row.get("learning_rate") for row in run.rows) if rate is not None]
     return Row(

@@ -3,10 +3,12 @@
 import math
 from collections.abc import Sequence
 
-from ..records import SweepRecord
+from ..records import SweepRecord, folder_name
 from .comparison import Row
 
 __all__ = ["next_command"]
+
+USUAL_FOLDER = "sweeps"  # where `rlscale sweep` puts its folders unless --out says otherwise
 
 
 def next_command(record: SweepRecord, rows: Sequence[Row]) -> list[str] | None:
@@ -21,14 +23,17 @@ def next_command(record: SweepRecord, rows: Sequence[Row]) -> list[str] | None:
         rows: its rows of the comparison, by goal.
 
     Returns:
-        None for sweeps of earlier versions, which cannot be extended, and where no run has reached a goal.
+        None for sweeps of earlier versions, which cannot be extended, for copies in folders of other names, which the command
+        would not open, and where no run has reached a goal.
     """
     plan, reached = record.plan, [row for row in rows if row.frontier is not None]
-    if "interval_ratio" not in plan or not reached:
+    if "interval_ratio" not in plan or not reached or record.folder.resolve().name != folder_name(record.task):
         return None
     words = list(record.manifest["command"])
     for extension in record.manifest.get("extensions", ()):
         words = list(extension["command"])
+    words = _with(words, "--out", str(record.folder.parent))
+    words = words[:-2] if words[-1] == USUAL_FOLDER else words
     low, high = reached[-1].measured.interval or (0.0, math.inf)
     if plan["batch_sizes"] is not None:
         sizes = plan["batch_sizes"]

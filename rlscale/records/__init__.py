@@ -9,6 +9,7 @@ What is concluded from records is in `rlscale.analysis`, and how they are shown 
 and `read_sweep`.
 """
 
+from .files import folder_name
 from .run import Run, RunRecord, read_run
 from .sweep import Sweep, SweepRecord, is_sweep, read_sweep
 from .trial import Trial, TrialResult
@@ -20,6 +21,7 @@ __all__ = [
     "SweepRecord",
     "Trial",
     "TrialResult",
+    "folder_name",
     "is_sweep",
     "read_run",
     "read_sweep",

@@ -9,6 +9,7 @@ import gzip
 import json
 import math
 import os
+import re
 import sys
 import time
 import zlib
@@ -23,6 +24,7 @@ __all__ = [
     "TORN",
     "dump_json",
     "end_torn_line",
+    "folder_name",
     "is_full",
     "lock_folder",
     "now",
@@ -34,6 +36,11 @@ __all__ = [
 
 ROOM_SECONDS = 600
 TORN = b"\x18"  # ends a line that a crash cut short, once another line follows it
+
+
+def folder_name(task_id: str) -> str:
+    """A task's id as part of a folder's name."""
+    return re.sub("[/:@]", "-", task_id)
 
 
 def dump_json(value: Any, indent: int | None = None) -> str:

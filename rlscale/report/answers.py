@@ -11,6 +11,7 @@ from typing import Any
 import altair as alt
 
 from ..analysis.comparison import ComparedSweep, Comparison, Row, row_of_run
+from ..analysis.predictions import PLAIN
 from ..analysis.summary import recent_return, time_shares
 from ..records import RunRecord
 from ..text import format_quantity
@@ -21,7 +22,8 @@ __all__ = ["Answer", "answers", "rank_figure", "run_answer"]
 
 _GOOD, _FAIR = 2.5, 4.0  # of the upper to the lower end of B_crit's interval
 _COLOURS = {"good": PALETTE[2], "fair": PALETTE[0], "poor": PALETTE[1]}
-# Doubling a batch of B saves B_crit / (2 (B + B_crit)) of the steps: a sixth at twice B_crit.
+# Doubling a batch of B saves B_crit / (2 (B + B_crit)) of the steps: a sixth at twice B_crit. The observations are
+# E_min (1 + B/B_crit): a fifth more than the fewest at a fifth of B_crit.
 _BEYOND, _SAVED = 2.0, "a sixth"
 
 
@@ -72,6 +74,7 @@ def _of_sweep(sweep: ComparedSweep) -> Answer:
         confidence,
         f"{name}: up to {format_quantity(row.measured.value)} observations {batch} are well spent ({between}); from "
         f"{format_quantity(_BEYOND * row.measured.value)} on, doubling the workers saves less than {_SAVED} of the {steps}. "
+        f"Up to {format_quantity(row.measured.value / 5)} training takes at most a fifth more observations than the fewest. "
         f"Confidence: {confidence}{why}.",
     )
 
@@ -109,18 +112,28 @@ def run_answer(run: RunRecord) -> str:
     reached = "no finished episode" if mean is None else f"a mean return of {mean:.4g}"
     came = f"{run.manifest['task']['id']}: {reached} after {run.rows[-1]['observations']:,} observations."
     suggestion = _suggestion(row_of_run(run))
-    said = f"{came} {suggestion[0].upper()}{suggestion[1:]}"
+    said = f"{came} {suggestion[0].upper()}{suggestion[1:]}{_doubt(run)}"
     shares = time_shares(run)
     total = sum(shares.values())
     if not total:
         return said
     learning = (shares["learning"] + shares["noise"]) / total
     limit = (
-        f"Learning takes {learning:.0%} of the time, so more rollout workers hardly help."
+        f"Learning, with its noise measurement, takes {learning:.0%} of the time: more rollout workers hardly help."
         if learning > 0.5
-        else f"Sampling takes {1 - learning:.0%} of the time, so more rollout workers help; 'rlscale workers' says how many."
+        else f"Sampling takes {1 - learning:.0%} of the time: more rollout workers help, and 'rlscale workers' says how many."
     )
     return f"{said} {limit}"
+
+
+def _doubt(run: RunRecord) -> str:
+    """What speaks against the suggestion, and the mini-batch that the run had itself."""
+    used = (run.manifest.get("config") or {}).get("update", {}).get("mini_batch")
+    said = f" The run's own mini-batches hold {used:,}." if used else ""
+    policy = row_of_run(run).predicted(*PLAIN)
+    if policy.value is None and (policy.interval or (0.0,))[0] > 0:
+        said += f" Take it with care: the noise of the policy's own loss is {policy.say()}."
+    return said
 
 
 def rank_figure(found: list[Answer]) -> Figure | None:
@@ -152,6 +165,7 @@ def rank_figure(found: list[Answer]) -> Figure | None:
     ]
     note = (
         "Each mark: the critical batch size, up to which more observations a step save steps; there training takes twice the "
-        "fewest steps and twice the fewest observations. Bar: 95% interval."
+        "fewest steps and twice the fewest observations. Bar: 95% interval. Confidence is good where its ends are at most a factor "
+        f"of {_GOOD:g} apart and nothing speaks against the figure, fair up to {_FAIR:g}."
     )
     return Figure("ranking", "How far each task can be parallelized", note, finish(alt.layer(*layers), 30 + 46 * len(points)))

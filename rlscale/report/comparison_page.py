@@ -110,18 +110,18 @@ _MAIN_NOTE = (
 _AGREEMENT_NOTE = (
     "Decades are powers of ten. <em>A task left out</em>: root mean square error when the offset comes from the other tasks. "
     "<em>A constant</em>: the geometric mean of what was measured on the other tasks, with no noise scale at all. "
-    "Many candidates are compared here: the best of them flatters. The sentence above is about the one that was named "
+    "With so many candidates the best one looks good by luck. The sentence above is about the one that was named "
     "beforehand. Only the cumulative ones mean the same thing as B_crit."
 )
 _PREDICTION_NOTE = (
     "In observations, from runs at one batch size on fresh seeds. "
     "<em>At the start</em> and <em>at the goal</em> are momentary. In brackets the 95% interval, and how many seeds resolve it "
     "where not all do. γ: gain of a batch size that follows the noise scale; steps and observations beyond the fewest would both "
-    "shrink by √γ, so 1 means nothing to gain."
+    "be multiplied by √γ, so 1 means nothing to gain."
 )
 _RUN_NOTE = (
     "In observations, with 95% intervals: over the first and the last window of the run, which are momentary, and the mean over "
-    "its full-batch steps. A single run predicts and measures nothing."
+    "its full-batch steps (paper, D.1). A single run gives a prediction and no measurement."
 )
 _FIT_NOTE = (
     "Residual: standard deviation of ln S about the surface, stuck runs left out. Stuck: the fraction of runs, at sizes between "
@@ -162,14 +162,28 @@ def _sweep_sections(sweep: ComparedSweep, charts: _Charts, *, captions: bool, fr
             part("Frontier", frontier_figure(sweep) if frontier else None, _fit_table(sweep.rows) + _next(sweep), _FIT_NOTE),
             part("Against return", return_figure(sweep)),
             part("Noise scale of every loss", None, _prediction_table(sweep.rows), _PREDICTION_NOTE),
-            part("Learning rates", rate_figure(sweep)),
+            part("Learning rates", rate_figure(sweep), _rate_table(sweep)),
         ]
+    )
+
+
+def _rate_table(sweep: ComparedSweep) -> str:
+    """The best learning rate of every batch size, to the last goal that was reached."""
+    known = [row for row in sweep.rows if row.frontier is not None and row.frontier.fitted is not None]
+    if not known:
+        return ""
+    row = known[-1]
+    assert row.frontier is not None
+    rates = [f"{row.frontier.best_rate(size):.2g}" for size in row.batch_sizes]
+    caption = f"Best rate to goal {row.goal_label}, in this sweep's protocol:"
+    return f"<p class='note'>{caption}</p>" + _table(
+        ["batch size", *(f"{size:,}" for size in row.batch_sizes)], [["rate", *rates]]
     )
 
 
 def _next(sweep: ComparedSweep) -> str:
     said = say_next(sweep)
-    return f"<p class='note'>{html.escape(said)}</p>" if said else ""
+    return f"<pre class='command'>{html.escape(said)}</pre>" if said else ""
 
 
 def _main_table(rows: Sequence[Row]) -> str:
@@ -283,7 +297,7 @@ def _details(name: str, manifest: Mapping[str, Any], folder: Path, seeds: Sequen
         "command": " ".join(manifest.get("command", ())),
         "commit": manifest.get("commit") or "not run from a checkout",
         "machine": ", ".join(f"{k.replace('_', ' ')}: {v}" for k, v in machine.items() if v is not None),
-        "seeds": ", ".join(map(str, seeds)),
+        "seeds": _ranges(seeds),
         "versions": ", ".join(f"{k} {v}" for k, v in manifest.get("versions", {}).items() if v),
         "preprocessing": task.get("preprocessing", "–"),
         "frames": f"{task.get('frame_skip', '–')} simulator frames per observation",
@@ -301,15 +315,27 @@ def _details(name: str, manifest: Mapping[str, Any], folder: Path, seeds: Sequen
     return section(name, content)
 
 
+def _ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers, consecutive ones as a range."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
+
+
 def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A table in which an interval is never broken across lines."""
+    """A table in which an interval is never broken across lines, without the columns that hold nothing but dashes."""
 
     def keep(cell: Any) -> str:
         return re.sub(
             r"\[[^\]]*\]|(?:above|below|…|⚠) \S+", lambda found: found.group().replace(" ", "\N{NO-BREAK SPACE}"), str(cell)
         )
 
-    return table(columns, [[keep(cell) for cell in row] for row in rows])
+    shown = [k for k in range(len(columns)) if not rows or any(row[k] != "–" for row in rows)]
+    return table([columns[k] for k in shown], [[keep(row[k]) for k in shown] for row in rows])
 
 
 def _list(sentences: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..analysis.comparison import row_of_run
+from ..analysis.predictions import PRIMARY
 from ..analysis.summary import (
     diagnostics,
     head_kinds,
@@ -42,7 +43,7 @@ def write_report(runs: Sequence[RunRecord], page: Path) -> None:
             raise UsageError("RUN", f"{run.folder} has no finished iteration to show", "Let it run longer")
     names = _distinct_names(runs)
     charts: dict[str, Any] = {}
-    title = names[0] if len(runs) == 1 else f"{len(runs)} runs"
+    title = f"{runs[0].manifest['task']['id']}: {names[0]}" if len(runs) == 1 else f"{len(runs)} runs"
     body = [f"<h1>{html.escape(title)}</h1>"]
     body += [f"<p class='answer'>{html.escape(run_answer(run))}</p>" for run in runs]
     body.append(_facts(runs, names))
@@ -79,7 +80,7 @@ _FIGURES = {
 }
 _FIGURES_NOTE = (
     "Means over each iteration, and over stretches of iterations where there are more than 150. KL divergence: estimated, of the "
-    "policy under way from the one that sampled. Explained variance: 1 is a perfect value function, 0 one that knows nothing."
+    "updated policy from the one that sampled. Explained variance: 1 is a perfect value function, 0 one that knows nothing."
 )
 _LOST_NOTE = "Rollout workers that were lost, and how long it took until the first of their fragments was there again."
 
@@ -133,6 +134,7 @@ def _facts(runs: Sequence[RunRecord], names: list[str]) -> str:
 
 def _noise_table(run: RunRecord) -> str:
     rows = []
+    predicted = row_of_run(run).predicted(*PRIMARY)
     for head, kind in head_kinds(run):
         windows = noise_windows(run, head, kind)
         whole = noise_over_run(run, head, kind)
@@ -150,8 +152,11 @@ def _noise_table(run: RunRecord) -> str:
                 "–" if np.isnan(share) else f"{share:.0%}",
             ]
         )
+        if (head, kind) == (PRIMARY[0], "rollout") and predicted.reason != "not measured":
+            rows.append(["the same in Adam's metric: the prediction", "", "", predicted.say(), "", "", ""])
     note = (
-        f"Whole run: mean over full-batch steps at {format_quantity(mean_batch(run))} observations collected per optimizer step. "
+        "Whole run: the mean over the run (paper, D.1), in which a step counts by how far it comes at "
+        f"{format_quantity(mean_batch(run))} observations collected for each. "
         "Noisiest tenth: share of the noise that the noisiest tenth of the blocks carries; far above 10% means heavy tails."
     )
     columns = ["head", "first window", "last window", "whole run", "measurements", "blocks", "noisiest tenth"]

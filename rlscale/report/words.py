@@ -138,11 +138,11 @@ def say_verdict(verdict: Verdict) -> str:
     """The preregistered conclusion, for somebody who buys machines."""
     primary = verdict.primary
     if primary is None:
-        return "Verdict: none yet, no sweep is scored."
+        return "No verdict yet: no sweep is scored."
     tasks = f"{primary.tasks} {'task' if primary.tasks == 1 else 'tasks'}"
     what = "the noise scale that predicts it (joint loss on the policy's parameters, Adam's metric, averaged to the goal)"
     if primary.offset.value is None:
-        return f"Verdict: none yet. Over {tasks}, {what} is not resolved."
+        return f"No verdict yet: it needs {FEWEST_SCORED} scored tasks. Of {tasks}, {what} is not resolved."
     open_ones = f", {primary.unresolved} of which had no resolved prediction" if primary.unresolved else ""
     error = primary.rms.value or 0.0
     figures = f"over {tasks}{open_ones}, B_crit is {format_quantity(10**primary.offset.value)} times {what}"
@@ -154,7 +154,7 @@ def say_verdict(verdict: Verdict) -> str:
     )
     if verdict.state == "too few":
         rest = against if primary.tasks >= FEWEST_TASKS else ""
-        return f"Verdict: none with fewer than {FEWEST_SCORED} tasks. So far, {figures}{rest}."
+        return f"No verdict yet: it needs {FEWEST_SCORED} scored tasks. So far, {figures}{rest}."
     word = {
         "predicts": "the noise scale predicts the critical batch size",
         "fails": "the noise scale does not predict the critical batch size",

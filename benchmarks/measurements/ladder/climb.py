@@ -25,7 +25,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from rlscale.records import read_sweep
+from rlscale.records import folder_name, read_sweep
 from rlscale.records.files import dump_json, write_atomically
 
 from ..measuring import print_table
@@ -161,7 +161,7 @@ def _restore(name: str, home: Path) -> None:
     kept = RECORDS / name
     if _folder_of(name) is None and (kept / _MANIFEST).exists():
         task = json.loads((kept / _MANIFEST).read_text(encoding="utf-8"))["task"]["id"]
-        folder = home / "sweeps" / task.replace("/", "-")
+        folder = home / "sweeps" / folder_name(task)
         folder.mkdir(parents=True)
         shutil.copy(kept / _MANIFEST, folder)
         with gzip.open(kept / f"{_RESULTS}.gz") as stored, (folder / _RESULTS).open("wb") as file:

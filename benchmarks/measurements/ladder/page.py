@@ -100,8 +100,9 @@ def _verdict(comparison: Comparison, rungs: Sequence[Rung]) -> str:
 
 
 def _ranking(comparison: Comparison, rungs: Sequence[Rung]) -> str:
-    """One row a rung that was not given up, the one that can be parallelized furthest first."""
-    known = sorted((rung for rung in rungs if rung.left_out != GIVEN_UP), key=lambda rung: -(rung.row.measured.value or 0.0))
+    """One row a rung that was not given up: the scored ones first, of them the one that can be parallelized furthest."""
+    known = [rung for rung in rungs if rung.left_out != GIVEN_UP]
+    known.sort(key=lambda rung: (rung.left_out is not None, -(rung.row.measured.value or 0.0)))
     rows = [
         [
             f"`{rung.folder}`",

@@ -12,6 +12,7 @@ from making import free_port
 from nodes import ENVIRONMENT, OURS, bare_python, listens, nodes, wait_until
 
 from rlscale.records.run import read_run
+from rlscale.returns import RecentReturn
 
 pytest.importorskip("aiohttp_cors", reason="needs ray[default]")
 pytest.importorskip("opentelemetry.exporter.prometheus", reason="needs ray[default]")
@@ -70,7 +71,12 @@ def test_a_run_as_a_ray_job_and_its_metrics(tmp_path):
     assert counted == sorted(counted)
     assert {*counted} <= {row["observations"] for row in rows} | {0.0}
     assert max(counted) > 0
-    for field in ("return_mean", "policy_lag", "policy_loss", "entropy", "observations_per_second", "optimizer_steps"):
+    recent, means = RecentReturn(), []
+    for row in rows:
+        recent.add(row["episodes"], row["return_mean"])
+        means.append(recent.mean or 0.0)
+    assert all(min(abs(value - mean) for mean in means) < 1e-6 for value in seen["return_mean", None])
+    for field in ("policy_lag", "policy_loss", "entropy", "observations_per_second", "optimizer_steps"):
         assert seen[field, None] <= {row[field] for row in rows}, field
     heads = {entry["head"] for row in rows for entry in row["noise"]}
     assert {head for name, head in seen if name == "trace_cov"} == heads

@@ -1,25 +1,33 @@
 """The command that a sweep's page names next: it is the one that was typed, and asks for more."""
 
 import json
+from pathlib import Path
 
 import pytest
 from planted import Planted, make_plan, read_again, write_sweep
 
 from rlscale.analysis.comparison import compare
 from rlscale.analysis.extension import next_command
+from rlscale.records import read_sweep
 
-TASK = ["rlscale", "sweep", "classic/cartpole"]
+TASK, FOLDER = ["rlscale", "sweep", "classic/cartpole"], "classic-cartpole"
 
 
 def asked(record):
+    """The command less the place where the sweep lies, which is the record's own."""
     (sweep,) = compare([record], []).sweeps
-    return next_command(record, sweep.rows)
+    words = next_command(record, sweep.rows)
+    if words is None:
+        return None
+    at = words.index("--out")
+    assert words[at + 1] == str(record.folder.parent)
+    return [*words[:at], *words[at + 2 :]]
 
 
 @pytest.fixture(scope="module")
 def sharp(tmp_path_factory):
     plan = make_plan(batch_sizes=None, pilot_batch=640)
-    return write_sweep(tmp_path_factory.mktemp("sharp"), Planted(scatter=0.2), plan=plan)
+    return write_sweep(tmp_path_factory.mktemp("sharp") / FOLDER, Planted(scatter=0.2), plan=plan)
 
 
 def test_a_sharp_sweep_is_asked_for_half_its_width(sharp):
@@ -28,33 +36,45 @@ def test_a_sharp_sweep_is_asked_for_half_its_width(sharp):
 
 def test_a_sweep_that_was_stopped_goes_on_with_the_same_command(tmp_path):
     plan = make_plan(batch_sizes=None, pilot_batch=640)
-    assert asked(write_sweep(tmp_path, Planted(scatter=0.2), plan=plan, most=12)) == TASK
+    assert asked(write_sweep(tmp_path / FOLDER, Planted(scatter=0.2), plan=plan, most=12)) == TASK
 
 
 def test_a_spent_budget_is_doubled(tmp_path):
     plan = make_plan(batch_sizes=None, pilot_batch=640, interval_ratio=1.01, total_observations=10_000_000)
-    assert asked(write_sweep(tmp_path, Planted(scatter=0.2), plan=plan)) == [*TASK, "--total-observations", "20000000"]
+    assert asked(write_sweep(tmp_path / FOLDER, Planted(scatter=0.2), plan=plan)) == [*TASK, "--total-observations", "20000000"]
 
 
 def test_a_grid_is_asked_for_a_size_beyond_its_open_end_or_for_seeds(tmp_path):
     narrow = make_plan(batch_sizes=(32, 128, 512))
-    record = write_sweep(tmp_path / "narrow", Planted(b_crit=100_000, scatter=0.05), plan=narrow)
+    record = write_sweep(tmp_path / "narrow" / FOLDER, Planted(b_crit=100_000, scatter=0.05), plan=narrow)
     assert asked(record) == [*TASK, "--batch-sizes", "32,128,512,2048"]
-    assert asked(write_sweep(tmp_path / "wide", Planted(scatter=0.1))) == [*TASK, "--seeds", "4"]
+    assert asked(write_sweep(tmp_path / "wide" / FOLDER, Planted(scatter=0.1))) == [*TASK, "--seeds", "4"]
 
 
 def test_a_flag_that_was_typed_is_replaced(tmp_path):
-    record = write_sweep(tmp_path, Planted(scatter=0.1))
-    manifest = json.loads((tmp_path / "sweep.json").read_text())
+    record = write_sweep(tmp_path / FOLDER, Planted(scatter=0.1))
+    manifest = json.loads((tmp_path / FOLDER / "sweep.json").read_text())
     manifest["command"] = [*TASK, "--seeds", "2", "--rates=4"]
     manifest["extensions"] = [{"at": "now", "command": [*TASK, "--seeds=2", "--rates", "4", "--out", "here"]}]
-    (tmp_path / "sweep.json").write_text(json.dumps(manifest))
-    assert asked(read_again(record)) == [*TASK, "--rates", "4", "--out", "here", "--seeds", "4"]
+    (tmp_path / FOLDER / "sweep.json").write_text(json.dumps(manifest))
+    assert asked(read_again(record)) == [*TASK, "--rates", "4", "--seeds", "4"]
 
 
 def test_older_sweeps_cannot_be_extended(tmp_path):
-    record = write_sweep(tmp_path, Planted(scatter=0.1))
-    manifest = json.loads((tmp_path / "sweep.json").read_text())
+    record = write_sweep(tmp_path / FOLDER, Planted(scatter=0.1))
+    manifest = json.loads((tmp_path / FOLDER / "sweep.json").read_text())
     del manifest["plan"]["interval_ratio"]
-    (tmp_path / "sweep.json").write_text(json.dumps(manifest))
+    (tmp_path / FOLDER / "sweep.json").write_text(json.dumps(manifest))
     assert asked(read_again(record)) is None
+
+
+def test_a_copy_under_another_name_cannot_be_extended(tmp_path):
+    """`rlscale sweep` would begin a new sweep beside it."""
+    assert asked(write_sweep(tmp_path / "published", Planted(scatter=0.1))) is None
+
+
+def test_the_usual_place_is_not_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    record = read_sweep(write_sweep(Path("sweeps") / FOLDER, Planted(scatter=0.1)).folder)
+    (sweep,) = compare([record], []).sweeps
+    assert next_command(record, sweep.rows) == [*TASK, "--seeds", "4"]

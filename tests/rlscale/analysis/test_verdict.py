@@ -216,13 +216,13 @@ def test_the_verdict_is_said_in_one_sentence_with_its_figures():
     assert "about that it errs by a factor of 1.6 (0.200 [" in said
     assert said.endswith("Of 3 interventions 2 moved B_crit as predicted.")
     few = say_verdict(verdict(ladder(SMALL[:2])))
-    assert few.startswith("Verdict: none with fewer than 8 tasks. So far, over 2 tasks, B_crit is 1.00 times")
+    assert few.startswith("No verdict yet: it needs 8 scored tasks. So far, over 2 tasks, B_crit is 1.00 times")
     assert "errs" not in few, "two tasks with an offset of their own say nothing about the error"
     assert say_verdict(verdict(rungs((2, None)))).endswith(
-        "Over 1 task, the noise scale that predicts it (joint loss on the policy's parameters, "
+        "Of 1 task, the noise scale that predicts it (joint loss on the policy's parameters, "
         "Adam's metric, averaged to the goal) is not resolved."
     )
-    assert say_verdict(verdict([])) == "Verdict: none yet, no sweep is scored."
+    assert say_verdict(verdict([])) == "No verdict yet: no sweep is scored."
     assert "2 of which had no resolved prediction" in say_verdict(verdict(rungs((2, 2), (3, None), (4, None))))
 
 

@@ -34,7 +34,8 @@ def test_the_sentence_has_the_figures_and_what_follows_from_them(clean):
     answer = answer_with(clean, interval=(700.0, 1400.0))
     assert answer.sentence == (
         "minatar/breakout to a return of 200: up to 1,000 observations an optimizer step are well spent (700 to 1,400); "
-        "from 2,000 on, doubling the workers saves less than a sixth of the optimizer steps. Confidence: good."
+        "from 2,000 on, doubling the workers saves less than a sixth of the optimizer steps. "
+        "Up to 200 training takes at most a fifth more observations than the fewest. Confidence: good."
     )
     b_crit, twice = 1000.0, 2000.0
     saved = (b_crit / twice - b_crit / (2 * twice)) / (1 + b_crit / twice)
@@ -63,7 +64,7 @@ def test_tasks_are_ranked_and_what_cannot_be_said_names_its_command(tmp_path):
     sweeps = [
         write_sweep(tmp_path / "a", Planted(700, scatter=0.1), "minatar/asterix"),
         write_sweep(tmp_path / "b", Planted(2000, scatter=0.1), "minatar/breakout"),
-        write_sweep(tmp_path / "c", Planted(90_000, scatter=0.05), "atari/pong", make_plan(batch_sizes=(32, 128, 512))),
+        write_sweep(tmp_path / "atari-pong", Planted(90_000, scatter=0.05), "atari/pong", make_plan(batch_sizes=(32, 128, 512))),
     ]
     found = answers(compare(sweeps, [make_run(tmp_path / "run")]))
     assert [answer.row.task for answer in found[:3]] == ["minatar/breakout", "minatar/asterix", "atari/pong"]
@@ -85,9 +86,11 @@ def test_a_run_says_what_it_came_to_and_whether_more_workers_help(tmp_path):
     assert "'rlscale sweep atari/pong' measures it. " in said
     for row in run.rows:
         row |= {"sampling_seconds": 3.0, "transfer_seconds": 0.0, "learning_seconds": 6.5, "noise_seconds": 0.5}
-    assert run_answer(run).endswith("Learning takes 68% of the time, so more rollout workers hardly help.")
+    assert run_answer(run).endswith(
+        "Learning, with its noise measurement, takes 68% of the time: more rollout workers hardly help."
+    )
     for row in run.rows:
         row |= {"learning_seconds": 1.0, "noise_seconds": 0.5}
     assert run_answer(run).endswith(
-        "Sampling takes 75% of the time, so more rollout workers help; 'rlscale workers' says how many."
+        "Sampling takes 75% of the time: more rollout workers help, and 'rlscale workers' says how many."
     )

@@ -64,7 +64,7 @@ def test_page_and_pictures_show_what_was_planted_and_what_was_left_out(tmp_path)
     for sentence in (*warnings(comparison.rows), *comparison.notes):
         assert html.escape(sentence) in text
     assert "z has schema 9" in text
-    assert "Verdict: none" in text
+    assert "No verdict yet" in text
     assert "evaluation steps" in text
     assert "rlscale sweep minatar/breakout" in text
     names = {path.name for path in figures.iterdir()}
@@ -117,7 +117,7 @@ def test_one_task_is_no_conclusion(tmp_path):
     (factor,) = re.findall(r"One task is no conclusion; here B_crit is ([\d.]+) \[.*\] times the noise scale", said)
     assert float(factor) == pytest.approx(2, rel=0.05)
     other = write_sweep(tmp_path / "t", Planted(), "minatar/asterix")
-    assert say_conclusion(rungs_of(compare([one, other], []))).startswith("Verdict: none ")
+    assert say_conclusion(rungs_of(compare([one, other], []))).startswith("No verdict yet: it needs 8 scored tasks.")
     silent = write_sweep(tmp_path / "u", Planted(), plan=make_plan(noise_runs=0))
     assert say_conclusion(rungs_of(compare([silent], []))).endswith("; here the predicted figure is not resolved.")
 
