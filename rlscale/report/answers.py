@@ -165,7 +165,7 @@ def rank_figure(found: list[Answer]) -> Figure | None:
     ]
     note = (
         "Each mark: the critical batch size, up to which more observations a step save steps; there training takes twice the "
-        "fewest steps and twice the fewest observations. Bar: 95% interval. Confidence is good where its ends are at most a factor "
-        f"of {_GOOD:g} apart and nothing speaks against the figure, fair up to {_FAIR:g}."
+        "fewest steps and twice the fewest observations. Bar: 95% interval. Confidence is good where its ends are at most a "
+        f"factor of {_GOOD:g} apart and nothing speaks against the figure, fair up to {_FAIR:g}."
     )
     return Figure("ranking", "How far each task can be parallelized", note, finish(alt.layer(*layers), 30 + 46 * len(points)))
