@@ -103,7 +103,12 @@ def _suggestion(row: Row) -> str:
         said = "its noise says nothing yet about how many observations an optimizer step can use"
     # A job of another library may have a name of its own for its task.
     settle = f"'rlscale sweep {row.task}'" if "/" in row.task or ":" in row.task else "a sweep"
-    return f"{said}. That is a prediction; {settle} measures it."
+    policy = row.predicted(*PLAIN)
+    doubt = ""
+    if row.predictor != PLAIN and scale.value is not None and policy.value is None:
+        open_one = f"the noise of the policy's own loss is {policy.say()}"
+        doubt = f" Take it with care: {open_one}; most of the signal is the value function's."
+    return f"{said}. That is a prediction; {settle} measures it.{doubt}"
 
 
 def run_answer(run: RunRecord) -> str:
@@ -112,7 +117,7 @@ def run_answer(run: RunRecord) -> str:
     reached = "no finished episode" if mean is None else f"a mean return of {mean:.4g}"
     came = f"{run.manifest['task']['id']}: {reached} after {run.rows[-1]['observations']:,} observations."
     suggestion = _suggestion(row_of_run(run))
-    said = f"{came} {suggestion[0].upper()}{suggestion[1:]}{_doubt(run)}"
+    said = f"{came} {suggestion[0].upper()}{suggestion[1:]}{_own_batch(run)}"
     shares = time_shares(run)
     total = sum(shares.values())
     if not total:
@@ -126,14 +131,10 @@ def run_answer(run: RunRecord) -> str:
     return f"{said} {limit}"
 
 
-def _doubt(run: RunRecord) -> str:
-    """What speaks against the suggestion, and the mini-batch that the run had itself."""
+def _own_batch(run: RunRecord) -> str:
+    """The mini-batch that the run had itself, where it had one."""
     used = (run.manifest.get("config") or {}).get("update", {}).get("mini_batch")
-    said = f" The run's own mini-batches hold {used:,}." if used else ""
-    policy = row_of_run(run).predicted(*PLAIN)
-    if policy.value is None and (policy.interval or (0.0,))[0] > 0:
-        said += f" Take it with care: the noise of the policy's own loss is {policy.say()}."
-    return said
+    return f" The run's own mini-batches hold {used:,}." if used else ""
 
 
 def rank_figure(found: list[Answer]) -> Figure | None:

@@ -8,6 +8,7 @@ from planted import Planted, make_plan, write_sweep
 from run_records import make_run
 
 from rlscale.analysis.comparison import compare
+from rlscale.analysis.predictions import PLAIN, PRIMARY, Prediction
 from rlscale.estimate import Estimate
 from rlscale.report.answers import answers, rank_figure, run_answer
 
@@ -94,3 +95,22 @@ def test_a_run_says_what_it_came_to_and_whether_more_workers_help(tmp_path):
     assert run_answer(run).endswith(
         "Sampling takes 75% of the time: more rollout workers help, and 'rlscale workers' says how many."
     )
+
+
+def test_a_suggestion_is_doubted_while_the_policy_s_own_noise_is_not_resolved(tmp_path):
+    """After a minute of Pong the joint loss resolves a noise scale of one observation: the value function's."""
+    comparison = compare([], [make_run(tmp_path / "run")])
+    (row,) = comparison.rows
+    resolved = Prediction(*PRIMARY, Estimate(0.96, (0.65, 1.3)), 1, 1, None)
+    for policy, care in (
+        (
+            Estimate(None, (1900.0, math.inf), "open"),
+            "own loss is not resolved, above 1,900; most of",
+        ),
+        (Estimate(3000.0, (1900.0, 5000.0)), None),
+    ):
+        changed = replace(row, predictions=(resolved, Prediction(*PLAIN, policy, 1, 1, None)))
+        (answer,) = answers(replace(comparison, rows=(changed,)))
+        assert "its noise scale suggests 0.960 observations an optimizer step (0.650 to 1.30)" in answer.sentence
+        assert ("Take it with care" in answer.sentence) == (care is not None)
+        assert care is None or care in answer.sentence
