@@ -20,6 +20,7 @@ from .predictions import PRIMARY, ratio
 __all__ = [
     "FEWEST_SCORED",
     "GIVEN_UP",
+    "NOT_ENDED",
     "SECONDARY",
     "Intervention",
     "PredictorScore",
@@ -40,7 +41,7 @@ FEWEST_SCORED = 8
 MOST_RATIO = 4.0  # of the upper to the lower end of B_crit's interval
 SUCCESS, FAILURE = 0.25, 0.5  # RMS about one offset, in decades
 UNRESOLVED = 1.0  # decade
-GIVEN_UP = "it was given up"
+GIVEN_UP, NOT_ENDED = "it was given up", "it has not ended"
 WITHIN, FEWEST_MOVED = 1.5, 3
 _DRAWS = 2000
 
@@ -142,8 +143,8 @@ def rungs_of(comparison: Comparison) -> list[Rung]:
             row = max(reached, key=lambda row: row.goal or 0.0)
             ladder = sweep.record.ladder
             folder = sweep.record.folder.resolve().name
-            given_up = str(ladder.get("state", "")).startswith("given up")
-            why = GIVEN_UP if given_up else _why_not(row)
+            state = ladder.get("state", "finished")  # any other sweep is as it is
+            why = GIVEN_UP if state.startswith("given up") else NOT_ENDED if state != "finished" else _why_not(row)
             found.append(Rung(sweep.name, folder, ladder.get("role", "task"), ladder.get("base"), row, why))
     return found
 

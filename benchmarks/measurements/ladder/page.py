@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from rlscale.analysis import Comparison, Row, compare
+from rlscale.analysis.comparison import ComparedSweep
 from rlscale.analysis.predictions import PRIMARY
 from rlscale.analysis.verdict import (
     GIVEN_UP,
+    NOT_ENDED,
     SECONDARY,
     PredictorScore,
     Rung,
@@ -68,7 +70,7 @@ def write_page(folder: Path) -> int:
         raise FileNotFoundError(f"{folder} holds no rung with a run that ended")
     PAGE.write_text(rewritten(PAGE.read_text(encoding="utf-8"), comparison), encoding="utf-8")
     PUBLISHED.write_text(dump_json(what_is_published(comparison), indent=1) + "\n", encoding="utf-8")
-    figure = verdict_figure(rungs_of(comparison))
+    figure = verdict_figure([rung for rung in rungs_of(comparison) if rung.left_out not in (GIVEN_UP, NOT_ENDED)])
     if figure is not None:
         write_figures([figure], PICTURES)
     return 0
@@ -109,10 +111,7 @@ def _ranking(comparison: Comparison, rungs: Sequence[Rung]) -> str:
             rung.row.task,
             rung.role,
             rung.row.goal_label,
-            rung.row.measured.say("not identifiable"),
-            rung.row.s_min.say("unknown"),
-            rung.row.predicted(*PRIMARY).say(),
-            rung.row.ratio(*PRIMARY).say("–"),
+            *(["–"] * 4 if rung.left_out == NOT_ENDED else _figures(rung.row)),
             "yes" if rung.left_out is None else f"no: {rung.left_out}",
         ]
         for rung in known
@@ -120,10 +119,20 @@ def _ranking(comparison: Comparison, rungs: Sequence[Rung]) -> str:
     return _table(["rung", "task", "role", "goal", "B_crit", "S_min", "predicted", "measured / predicted", "scored"], rows)
 
 
+def _figures(row: Row) -> list[str]:
+    measured, s_min = row.measured.say("not identifiable"), row.s_min.say("unknown")
+    return [measured, s_min, row.predicted(*PRIMARY).say(), row.ratio(*PRIMARY).say("–")]
+
+
+def _finished(comparison: Comparison) -> list[ComparedSweep]:
+    """Rungs that have ended; of the others no figure is shown, so that nobody decides by it when they end."""
+    return [sweep for sweep in comparison.sweeps if sweep.record.ladder.get("state") == "finished"]
+
+
 def _growth(comparison: Comparison, rungs: Sequence[Rung]) -> str:
     """Every goal of the rungs that have several."""
     rows = []
-    for sweep in comparison.sweeps:
+    for sweep in _finished(comparison):
         reached = [row for row in sweep.rows if row.measured.value is not None]
         if len(reached) > 1:
             rows += [[row.task, row.goal_label, row.measured.say(), row.predicted(*PRIMARY).say()] for row in reached]
@@ -192,7 +201,7 @@ def _machine(record: SweepRecord) -> str:
 def _warnings(comparison: Comparison, rungs: Sequence[Rung]) -> str:
     """Where the hyperbola does not fit."""
     bent: list[Row] = [
-        row for sweep in comparison.sweeps for row in sweep.rows if row.frontier is not None and row.frontier.warning
+        row for sweep in _finished(comparison) for row in sweep.rows if row.frontier is not None and row.frontier.warning
     ]
     return (
         "\n".join(f"- {row.name}, goal {row.goal_label}: {row.frontier.warning}." for row in bent if row.frontier) or "Nowhere."

@@ -42,6 +42,15 @@ def test_a_rate_that_costs_more_for_each_run_that_arrives_is_left():
     assert following([*brink, arrived], 640.0).learning_rate == pytest.approx(0.04 * math.sqrt(160 / 640), rel=1e-3)
 
 
+def test_runs_that_arrive_and_runs_that_fail_are_weighed_by_their_steps():
+    """Of the fastest rate, 1 + 4 for the one that failed + 2,800 of 3,200 steps, over two: 2.94, against 2.75 and 3.1."""
+    for steps, rate in ((1100, 0.01), (1240, 0.04)):
+        runs = pilot((0.01, steps), (0.04, 400), (0.0025, 9000))
+        small = 0.04 * math.sqrt(80 / 640)
+        runs += [RunSoFar(80, small, math.inf, 12_800 * 80, 3), RunSoFar(80, small, 2800, 2800 * 80, 4)]
+        assert following(runs, 640.0).learning_rate == pytest.approx(rate * math.sqrt(160 / 640), rel=1e-3)
+
+
 def test_the_second_run_of_a_size_is_an_octave_off_above_or_below():
     """Of sizes in turn, because too high a rate fails: the other two runs of a size are at the cheapest rate known."""
     runs = [*PILOT]

@@ -10,7 +10,7 @@ import pytest
 
 from rlscale.analysis.comparison import Row
 from rlscale.analysis.predictions import PRIMARY, Prediction
-from rlscale.analysis.verdict import GIVEN_UP, SECONDARY, interventions_of, is_better, rungs_of, score, verdict
+from rlscale.analysis.verdict import GIVEN_UP, NOT_ENDED, SECONDARY, interventions_of, is_better, rungs_of, score, verdict
 from rlscale.estimate import Estimate
 from rlscale.report.ladder_charts import verdict_figure
 from rlscale.report.words import say_verdict
@@ -119,10 +119,19 @@ def ladder(errors):
 SMALL = (0.2, -0.2, 0.2, -0.2, 0.2, -0.2, 0.2, -0.2)
 
 
-def test_a_rung_that_was_given_up_does_not_count():
-    (rung,) = rungs_of(comparison_of(row_of("a", 1000.0, 500.0), ladder={"a": {"state": "given up: its machine is gone"}}))
-    assert rung.left_out == GIVEN_UP
-    assert score([rung], *PRIMARY) is None
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        ("given up: its machine is gone", GIVEN_UP),
+        ("begun", NOT_ENDED),
+        ("failed with exit code 1", NOT_ENDED),
+        ("finished", None),
+    ],
+)
+def test_a_rung_counts_once_it_has_ended(state, why):
+    (rung,) = rungs_of(comparison_of(row_of("a", 1000.0, 500.0), ladder={"a": {"state": state}}))
+    assert rung.left_out == why
+    assert (score([rung], *PRIMARY) is None) == (why is not None)
 
 
 def moved(*factors):
