@@ -72,6 +72,7 @@ def write_comparison(
         body.append(_answers(said))
         body.append(f"<p class='note'>{CONFIDENCE}</p>" if any(answer.confidence for answer in found) else "")
         if comparison.sweeps:
+            body.append(_next(comparison.sweeps[0]))
             body.append(section("Optimizer steps against observations", charts.add([frontier_figure(comparison.sweeps[0])])))
     body.append(section("Measured and predicted", _main_table(rows), _MAIN_NOTE))
     if doubts := warnings(rows):
@@ -167,7 +168,12 @@ def _sweep_sections(sweep: ComparedSweep, charts: _Charts, *, frontier: bool) ->
     return "\n".join(
         [
             f"<h2>{html.escape(sweep.name)}</h2>",
-            part("Frontier", frontier_figure(sweep) if frontier else None, _fit_table(sweep.rows) + _next(sweep), _FIT_NOTE),
+            part(
+                "Frontier",
+                frontier_figure(sweep) if frontier else None,
+                _fit_table(sweep.rows) + (_next(sweep) if frontier else ""),
+                _FIT_NOTE,
+            ),
             part("Critical batch size and noise scale against return", return_figure(sweep)),
             part("Noise scale of every loss", None, _prediction_table(sweep.rows), _PREDICTION_NOTE),
             part("Learning rates", rate_figure(sweep), _rate_table(sweep)),
