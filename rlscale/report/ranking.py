@@ -119,7 +119,7 @@ def rank_figure(found: list[Answer]) -> Figure | None:
             opacity=0.45,
             yOffset=14,
         ),
-        *layer(points, "tick", {"x": x, "y": y, "color": by, "tooltip": about}, thickness=4, size=22, yOffset=14),
+        *layer(points, "tick", {"x": x, "y": y, "color": by, "tooltip": about}, thickness=4, size=16, yOffset=14),
         *layer(points, "text", name, align="left", baseline="bottom", lineBreak="\n", dy=-10, fontSize=12, color="#1a1a1a"),
     ]
     note = (
