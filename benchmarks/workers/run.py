@@ -148,7 +148,7 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
     first, *rest = say_recommendation(found, learner)
     shown = WorkersPage(
         task=config.task,
-        answer=[f"{first}." if said is None else f"For the most observations per second, whatever the batch: {first}.", *rest],
+        answer=[f"{first}." if said is None else f"For the most observations per second: {first[0].lower()}{first[1:]}.", *rest],
         plan=said,
         run=commands,
         busy=say_busy(busy),
