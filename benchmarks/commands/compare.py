@@ -5,7 +5,7 @@ What is compared is in `rlscale.analysis.comparison`; how the page looks, in `rl
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,10 +17,12 @@ from rich.table import Table
 
 from rlscale.analysis.comparison import Comparison, compare
 from rlscale.analysis.export import to_csv, to_parquet
+from rlscale.analysis.extension import next_command
 from rlscale.analysis.verdict import rungs_of
 from rlscale.errors import UsageError
 from rlscale.records import RunRecord, SweepRecord, is_sweep, read_run, read_sweep
 from rlscale.report.answers import answers
+from rlscale.report.ranking import say_answers
 from rlscale.report.words import flags, range_of, remarks, say_conclusion, say_next, say_prediction, say_predictor, warnings
 
 from ..options import parse
@@ -66,7 +68,7 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> int:
     if options.figures and not options.out:
         raise UsageError("--figures", "pictures are those of the page, and none is written", "Name a page with --out")
     sweeps, runs, left_out = read_folders(options.folders)
-    comparison = compare(sweeps, runs, left_out)
+    comparison = _with_short_commands(compare(sweeps, runs, left_out))
     for table in terminal_tables(comparison):
         console.print(table)
         console.print()
@@ -80,8 +82,8 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> int:
         if said := say_next(sweep):
             console.print(said, highlight=False, soft_wrap=True, markup=False)
     console.print()
-    for answer in answers(comparison):
-        console.print(answer.sentence, highlight=False, soft_wrap=True, markup=False)
+    for sentence in say_answers(answers(comparison)):
+        console.print(sentence, highlight=False, soft_wrap=True, markup=False)
     if options.csv:
         to_csv(comparison.rows, Path(options.csv))
     if options.parquet:
@@ -98,6 +100,19 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> int:
         if written:
             console.print(f"wrote {written}", highlight=False, soft_wrap=True, markup=False)
     return 0
+
+
+def _with_short_commands(comparison: Comparison) -> Comparison:
+    """The same comparison; the command that would sharpen a sweep says only what differs from the command's defaults."""
+    found = []
+    for sweep in comparison.sweeps:
+        words = next_command(sweep.record, sweep.rows)
+        if words is not None:
+            from ..sweep.shortest import shortest_command  # loads torch, which takes longer than all the rest of this command
+
+            sweep = replace(sweep, next_words=tuple(shortest_command(words)))
+        found.append(sweep)
+    return replace(comparison, sweeps=tuple(found))
 
 
 def read_folders(folders: Sequence[str]) -> tuple[list[SweepRecord], list[RunRecord], list[str]]:
@@ -120,7 +135,12 @@ def read_folders(folders: Sequence[str]) -> tuple[list[SweepRecord], list[RunRec
             continue
         try:
             if is_sweep(named):
-                sweeps.append(read_sweep(named, "FOLDER"))
+                record = read_sweep(named, "FOLDER")
+                state = str(record.ladder.get("state", "finished"))
+                if state != "finished" and not state.startswith("given up"):
+                    problem = f"{named} is a rung of the ladder that has not ended, whose figures are not shown before it has"
+                    raise UsageError("FOLDER", problem, "'make ladder' goes on with it")
+                sweeps.append(record)
             else:
                 runs.append(read_run(named, "FOLDER"))
         except UsageError as error:

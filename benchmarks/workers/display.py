@@ -17,7 +17,15 @@ from rlscale.text import format_duration, format_quantity
 from .calibration import FleetReading
 from .recommendation import Recommendation
 
-__all__ = ["say_recommendation", "show_answer", "show_fleets", "show_plan", "show_recommendation", "show_validation"]
+__all__ = [
+    "say_choice",
+    "say_recommendation",
+    "show_answer",
+    "show_fleets",
+    "show_plan",
+    "show_recommendation",
+    "show_validation",
+]
 
 MOST_PLANS = 12
 
@@ -103,22 +111,24 @@ def show_plan(console: Console, made: CostPlan, goal: float, *, currency: bool) 
     console.print(table)
 
 
-def show_answer(console: Console, choice: Choice, command: Sequence[str]) -> None:
-    """The plan that was asked for."""
-    interval = "" if choice.interval is None else f" [{', '.join(format_duration(end) for end in choice.interval)}]"
-    console.print()
-    console.print(
-        f"Batch size {choice.batch_size:,.0f} on {choice.workers} worker{'s' * (choice.workers > 1)}: "
-        f"{format_duration(choice.seconds)}{interval}",
-        markup=False,
-        style="bold",
-        highlight=False,
-        soft_wrap=True,
+def say_choice(choice: Choice, *, currency: bool) -> str:
+    """The plan that was asked for: batch size, workers, how long and for how much."""
+    interval = "" if choice.interval is None else f" (95%: {' to '.join(format_duration(end) for end in choice.interval)})"
+    cost = f"at a cost of {choice.cost:.3g}" if currency else f"for {choice.cost:.3g} CPU hours"
+    return (
+        f"batch size {choice.batch_size:,.0f} on {choice.workers} worker{'s' * (choice.workers > 1)} takes "
+        f"{format_duration(choice.seconds)}{interval} {cost}."
     )
+
+
+def show_answer(console: Console, choice: Choice, command: Sequence[str], *, currency: bool) -> None:
+    """The plan that was asked for."""
+    console.print()
+    said = say_choice(choice, currency=currency)
+    console.print(f"{said[0].upper()}{said[1:]}", markup=False, style="bold", highlight=False, soft_wrap=True)
     _say(
         console,
-        f"{choice.optimizer_steps:,.0f} optimizer steps, {choice.observations:,.0f} observations; the interval (95%) is that "
-        f"of the "
+        f"{choice.optimizer_steps:,.0f} optimizer steps, {choice.observations:,.0f} observations; the interval is that of the "
         "frontier and of the sampling rate",
     )
     _say(console, f"run it:  {shlex.join(command)}")

@@ -5,7 +5,6 @@ How the measuring is done is in `calibration`, the arithmetic in `cost`, the pag
 
 import json
 import os
-import shlex
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -36,7 +35,7 @@ from .calibration import (
     measure_learner,
     sample_fragments,
 )
-from .display import say_recommendation, show_answer, show_fleets, show_plan, show_recommendation, show_validation
+from .display import say_choice, say_recommendation, show_answer, show_fleets, show_plan, show_recommendation, show_validation
 from .kept import KeptFleets
 from .options import WorkersOptions, check_options
 from .plan import Known, choose, find_frontier, make_plan
@@ -134,10 +133,25 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
         show_validation(console, validation)
     currency = options.price_cpu_hour is not None
     page = folder / "workers.html"
-    answer = [*say_recommendation(found, learner), f"run it: {shlex.join(found.command)}"]
+    said, commands, unmet = None, [found.command], None
+    choice, words = None, []
+    if known is not None and made is not None:
+        try:
+            choice = choose(made, deadline, options.budget, currency=currency)
+            environments = round(choice.batch_size / config.rollout.rollout_length / choice.workers)
+            words = train_command(options, config, Shape(choice.workers, 1, environments), known, choice)
+            commands.append(words)
+            chosen_for = "the cheapest in time" if deadline is not None else "the fastest"
+            said = f"{config.task} to a return of {known.goal:g}, {chosen_for}: {say_choice(choice, currency=currency)}"
+        except UsageError as error:  # said on the page as well
+            unmet, said = error, f"{config.task} to a return of {known.goal:g}: {error.problem}."
+    first, *rest = say_recommendation(found, learner)
     shown = WorkersPage(
         task=config.task,
-        answer=answer,
+        answer=[f"{first}." if said is None else f"For the most observations per second: {first[0].lower()}{first[1:]}.", *rest],
+        plan=said,
+        run=commands,
+        busy=say_busy(busy),
         measured=[(r.shape.actors, r.shape.threads, r.shape.environments, r.rates) for r in fleets],
         law=replace(law, rollout_length=fleets[0].rollout_length),
         cpus=cpus,
@@ -151,10 +165,10 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
         show_plan(console, made, known.goal, currency=currency)
     for path in (folder / "workers.json", page):
         console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
-    if known is not None and made is not None:
-        choice = choose(made, deadline, options.budget, currency=currency)
-        environments = round(choice.batch_size / config.rollout.rollout_length / choice.workers)
-        show_answer(console, choice, train_command(options, config, Shape(choice.workers, 1, environments), known, choice))
+    if unmet is not None:
+        raise unmet
+    if choice is not None:
+        show_answer(console, choice, words, currency=currency)
     return 0
 
 
@@ -177,9 +191,16 @@ def say_what_is_kept(console: Console, kept: KeptFleets, folder: Path) -> None:
 
 def say_if_busy(console: Console, busy: float | None) -> None:
     """Say that other programs are working while something is to be measured."""
-    if busy is not None and busy > _BUSY:
-        told = f"this machine is busy: other programs use {busy:.1f} CPUs, and what is measured now is slower than it could be"
+    told = say_busy(busy)
+    if told is not None:
         console.print(told, markup=False, highlight=False, soft_wrap=True)
+
+
+def say_busy(busy: float | None) -> str | None:
+    """That other programs are working while something is measured; None where they are not, or where that is not known."""
+    if busy is None or busy <= _BUSY:
+        return None
+    return f"this machine is busy: other programs use {busy:.1f} CPUs, and what is measured now is slower than it could be"
 
 
 def base_config(options: WorkersOptions, task: Task, known: Known | None) -> TrainConfig:

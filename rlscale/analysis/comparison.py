@@ -100,11 +100,14 @@ class ComparedSweep:
         name: as in its rows.
         record: as it was read.
         rows: one per goal.
+        next_words: the command that would sharpen it, where the caller has put it in fewer words than
+            `rlscale.analysis.extension.next_command` can, which does not know the defaults of the command.
     """
 
     name: str
     record: SweepRecord
     rows: tuple[Row, ...]
+    next_words: tuple[str, ...] | None = None
 
     @property
     def runs(self) -> list[TrialResult]:

@@ -20,6 +20,7 @@ __all__ = [
     "HEADS",
     "NoiseWindow",
     "diagnostics",
+    "final_value",
     "head_kinds",
     "lost_actors",
     "mean_batch",
@@ -57,9 +58,9 @@ def head_kinds(run: RunRecord) -> list[tuple[str, str]]:
     return sorted(found, key=lambda pair: (HEADS.index(pair[0]) if pair[0] in HEADS else len(HEADS), pair))
 
 
-def noise_windows(run: RunRecord, head: str, kind: str) -> list[NoiseWindow]:
+def noise_windows(run: RunRecord, head: str, kind: str, metric: str = "plain") -> list[NoiseWindow]:
     """The run cut into windows of about 20 measurements; fewer a window where there are few, more beyond 50 windows."""
-    measured = run.noise(head, kind)
+    measured = run.noise(head, kind, metric)
     window = max(1, min(POOL_WINDOW, len(measured) // 5), math.ceil(len(measured) / MOST_WINDOWS))
     windows: list[NoiseWindow] = []
     for start in range(0, len(measured), window):
@@ -140,6 +141,14 @@ def diagnostics(run: RunRecord) -> dict[str, list[dict[str, float]]]:
         if points:
             found[field] = points
     return found
+
+
+def final_value(run: RunRecord, field: str) -> float:
+    """Mean of a column over the last tenth of the iterations, those with a finite figure; of the last such one where none has."""
+    values = run.column(field)
+    part = values[-max(1, len(values) // 10) :]
+    part = part[np.isfinite(part)]
+    return float(part.mean()) if len(part) else float(values[np.isfinite(values)][-1])
 
 
 def lost_actors(run: RunRecord) -> list[dict[str, Any]] | None:

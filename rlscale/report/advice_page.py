@@ -15,6 +15,7 @@ from ..estimate import Estimate
 from ..records import RunRecord
 from ..sizing import ScaleOut
 from ..text import format_duration, format_quantity
+from .answers import say_suggestion
 from .chart_style import PALETTE, Figure, draw, finish, numbers
 from .page import add_chart, section, table, write_page
 from .run_charts import noise_chart, return_chart
@@ -107,26 +108,36 @@ def write_advice_page(page: Path, advice: Advice, run: RunRecord) -> None:
         UsageError: it cannot be written.
     """
     charts: dict[str, Any] = {}
-    first, *rest = advice_lines(advice)
+    first, caution, *rest = advice_lines(advice)
     rest = rest[: len(rest) - len(advice.lines)]
     title = f"{advice.task}: which batch, how many actors"
     body = [
         f"<h1>{html.escape(title)}</h1>",
         f"<p class='answer'>{html.escape(first)}</p>",
-        "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in rest) + "</ul>",
+        f"<p class='note'>{html.escape(caution)}</p>",
     ]
-    lines = [[name, line] for name, line in advice.lines.items()]
-    note = "The batch is the suggested one, to the next power of two; the learning rate grows with its root, at most fourfold."
-    body.append(section("Settings that follow it", table(["", "type or write"], lines), note))
     figure = _machines_figure(advice.more)
+    noise = section("Noise scale on the way", add_chart(charts, noise_chart(run)), _NOISE_NOTE)
     if figure is not None:
         columns = ["machines", "iteration batch", "times as fast", "relative cost", "bound by"]
         columns += [] if advice.price_hour is None else ["price of an hour"]
         rows = [_machine_cells(one, advice.price_hour) for one in advice.more]
-        body.append(section(figure.title, add_chart(charts, figure.chart) + table(columns, rows), figure.note))
-    body.append(section("Noise scale on the way", add_chart(charts, noise_chart(run)), _NOISE_NOTE))
+        drawn = add_chart(charts, figure.chart) + f"<p class='note'>{html.escape(figure.note)}</p>"
+        body.append(section(figure.title, drawn + table(columns, rows)))
+    else:
+        body.append(noise)
+    body.append("<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in rest) + "</ul>")
+    lines = [[name, line] for name, line in advice.lines.items()]
+    note = "The batch is the suggested one, to the next power of two; the learning rate grows with its root, at most fourfold."
+    body.append(section("Settings that follow it", table(["", "type or write"], lines), note))
+    if figure is not None:
+        body.append(noise)
     body.append(
-        section("Return", add_chart(charts, return_chart([run], [run.name])), "Mean of the last 100 episodes, raw score.")
+        section(
+            "Return",
+            add_chart(charts, return_chart([run], [run.name])),
+            "Mean of the last 100 episodes, raw score. Dashed: goals.",
+        )
     )
     made = {
         "command": shlex.join(advice.command),
@@ -149,17 +160,15 @@ _NOISE_NOTE = (
 
 
 def _answer(advice: Advice) -> str:
-    suggested = advice.reading.suggestion
-    low, high = suggested.interval or (0.0, math.inf)
-    if suggested.value is not None:
-        between = f"{format_quantity(low)} to {format_quantity(high)}"
-        said = f"{format_quantity(suggested.value)} observations an optimizer step ({between}) is what its noise scale suggests"
-    elif low > 0:
-        said = f"more than {format_quantity(low)} observations an optimizer step is what its noise scale suggests (no upper end)"
-    else:
-        said = "its noise says nothing yet about how many observations an optimizer step can use"
+    here = (
+        "" if advice.throughput is None else f" Here {_fleet(advice.throughput)} will do: {say_limit(advice.throughput.shares)}."
+    )
     trust = "fair" if advice.reading.policy.value is not None else "poor, the policy's own noise is not resolved"
-    return f"{advice.task}: {said}. Confidence: {trust}."
+    return f"{advice.task}: {say_suggestion(advice.reading.suggestion)}. Confidence: {trust}.{here}"
+
+
+def _fleet(measured: Throughput) -> str:
+    return f"{measured.actors} actor{'s' * (measured.actors > 1)} of {measured.environments} environments"
 
 
 def _caution() -> str:
@@ -193,9 +202,8 @@ def _policy(reading: NoiseReading) -> str:
 
 def _here(measured: Throughput) -> str:
     shares = ", ".join(f"{name} {100 * share:.0f}%" for name, share in measured.shares.items())
-    actors = f"{measured.actors} actor{'s' * (measured.actors > 1)} of {measured.environments} environments"
-    rate = f"{format_quantity(measured.end_to_end)} observations per second"
-    return f"Here: {actors}, {rate}; {say_limit(measured.shares)} ({shares})."
+    rate = f"{format_quantity(measured.end_to_end)} observations per second with learning"
+    return f"Here: {_fleet(measured)}, {rate}; {say_limit(measured.shares)} ({shares})."
 
 
 def _machines(advice: Advice) -> str:
@@ -209,9 +217,16 @@ def _machines(advice: Advice) -> str:
     beyond = "doubling them saves less than a quarter of the time"
     limit = f"beyond {last}, {beyond}" if last < counts[-1] else f"doubling them still pays at {last}"
     shown = sorted(({2, last, min(2 * last, counts[-1])} & set(counts)) - {1})
-    said = [f"{n} are {known[n].speedup:.3g} times as fast at {known[n].cost:.3g} times the cost" for n in shown]
+    said = [_times(n, known[n]) for n in shown]
     price = "" if advice.price_hour is None else f" ({2 * advice.price_hour:g} an hour for 2)"
     return f"More machines like this one, at most: {', '.join(said)}{price}; {limit}."
+
+
+def _times(machines: int, found: ScaleOut) -> str:
+    cost = f"at {found.cost:.3g} times the cost"
+    if f"{found.speedup:.2f}" == "1.00":
+        return f"{machines} are no faster, {cost}"
+    return f"{machines} are {found.speedup:.3g} times as fast {cost}"
 
 
 def _sweep(advice: Advice) -> str:

@@ -1,30 +1,31 @@
-"""The answer first: how far a task can be parallelized, in one plain sentence, and all tasks ranked.
+"""The answer first: how far a task can be parallelized, in one plain sentence.
 
-The figures come from `rlscale.analysis.comparison`; what else is said of them, in `rlscale.report.words`. `rank_figure` draws the
-ranking.
+The figures come from `rlscale.analysis.comparison`; what else is said of them, in `rlscale.report.words`; how tasks rank, in
+`rlscale.report.ranking`.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any
-
-import altair as alt
 
 from ..analysis.comparison import ComparedSweep, Comparison, Row, row_of_run
 from ..analysis.predictions import PLAIN
 from ..analysis.summary import recent_return, time_shares
+from ..estimate import Estimate
 from ..records import RunRecord
 from ..text import format_quantity
-from .chart_style import PALETTE, Figure, clip, finish, layer, log_axis, log_domain
 from .words import flags, say_next
 
-__all__ = ["Answer", "answers", "rank_figure", "run_answer"]
+__all__ = ["CONFIDENCE", "Answer", "answers", "run_answer", "say_suggestion"]
 
 _GOOD, _FAIR = 2.5, 4.0  # of the upper to the lower end of B_crit's interval
-_COLOURS = {"good": PALETTE[2], "fair": PALETTE[0], "poor": PALETTE[1]}
 # Doubling a batch of B saves B_crit / (2 (B + B_crit)) of the steps: a sixth at twice B_crit. The observations are
 # E_min (1 + B/B_crit): a fifth more than the fewest at a fifth of B_crit.
 _BEYOND, _SAVED = 2.0, "a sixth"
+CONFIDENCE = (
+    f"Confidence is good where the ends of the 95% interval are at most a factor of {_GOOD:g} apart and nothing speaks against "
+    f"the figure, fair up to {_FAIR:g}, otherwise poor."
+)
+"""What the word at the end of an answer means."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def _of_sweep(sweep: ComparedSweep) -> Answer:
         name,
         row,
         confidence,
-        f"{name}: up to {format_quantity(row.measured.value)} observations {batch} are well spent ({between}); from "
+        f"{name}: up to {format_quantity(row.measured.value)} observations {batch} are well spent (95%: {between}); from "
         f"{format_quantity(_BEYOND * row.measured.value)} on, doubling the workers saves less than {_SAVED} of the {steps}. "
         f"Up to {format_quantity(row.measured.value / 5)} training takes at most a fifth more observations than the fewest. "
         f"Confidence: {confidence}{why}.",
@@ -93,14 +94,7 @@ def _of_run(row: Row) -> Answer:
 def _suggestion(row: Row) -> str:
     """What the noise of a single run suggests, and how it would be measured."""
     scale = row.predicted(*row.predictor)
-    low, high = scale.interval or (0.0, math.inf)
-    if scale.value is not None:
-        between = f"{format_quantity(low)} to {format_quantity(high)}"
-        said = f"its noise scale suggests {format_quantity(scale.value)} observations an optimizer step ({between})"
-    elif low > 0:
-        said = f"its noise scale suggests more than {format_quantity(low)} observations an optimizer step"
-    else:
-        said = "its noise says nothing yet about how many observations an optimizer step can use"
+    said = say_suggestion(scale)
     # A job of another library may have a name of its own for its task.
     settle = f"'rlscale sweep {row.task}'" if "/" in row.task or ":" in row.task else "a sweep"
     policy = row.predicted(*PLAIN)
@@ -109,6 +103,19 @@ def _suggestion(row: Row) -> str:
         open_one = f"the noise of the policy's own loss is {policy.say()}"
         doubt = f" Take it with care: {open_one}; most of the signal is the value function's."
     return f"{said}. That is a prediction; {settle} measures it.{doubt}"
+
+
+def say_suggestion(scale: Estimate) -> str:
+    """The batch that a noise scale suggests, as the end of a sentence about a task."""
+    low, high = scale.interval or (0.0, math.inf)
+    if scale.value is not None:
+        between = (
+            f"{format_quantity(low)} to {format_quantity(high)}" if math.isfinite(high) else f"at least {format_quantity(low)}"
+        )
+        return f"its noise scale suggests {format_quantity(scale.value)} observations an optimizer step (95%: {between})"
+    if low > 0:
+        return f"its noise scale suggests more than {format_quantity(low)} observations an optimizer step (95%)"
+    return "its noise says nothing yet about how many observations an optimizer step can use"
 
 
 def run_answer(run: RunRecord) -> str:
@@ -135,38 +142,3 @@ def _own_batch(run: RunRecord) -> str:
     """The mini-batch that the run had itself, where it had one."""
     used = (run.manifest.get("config") or {}).get("update", {}).get("mini_batch")
     return f" The run's own mini-batches hold {used:,}." if used else ""
-
-
-def rank_figure(found: list[Answer]) -> Figure | None:
-    """The critical batch size of every task with its interval, the most parallel first; None where none is measured."""
-    points: list[dict[str, Any]] = []
-    known = [e for a in found if a.row.measured.value for e in (a.row.measured.value, *(a.row.measured.interval or ())) if e > 0]
-    domain = log_domain(known, padding=1.5)
-    for answer in found:
-        measured = answer.row.measured
-        if measured.value is not None:
-            low, high = measured.interval or (0.0, math.inf)
-            ends = {"low": clip(low, domain), "high": clip(high, domain)}
-            said = {"task": answer.name, "confidence": answer.confidence, "said": measured.say()}
-            points.append({**said, "value": measured.value, **ends})
-    if not points:
-        return None
-    x = log_axis(alt.X, "value", "critical batch size, observations", domain)
-    y = alt.Y("task:N", sort=[p["task"] for p in points], title=None, axis=alt.Axis(labelLimit=0, labels=False, ticks=False))
-    scale = alt.Scale(domain=list(_COLOURS), range=list(_COLOURS.values()))
-    by = alt.Color("confidence:N", scale=scale, legend=alt.Legend(orient="bottom", title="confidence"))
-    about = [alt.Tooltip("task:N"), alt.Tooltip("said:N", title="critical batch size"), alt.Tooltip("confidence:N")]
-    name = {"x": alt.value(4), "y": y, "text": "task:N"}
-    layers = [
-        *layer(
-            points, "bar", {"x": alt.X("low:Q"), "x2": "high:Q", "y": y, "color": by, "tooltip": about}, height=9, opacity=0.45
-        ),
-        *layer(points, "tick", {"x": x, "y": y, "color": by, "tooltip": about}, thickness=4, size=22),
-        *layer(points, "text", name, align="left", baseline="bottom", dy=-9, fontSize=12, color="#1a1a1a"),
-    ]
-    note = (
-        "Each mark: the critical batch size, up to which more observations a step save steps; there training takes twice the "
-        "fewest steps and twice the fewest observations. Bar: 95% interval. Confidence is good where its ends are at most a "
-        f"factor of {_GOOD:g} apart and nothing speaks against the figure, fair up to {_FAIR:g}."
-    )
-    return Figure("ranking", "How far each task can be parallelized", note, finish(alt.layer(*layers), 30 + 46 * len(points)))

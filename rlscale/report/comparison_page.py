@@ -16,11 +16,12 @@ from ..analysis.comparison import ComparedSweep, Comparison, Row
 from ..analysis.predictions import HEADS, QUANTITIES
 from ..analysis.verdict import rungs_of
 from ..text import format_duration, format_quantity
-from .answers import answers, rank_figure
+from .answers import CONFIDENCE, answers
 from .chart_style import Figure
 from .ladder_charts import ladder_figure, verdict_figure
 from .page import add_chart, section, table, write_page
 from .pictures import write_figures
+from .ranking import rank_figure, say_answers, say_ranking
 from .sweep_charts import frontier_figure, rate_figure, return_figure
 from .words import (
     AGREEMENT_COLUMNS,
@@ -62,12 +63,17 @@ def write_comparison(
     title = rows[0].task if tasks == 1 else f"{tasks} tasks"
     found = answers(comparison)
     body = [f"<h1>How far can {html.escape(title)} be parallelized?</h1>"]
-    body += [f"<p class='answer'>{html.escape(answer.sentence)}</p>" for answer in found]
-    ranking = rank_figure(found)
+    said, ranking, order = say_answers(found), rank_figure(found), say_ranking(found)
     if ranking and len(comparison.sweeps) > 1:
-        body.append(section(ranking.title, charts.add([ranking])))
-    elif comparison.sweeps:
-        body.append(section("Optimizer steps against observations", charts.add([frontier_figure(comparison.sweeps[0])])))
+        if order:
+            body.append(_answers([said.pop(0)]))
+        body += [charts.add([ranking]), _answers(said)]
+    else:
+        body.append(_answers(said))
+        body.append(f"<p class='note'>{CONFIDENCE}</p>" if any(answer.confidence for answer in found) else "")
+        if comparison.sweeps:
+            body.append(_next(comparison.sweeps[0]))
+            body.append(section("Optimizer steps against observations", charts.add([frontier_figure(comparison.sweeps[0])])))
     body.append(section("Measured and predicted", _main_table(rows), _MAIN_NOTE))
     if doubts := warnings(rows):
         body.append(section("To be taken with care", _list(doubts)))
@@ -79,8 +85,8 @@ def write_comparison(
         body += [section(figure.title, charts.add([figure])) for figure in ladders[1:]]
         if agreements := say_all_agreements(rows):
             body.append(section("Every loss and every average", _table(AGREEMENT_COLUMNS, agreements), _AGREEMENT_NOTE))
-    for number, sweep in enumerate(comparison.sweeps):
-        body.append(_sweep_sections(sweep, charts, captions=number == 0, frontier=len(comparison.sweeps) > 1 or not found))
+    for sweep in comparison.sweeps:
+        body.append(_sweep_sections(sweep, charts, frontier=len(comparison.sweeps) > 1))
     if comparison.runs:
         body.append("<h2>Single runs</h2>")
         single = [row for row in rows if row.goal is None]
@@ -142,25 +148,33 @@ class _Charts:
         self.specifications: dict[str, Any] = {}
         self.figures: list[Figure] = []
 
-    def add(self, figures: Sequence[Figure], *, captions: bool = True) -> str:
-        """The markup of charts one below the other; captions may be left out where the one before has the same."""
+    def add(self, figures: Sequence[Figure]) -> str:
+        """The markup of charts one below the other, each with its caption."""
         self.figures += figures
-        said = [f"<p class='note'>{html.escape(figure.note)}</p>" if captions else "" for figure in figures]
+        said = [f"<p class='note'>{html.escape(figure.note)}</p>" for figure in figures]
         return "".join(add_chart(self.specifications, figure.chart) + note for figure, note in zip(figures, said, strict=True))
 
 
-def _sweep_sections(sweep: ComparedSweep, charts: _Charts, *, captions: bool, frontier: bool) -> str:
-    """What there is to see of one sweep; the captions are the same for all, and a frontier may have been shown already."""
+def _answers(sentences: Sequence[str]) -> str:
+    return "\n".join(f"<p class='answer'>{html.escape(sentence)}</p>" for sentence in sentences)
+
+
+def _sweep_sections(sweep: ComparedSweep, charts: _Charts, *, frontier: bool) -> str:
+    """What there is to see of one sweep; its frontier may have been shown already."""
 
     def part(title: str, figure: Figure | None, content: str = "", note: str = "") -> str:
-        chart = charts.add([figure], captions=captions) if figure else ""
-        return section(title, chart + content, note if captions else "")
+        return section(title, (charts.add([figure]) if figure else "") + content, note)
 
     return "\n".join(
         [
             f"<h2>{html.escape(sweep.name)}</h2>",
-            part("Frontier", frontier_figure(sweep) if frontier else None, _fit_table(sweep.rows) + _next(sweep), _FIT_NOTE),
-            part("Against return", return_figure(sweep)),
+            part(
+                "Frontier",
+                frontier_figure(sweep) if frontier else None,
+                _fit_table(sweep.rows) + (_next(sweep) if frontier else ""),
+                _FIT_NOTE,
+            ),
+            part("Critical batch size and noise scale against return", return_figure(sweep)),
             part("Noise scale of every loss", None, _prediction_table(sweep.rows), _PREDICTION_NOTE),
             part("Learning rates", rate_figure(sweep), _rate_table(sweep)),
         ]
@@ -175,9 +189,9 @@ def _rate_table(sweep: ComparedSweep) -> str:
     row = known[-1]
     assert row.frontier is not None
     rates = [f"{row.frontier.best_rate(size):.2g}" for size in row.batch_sizes]
-    caption = f"Best rate to goal {row.goal_label}, in this sweep's protocol:"
+    caption = f"Best rate to goal {row.goal_label}, by batch size B, in this sweep's protocol:"
     return f"<p class='note'>{caption}</p>" + _table(
-        ["batch size", *(f"{size:,}" for size in row.batch_sizes)], [["rate", *rates]]
+        ["", *(f"B = {size:,}" for size in row.batch_sizes)], [["best rate", *rates]]
     )
 
 

@@ -129,11 +129,14 @@ def verdict_figure(rungs: Sequence[Rung]) -> Figure | None:
         return None
     paper = _paper()
     domain = log_domain([v for p in (*points, *paper) for v in (p["x"], p["y"])], padding=3)
+    numbered = sorted(points, key=lambda p: -p["y"])
+    _place_labels(numbered, domain)
     for p in points:
         p["x1"], p["x2"] = clip(p["low"] or 0.0, domain), clip(math.inf if p["high"] is None else p["high"], domain)
         p["y1"], p["y2"] = (clip(end, domain) for end in p["y_ends"])
+    measured = "measured: critical batch size (observations)"
     x = log_axis(alt.X, "x", "predicted: noise scale (observations)", domain)
-    y = log_axis(alt.Y, "y", "measured: critical batch size (observations)", domain)
+    y = log_axis(alt.Y, "y", measured, domain)
     roles = [role for role in _ROLES if any(p["role"] == role for p in points)]
     by = colour("role", roles, colours=[_ROLES[role] for role in roles])
     about = [alt.Tooltip(f"{field}:N") for field in ("task", "goal", "predicted", "measured", "scored")]
@@ -165,16 +168,48 @@ def verdict_figure(rungs: Sequence[Rung]) -> Figure | None:
         *layer([p for p in scored if p in closed], "circle", at, size=80, opacity=1),
         *layer([p for p in unscored if p in closed], "point", at, size=60, filled=False, strokeWidth=1.5),
         *layer(open_ended, "point", {**at, "shape": alt.value("triangle-right")}, size=80, filled=False, strokeWidth=1.5),
-        *layer(points, "text", {"x": x, "y": y, "text": "task:N"}, align="left", baseline="bottom", dx=6, dy=-3, fontSize=11),
+        *layer(
+            points,
+            "text",
+            {"x": x, "y": log_axis(alt.Y, "label_y", measured, domain), "text": "number:Q"},
+            **_BESIDE,
+            fontWeight=600,
+        ),
     ]
     title = "Predicted against measured critical batch size"
+    key = ", ".join(f"{p['number']}: {p['task']} (goal {p['goal']})" for p in numbered)
     note = (
+        f"{key}. "
         f"One point per sweep, at its last goal, with 95% intervals both ways. Predicted: the noise scale of the loss "
         f"{head_name(PRIMARY[0])}, {QUANTITY_LABELS[PRIMARY[1]]}. Dashed: y = x. Hollow: not scored. Triangle: the prediction is "
         "not resolved, its true value lies to the right. Lines: to the same task with noise on its rewards, or with clones. "
         "Grey crosses, for reference: the paper's own tasks, in images, tokens or observations."
     )
-    return Figure(slug("verdict"), title, note, finish(alt.layer(*layers), 480))
+    return Figure(slug("verdict"), title, note, finish(alt.layer(*layers), _HEIGHT))
+
+
+_HEIGHT, _NARROW = 480, 290  # points: of the verdict's plot, and the width that it has on a phone
+_BESIDE = {"align": "left", "baseline": "middle", "dx": 9, "fontSize": 11}
+
+
+def _place_labels(points: list[dict[str, Any]], domain: tuple[float, float]) -> None:
+    """Number the points from the top down, and move the numbers of near ones apart, so that a phone shows each.
+
+    Names would not fit: on a phone the plot is 290 points wide, and most tasks lie in the same two decades.
+
+    Args:
+        points: by falling `y`; each gets `number` and `label_y`, where on the axis its number stands.
+        domain: of both axes.
+    """
+    width = math.log(domain[1] / domain[0])
+    placed: list[tuple[float, float]] = []
+    for number, p in enumerate(points, start=1):
+        across, down = (math.log(p["x"] / domain[0]) / width) * _NARROW, (math.log(domain[1] / p["y"]) / width) * _HEIGHT
+        for left, top in placed:  # from the top down
+            if abs(left - across) < 18 and down < top + 12:
+                down = top + 12
+        placed.append((across, down))
+        p["number"], p["label_y"] = number, domain[1] * math.exp(-down / _HEIGHT * width)
 
 
 def _rung_point(rung: Rung) -> dict[str, Any] | None:

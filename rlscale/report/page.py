@@ -64,9 +64,17 @@ def add_chart(charts: dict[str, Any], chart: Any) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table of plain values that scrolls sideways where it is wider than the page; without a head if no column is named."""
+    """A table of plain values; without a head if no column is named.
+
+    On a phone every row becomes a block of its own, in which each value has its column's name above it. On a wider screen that is
+    still too narrow the table scrolls sideways, with a shadow at the side where more is.
+    """
     head = "".join(f"<th>{html.escape(c)}</th>" for c in columns)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+    marks = [f" data-label='{html.escape(c, quote=True)}'" if c else "" for c in columns]
+    body = "".join(
+        "<tr>" + "".join(f"<td{mark}>{html.escape(str(cell))}</td>" for mark, cell in zip(marks, row, strict=True)) + "</tr>"
+        for row in rows
+    )
     head = f"<thead><tr>{head}</tr></thead>" if any(columns) else ""
     return f"<div class='scroll'><table>{head}<tbody>{body}</tbody></table></div>"
 

@@ -13,7 +13,9 @@ import numpy as np
 from ..analysis.comparison import row_of_run
 from ..analysis.predictions import PRIMARY
 from ..analysis.summary import (
+    NoiseWindow,
     diagnostics,
+    final_value,
     head_kinds,
     lost_actors,
     mean_batch,
@@ -22,6 +24,7 @@ from ..analysis.summary import (
     recent_return,
 )
 from ..errors import UsageError
+from ..noise import NoiseEstimate
 from ..records import RunRecord
 from ..text import format_duration, format_quantity
 from .answers import run_answer
@@ -55,7 +58,7 @@ def write_report(runs: Sequence[RunRecord], page: Path) -> None:
     write_page(page, title, body, charts)
 
 
-_RETURN_NOTE = "Raw score, mean of the last 100 finished episodes (fewer at the start)."
+_RETURN_NOTE = "Raw score, mean of the last 100 finished episodes (fewer at the start). Dashed: goals that it came to."
 _NOISE_NOTE = (
     "tr Σ / |G|² in observations, pooled over windows of updates; band: 95% interval. A triangle on a vertical line means "
     "<em>not resolved</em>: the signal does not stand out from the noise, and only a lower bound is known. Blocks are sets of "
@@ -70,17 +73,34 @@ _TIME_NOTE = (
 )
 
 
+# Name, unit, and what one needs to know to read the value.
 _FIGURES = {
-    "policy_loss": "policy loss",
-    "value_loss": "value loss",
-    "entropy": "entropy (nats)",
-    "approx_kl": "KL divergence",
-    "clip_fraction": "clip fraction",
-    "explained_variance": "explained variance",
+    "policy_loss": (
+        "policy loss",
+        "",
+        "what a step of the policy lowers; near 0 as long as advantages are scaled to a mean of 0",
+    ),
+    "value_loss": (
+        "value loss",
+        "",
+        "half the mean squared error of the value function, in squares of the returns it learns from",
+    ),
+    "entropy": (
+        "entropy",
+        "nats",
+        "of the distribution of actions: 0 always takes the same one, ln of their number takes all alike",
+    ),
+    "approx_kl": ("KL divergence", "nats", "how far an iteration moves the policy from the one that sampled; 0 is not at all"),
+    "clip_fraction": (
+        "clip fraction",
+        "",
+        "share of samples whose probability ratio has left the clip's range, where they stop pulling",
+    ),
+    "explained_variance": ("explained variance", "", "of returns by the value function: 1 is perfect, 0 knows nothing"),
 }
 _FIGURES_NOTE = (
-    "Means over each iteration, and over stretches of iterations where there are more than 150. KL divergence: estimated, of the "
-    "updated policy from the one that sampled. Explained variance: 1 is a perfect value function, 0 one that knows nothing."
+    "At the end: mean over the last tenth of the iterations. Charts: means over each iteration, and over stretches of iterations "
+    "where there are more than 150."
 )
 _LOST_NOTE = "Rollout workers that were lost, and how long it took until the first of their fragments was there again."
 
@@ -94,7 +114,7 @@ def _run_sections(run: RunRecord, name: str, charts: dict[str, Any], *, alone: b
         sections.append(section("Noise scale", add_chart(charts, noise_chart(run)) + _noise_table(run), _NOISE_NOTE))
     figures = diagnostics(run)
     if figures:
-        drawn = "".join(add_chart(charts, diagnostic_chart(_FIGURES[field], points)) for field, points in figures.items())
+        drawn = "".join(_diagnostic(run, field, points, charts) for field, points in figures.items())
         sections.append(section("Losses and diagnostics", drawn, _FIGURES_NOTE))
     lost = lost_actors(run)
     if lost:
@@ -105,13 +125,32 @@ def _run_sections(run: RunRecord, name: str, charts: dict[str, Any], *, alone: b
     return "\n".join(sections)
 
 
+def _diagnostic(run: RunRecord, field: str, points: list[dict[str, float]], charts: dict[str, Any]) -> str:
+    """A figure's value at the end, what it means, and its chart."""
+    name, unit, meaning = _FIGURES[field]
+    end = f"{final_value(run, field):.3g} {unit}".strip()
+    head = f"<strong>{html.escape(name)}: {end} at the end</strong>"
+    said = f"<p class='end'>{head} <span class='note'>{html.escape(meaning)}</span></p>"
+    return said + add_chart(charts, diagnostic_chart(f"{name} ({unit})" if unit else name, points))
+
+
 def _distinct_names(runs: Sequence[RunRecord]) -> list[str]:
     names = [run.name for run in runs]
     return [name if names.count(name) == 1 else str(run.folder) for name, run in zip(names, runs, strict=True)]
 
 
 def _facts(runs: Sequence[RunRecord], names: list[str]) -> str:
-    columns = ["run", "task", "state", "observations", "optimizer steps", "time", "return", "predicted batch size"]
+    columns = [
+        "run",
+        "task",
+        "state",
+        "observations",
+        "optimizer steps",
+        "time",
+        "return",
+        "lost workers",
+        "predicted batch size",
+    ]
     rows = []
     for run, name in zip(runs, names, strict=True):
         last = run.rows[-1]
@@ -126,6 +165,7 @@ def _facts(runs: Sequence[RunRecord], names: list[str]) -> str:
                 f"{last['optimizer_steps']:,}",
                 format_duration(last["seconds"]),
                 recent.reason if recent.value is None else f"{recent.value:.4g}",
+                _say_lost(lost_actors(run)),
                 say_predictor(row_of_run(run)),
             ]
         )
@@ -140,20 +180,12 @@ def _noise_table(run: RunRecord) -> str:
         whole = noise_over_run(run, head, kind)
         if not windows or whole is None:
             continue
-        share = whole.top_tenth_share
-        rows.append(
-            [
-                head_label(head, kind),
-                str(windows[0].noise.noise_scale),
-                str(windows[-1].noise.noise_scale),
-                str(whole.noise_scale),
-                f"{whole.updates:,}",
-                f"{whole.blocks}",
-                "–" if np.isnan(share) else f"{share:.0%}",
-            ]
-        )
+        rows.append([head_label(head, kind), *_noise_cells(windows, whole)])
         if (head, kind) == (PRIMARY[0], "rollout") and predicted.reason != "not measured":
-            rows.append(["the same in Adam's metric: the prediction", "", "", predicted.say(), "", "", ""])
+            in_adams_metric = noise_over_run(run, head, kind, "adam")
+            if in_adams_metric is not None:
+                windows = noise_windows(run, head, kind, "adam")
+                rows.append(["the same in Adam's metric: the prediction", *_noise_cells(windows, in_adams_metric)])
     note = (
         "Whole run: the mean over the run (paper, D.1), in which a step counts by how far it comes at "
         f"{format_quantity(mean_batch(run))} observations collected for each. "
@@ -161,6 +193,22 @@ def _noise_table(run: RunRecord) -> str:
     )
     columns = ["head", "first window", "last window", "whole run", "measurements", "blocks", "noisiest tenth"]
     return table(columns, rows) + f"<p class='note'>{note}</p>"
+
+
+def _noise_cells(windows: Sequence[NoiseWindow], whole: NoiseEstimate) -> list[str]:
+    share = whole.top_tenth_share
+    return [
+        str(windows[0].noise.noise_scale),
+        str(windows[-1].noise.noise_scale),
+        str(whole.noise_scale),
+        f"{whole.updates:,}",
+        f"{whole.blocks}",
+        "–" if np.isnan(share) else f"{share:.0%}",
+    ]
+
+
+def _say_lost(lost: Sequence[dict[str, Any]] | None) -> str:
+    return "not recorded" if lost is None else f"{len(lost)}" if lost else "none"
 
 
 def _lost_table(lost: Sequence[dict[str, Any]]) -> str:
@@ -189,7 +237,7 @@ def _details(run: RunRecord) -> str:
         "versions": ", ".join(f"{k} {v}" for k, v in m["versions"].items() if v),
         "network parameters": f"{m['parameters']:,}",
         "preprocessing": m["task"]["preprocessing"],
-        "lost workers": "not recorded" if lost is None else f"{len(lost)}" if lost else "none",
+        "lost workers": _say_lost(lost),
         "frames": f"{m['task']['frame_skip']} simulator frames per observation",
         "started": m["created"],
         "resumed": "; ".join(f"at iteration {s['first_iteration']}, environments {s['environments']}" for s in m["segments"][1:])

@@ -13,7 +13,6 @@ import numpy as np
 from ..analysis.comparison import NOISE_STAGES, ComparedSweep
 from .chart_style import (
     GREY,
-    LIMITS,
     PALETTE,
     Figure,
     clip,
@@ -30,6 +29,8 @@ from .chart_style import (
 from .words import head_name
 
 __all__ = ["frontier_figure", "rate_figure", "return_figure"]
+
+_MEASURED = "B_crit, measured"
 
 
 def frontier_figure(sweep: ComparedSweep) -> Figure:
@@ -111,9 +112,10 @@ def return_figure(sweep: ComparedSweep) -> Figure:
     batch = next((row.prediction_batch for row in reversed(sweep.rows) if row.prediction_batch is not None), None)
     measured, predicted, windows = [], [], []
     heads = ("policy", "value", "joint")
-    names = {head: f"noise scale, {head_name(head)}" for head in heads}
+    names = {head: f"{head_name(head)} loss, averaged to the goal" for head in heads}
+    moments = {head: f"{head_name(head)} loss, momentary" for head in heads}
     for row in sweep.rows:
-        measured.append({"series": "measured B_crit", "return": row.goal, **shown(row.measured)})
+        measured.append({"series": _MEASURED, "return": row.goal, **shown(row.measured)})
         for head in heads:
             prediction = row.prediction(head, "cumulative")
             if prediction is not None:
@@ -124,15 +126,16 @@ def return_figure(sweep: ComparedSweep) -> Figure:
         for window in run.noise_windows:
             if window.head in heads and window.mean_return is not None:
                 at = {"return": window.mean_return, "seed": run.seed, "observations": window.observations}
-                windows.append({"series": names[window.head], **at, **shown(window.scale)})
+                windows.append({"series": moments[window.head], **at, **shown(window.scale)})
     measured, predicted, windows = ([p for p in part if p["mark"] != "nothing"] for part in (measured, predicted, windows))
     title = f"{sweep.name}: critical batch size and noise scale against return"
     count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
     along = f"{count} at batch size {batch:,.0f}" if batch else "the runs"
     note = (
-        "Diamonds: B_crit measured at each goal, with its 95% interval; it is cumulative from the start. Squares, drawn a "
-        "little to the right: the noise scale cumulative to that goal, which means the same thing. Small dots: the momentary "
-        f"noise scale along {along}. Triangle upwards: not resolved, above this; downwards: below this."
+        "Black diamonds: B_crit measured at each goal, with its 95% interval. Squares, drawn a little to the right: the noise "
+        "scale of a loss, averaged from the start to that goal, which is what B_crit means too. Small dots of the same colour: "
+        f"that loss's momentary noise scale along {along}. Hollow triangle upwards: not resolved, above this; downwards: "
+        "below this."
     )
     name = slug("return", sweep.name)
     everything = [*measured, *predicted, *windows]
@@ -144,28 +147,35 @@ def return_figure(sweep: ComparedSweep) -> Figure:
     x = alt.X("return:Q", title="return (raw score)", scale=alt.Scale(zero=False, padding=16), axis=alt.Axis(tickCount=6))
     y = log_axis(alt.Y, "value", "observations", domain)
     low = log_axis(alt.Y, "from", "observations", domain)
-    series = ["measured B_crit", *(names[head] for head in heads)]
-    by = colour("series", series, colours=["#000000", *PALETTE[:3]])
+    signs = {_MEASURED: ("diamond", "#000000")}
+    for head, paint in zip(heads, PALETTE, strict=False):
+        signs |= {names[head]: ("square", paint), moments[head]: ("circle", paint)}
+    kept = [series for series in signs if any(p["series"] == series for p in everything)]
+    by = colour("series", kept, colours=[signs[series][1] for series in kept], own_shapes=True)
+    shapes = alt.Shape("series:N", title=None, scale=alt.Scale(domain=kept, range=[signs[s][0] for s in kept]))
     layers = []
-    groups = [(windows, "circle", 16, 0.0, 0)]
+    groups = [(windows, 16, 0.0, 0)]
     for i, head in enumerate(heads):  # side by side, so that none hides another
-        groups.append(([p for p in predicted if p["series"] == names[head]], "square", 60, 0.6, 10 + 8 * i))
-    groups.append((measured, "diamond", 150, 0.9, 0))
-    for data, shape, size, rule, shift in groups:
+        groups.append(([p for p in predicted if p["series"] == names[head]], 60, 0.6, 10 + 8 * i))
+    groups.append((measured, 150, 0.9, 0))
+    for data, size, rule, shift in groups:
         tooltip = [
             alt.Tooltip("series:N", title="what"),
             alt.Tooltip("return:Q", title="return", format=".4~g"),
             alt.Tooltip("text:N", title="observations"),
         ]
         resolved = [p for p in data if p["mark"] == "resolved"]
-        limits = [p for p in data if p["mark"] != "resolved"]
         if rule:
             layers += layer(
                 resolved, "rule", {"x": x, "y": low, "y2": "to:Q", "color": by}, opacity=rule, strokeWidth=1.5, xOffset=shift
             )
         point = {"x": x, "y": y, "color": by, "tooltip": tooltip}
-        layers += layer(resolved, "point", point, shape=shape, size=size, filled=True, opacity=1 if rule else 0.5, xOffset=shift)
-        layers += layer(limits, "point", {**point, "shape": LIMITS}, size=max(size / 2, 24), filled=False, xOffset=shift)
+        layers += layer(
+            resolved, "point", {**point, "shape": shapes}, size=size, filled=True, opacity=1 if rule else 0.5, xOffset=shift
+        )
+        for mark, shape in (("above", "triangle-up"), ("below", "triangle-down")):
+            limits = [p for p in data if p["mark"] == mark]
+            layers += layer(limits, "point", point, shape=shape, size=max(size / 2, 24), filled=False, xOffset=shift)
     return Figure(name, title, note, finish(alt.layer(*layers), 340))
 
 

@@ -57,7 +57,9 @@ def head_name(head: str) -> str:
 
 def say_predictor(row: Row) -> str:
     """The prediction that is shown first; where it is not the primary one, that is said."""
-    return say_prediction(row, *row.predictor) + ("" if row.predictor == PRIMARY or not row.predictions else ", policy's")
+    found = row.prediction(*row.predictor)
+    said = say_prediction(row, *row.predictor)
+    return said if found is None or row.predictor == PRIMARY else f"{said}; of the policy's loss, in the plain metric"
 
 
 def say_prediction(row: Row, head: str, quantity: str) -> str:
@@ -65,7 +67,7 @@ def say_prediction(row: Row, head: str, quantity: str) -> str:
     found = row.prediction(head, quantity)
     if found is None:
         return "not measured"
-    return found.scale.say() + (f" ({found.resolved} of {found.runs} seeds)" if found.resolved < found.runs else "")
+    return found.scale.say() + (f" ({found.resolved} of {found.runs} seeds)" if found.resolved < found.runs > 1 else "")
 
 
 def range_of(ends: tuple[float, float] | None) -> str:
@@ -102,7 +104,7 @@ def warnings(rows: Sequence[Row]) -> list[str]:
 
 def say_next(sweep: ComparedSweep) -> str | None:
     """The command that would sharpen a sweep; None where there is none."""
-    words = next_command(sweep.record, sweep.rows)
+    words = sweep.next_words or next_command(sweep.record, sweep.rows)
     return None if words is None else f"next: {shlex.join(words)}"
 
 

@@ -31,6 +31,9 @@ class WorkersPage:
     Attributes:
         task: its name.
         answer: the recommendation, one sentence a line, the answer first.
+        plan: what to hire for the deadline or budget, or that no plan keeps it; the answer of the page where there is one.
+        run: commands, of the recommendation and of the plan.
+        busy: that other programs were working while it was measured; None where they were not.
         measured: actors, CPUs and environments of each, and observations per second of every round, of each measured fleet.
         law: fitted to them, for fragments as long as theirs.
         cpus: that actors could use.
@@ -42,6 +45,9 @@ class WorkersPage:
 
     task: str
     answer: Sequence[str]
+    plan: str | None
+    run: Sequence[Sequence[str]]
+    busy: str | None
     measured: Sequence[tuple[int, int, int, Sequence[float]]]
     law: FleetTime
     cpus: int
@@ -60,15 +66,18 @@ def write_workers_page(path: Path, shown: WorkersPage) -> None:
     charts: dict[str, Any] = {}
     title = f"{shown.task}: how many workers"
     first, *rest = shown.answer
-    figure = throughput_figure(shown)
-    body = [
-        f"<h1>{html.escape(title)}</h1>",
-        f"<p class='answer'>{html.escape(first)}</p>",
-        "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in rest) + "</ul>",
-        section(figure.title, add_chart(charts, figure.chart), figure.note),
-    ]
+    body = [f"<h1>{html.escape(title)}</h1>"]
+    body += [f"<p class='answer'>{html.escape(said)}</p>" for said in (shown.plan, first) if said]
+    if shown.busy is not None:
+        body.append(f"<p class='warning'>{html.escape(shown.busy)}.</p>")
     if shown.planned is not None:
         body += _plan_sections(*shown.planned, charts, currency=shown.currency)
+    figure = throughput_figure(shown)
+    body += [
+        section(figure.title, add_chart(charts, figure.chart), figure.note),
+        "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in rest) + "</ul>",
+        *(f"<pre class='command'>{html.escape(shlex.join(words))}</pre>" for words in shown.run),
+    ]
     body.append(section("Measured fleets", table(*_measured_table(shown))))
     body.append(
         section("Where this comes from", table(["", ""], [[name, _plain(value)] for name, value in shown.sources.items()]))
@@ -120,9 +129,15 @@ def throughput_figure(shown: WorkersPage) -> Figure:
     """Observations per second of sampling alone against actors of one CPU: measured, and as the law predicts."""
     alone = [(actors, each, rates) for actors, threads, each, rates in shown.measured if threads == 1]
     sizes = sorted({each for _, each, _ in alone})
-    names = [f"{size} environments" for size in sizes]
+    names = [f"{size} environments an actor" for size in sizes]
     points = [
-        {"actors": actors, "rate": float(np.median(rates)), "low": min(rates), "high": max(rates), "of": f"{each} environments"}
+        {
+            "actors": actors,
+            "rate": float(np.median(rates)),
+            "low": min(rates),
+            "high": max(rates),
+            "of": f"{each} environments an actor",
+        }
         for actors, each, rates in alone
     ]
     counts = sorted({round(count) for count in np.geomspace(1, shown.cpus, 24)})
@@ -150,7 +165,7 @@ def throughput_figure(shown: WorkersPage) -> Figure:
     beyond = (
         f"Up to all {shown.cpus} CPUs one more actor gives at least half of what a lone one samples."
         if found == shown.cpus
-        else f"Beyond {found} actors, one more gives less than half of what a lone one samples."
+        else f"Beyond {found} actor{'s' * (found > 1)}, one more gives less than half of what a lone one samples."
     )
     note = (
         "Sampling alone. Points: medians of measured fleets, from the slowest round to the fastest; lines: the fitted law; "
@@ -184,7 +199,7 @@ def plan_figure(made: CostPlan, *, currency: bool) -> Figure:
     points: list[dict[str, Any]] = [
         {
             "batch": c.batch_size,
-            "label": f"{c.batch_size:,.0f}",
+            "label": f"B = {c.batch_size:,.0f}",
             "workers": c.workers,
             "time": c.seconds / unit,
             "cost": c.cost,
@@ -199,7 +214,7 @@ def plan_figure(made: CostPlan, *, currency: bool) -> Figure:
     )
     about = [*numbers(batch="batch size", workers="workers", time=f"wall time, {name}", cost="cost"), alt.Tooltip("bound:N")]
     front = [p for p in points if p["best"]]
-    sizes = [f"{size:,.0f}" for size in sorted({c.batch_size for c in made.choices})]
+    sizes = [f"B = {size:,.0f}" for size in sorted({c.batch_size for c in made.choices})]
     chart = alt.layer(
         draw(front).mark_line(color=GREY, strokeWidth=1.5).encode(x=x, y=y, order="time:Q"),
         draw(points).mark_point(filled=True, opacity=0.35, size=45).encode(x=x, y=y, color=colour("label", sizes), tooltip=about),

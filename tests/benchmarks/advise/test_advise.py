@@ -83,6 +83,7 @@ def test_the_page_begins_with_the_answer(tmp_path):
     assert text.index("<p class='answer'>&lt;pong&gt;: ") < text.index("This is a prediction, not a measurement")
     assert len(charts_of(tmp_path / "advice.html")) == 3
     said = advice_lines(advice)
+    assert "Here 2 actors of 16 environments will do: the environments are the limit" in said[0]
     assert "the environments are the limit, sampling takes 80% of the time" in said[3]
     assert "2 are 1.8 times as fast at 1.11 times the cost, 4 are 2 times" in said[4]
     assert "(0.5 an hour for 2); beyond 2, doubling them saves less than a quarter of the time" in said[4]

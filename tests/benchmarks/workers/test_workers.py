@@ -169,9 +169,21 @@ def test_a_plan_and_the_choice_that_was_asked_for(known):
 
 def page_of(law, planned, cpus=4):
     measured = [(r.shape.actors, r.shape.threads, r.shape.environments, r.rates) for r in readings(cpus)]
-    answer = ["Use <two>", "run it: rlscale train x"]
+    plan = None if planned is None else "<task>: batch size 64 on 1 worker"
+    about = {"command": ["a", "b c"], "commit": None}
     return WorkersPage(
-        "<task>", answer, measured, law, cpus, (2, 1, 32), planned, True, {"command": ["a", "b c"], "commit": None}
+        task="<task>",
+        answer=["Use <two>", "so fast"],
+        plan=plan,
+        run=[["rlscale", "train", "x y"]],
+        busy="this machine is <busy>",
+        measured=measured,
+        law=law,
+        cpus=cpus,
+        chosen=(2, 1, 32),
+        planned=planned,
+        currency=True,
+        sources=about,
     )
 
 
@@ -181,13 +193,16 @@ def test_the_page_shows_every_choice(known, tmp_path):
     write_workers_page(tmp_path / "workers.html", page_of(law, (4.0, made)))
     text = (tmp_path / "workers.html").read_text()
     assert "&lt;task&gt;: how many workers" in text
-    assert "<p class='answer'>Use &lt;two&gt;</p>" in text
+    plan, fleet = "<p class='answer'>&lt;task&gt;: batch size 64 on 1 worker</p>", "<p class='answer'>Use &lt;two&gt;</p>"
+    assert text.index(plan) < text.index(fleet) < text.index("class='chart'") < text.index("so fast"), "the plan was asked for"
+    assert "<p class='warning'>this machine is &lt;busy&gt;.</p>" in text
+    assert "<pre class='command'>rlscale train &#x27;x y&#x27;</pre>" in text
     assert "Wall time against cost, to a mean return of 4" in text
     assert "a &#x27;b c&#x27;" in text
     points = plan_figure(made, currency=True).chart.to_dict()["layer"]
     drawn = [len(layer["data"]["values"]) for layer in points]
     assert drawn == [len(made.pareto), len(made.choices), len(made.pareto)]
-    assert f"<td>{made.pareto[0].workers}</td>" in text
+    assert f"<td data-label='workers'>{made.pareto[0].workers}</td>" in text
 
 
 def test_without_a_sweep_the_page_shows_throughput_and_its_knee(tmp_path):
@@ -198,7 +213,7 @@ def test_without_a_sweep_the_page_shows_throughput_and_its_knee(tmp_path):
         layer["data"]["values"] for layer in throughput_figure(page_of(law, None)).chart.to_dict()["layer"]
     )
     assert {(p["actors"], p["of"]) for p in points} == {
-        (s.actors, f"{s.environments} environments") for s in to_measure(PONG, 4) if s.threads == 1
+        (s.actors, f"{s.environments} environments an actor") for s in to_measure(PONG, 4) if s.threads == 1
     }
     assert len(rules) == len(points)
     assert {p["actors"] for p in lines} == {1, 2, 3, 4}

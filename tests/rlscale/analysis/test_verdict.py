@@ -246,8 +246,9 @@ def test_the_picture_has_a_point_for_every_rung_with_both_figures():
     found = rungs_of(comparison_of(*rows, ladder={"a (noisy)": {"role": "intervention", "base": "a"}}))
     layers = verdict_figure(found).chart.to_dict()["layer"]
     data = [(part["mark"]["type"], part["data"]["values"]) for part in layers]
-    names = [point["task"] for mark, points in data if mark == "text" for point in points]
-    assert names == ["a", "b", "c", "a (noisy)"]
+    names = [(point["number"], point["task"]) for mark, points in data if mark == "text" for point in points]
+    assert names == [(4, "a"), (3, "b"), (2, "c"), (1, "a (noisy)")], "numbered from the top down"
+    assert verdict_figure(found).note.startswith("1: a (noisy) (goal 1), 2: c (goal 1), 3: b (goal 1), 4: a (goal 1). ")
     (move,) = [points for mark, points in data if mark == "line" and "pair" in points[0]]
     assert [(point["x"], point["y"]) for point in move] == [(500.0, 1000.0), (2000.0, 4000.0)]
     (full,) = [[point["task"] for point in points] for mark, points in data if mark == "circle"]

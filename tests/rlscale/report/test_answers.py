@@ -1,4 +1,4 @@
-"""The answer first: the sentence, its confidence, the ranking, and what settles what cannot be said."""
+"""The answer first: the sentence, its confidence, the order, and what settles what cannot be said."""
 
 import math
 from dataclasses import replace
@@ -10,7 +10,8 @@ from run_records import make_run
 from rlscale.analysis.comparison import compare
 from rlscale.analysis.predictions import PLAIN, PRIMARY, Prediction
 from rlscale.estimate import Estimate
-from rlscale.report.answers import answers, rank_figure, run_answer
+from rlscale.report.answers import answers, run_answer, say_suggestion
+from rlscale.report.ranking import rank_figure
 
 
 def answer_with(comparison, *, interval, provisional=(), s_min=200.0, value=1000.0, inner_steps=1):
@@ -34,7 +35,7 @@ def test_the_sentence_has_the_figures_and_what_follows_from_them(clean):
     """From twice B_crit on doubling B saves (B_crit/B - B_crit/2B)/(1 + B_crit/B), a sixth, of the steps."""
     answer = answer_with(clean, interval=(700.0, 1400.0))
     assert answer.sentence == (
-        "minatar/breakout to a return of 200: up to 1,000 observations an optimizer step are well spent (700 to 1,400); "
+        "minatar/breakout to a return of 200: up to 1,000 observations an optimizer step are well spent (95%: 700 to 1,400); "
         "from 2,000 on, doubling the workers saves less than a sixth of the optimizer steps. "
         "Up to 200 training takes at most a fifth more observations than the fewest. Confidence: good."
     )
@@ -111,6 +112,22 @@ def test_a_suggestion_is_doubted_while_the_policy_s_own_noise_is_not_resolved(tm
     ):
         changed = replace(row, predictions=(resolved, Prediction(*PLAIN, policy, 1, 1, None)))
         (answer,) = answers(replace(comparison, rows=(changed,)))
-        assert "its noise scale suggests 0.960 observations an optimizer step (0.650 to 1.30)" in answer.sentence
+        assert "its noise scale suggests 0.960 observations an optimizer step (95%: 0.650 to 1.30)" in answer.sentence
         assert ("Take it with care" in answer.sentence) == (care is not None)
         assert care is None or care in answer.sentence
+
+
+@pytest.mark.parametrize(
+    ("scale", "said"),
+    [
+        (Estimate(353.0, (304.0, 413.0)), "its noise scale suggests 353 observations an optimizer step (95%: 304 to 413)"),
+        (Estimate(353.0, (304.0, math.inf)), "its noise scale suggests 353 observations an optimizer step (95%: at least 304)"),
+        (
+            Estimate(None, (304.0, math.inf), "open"),
+            "its noise scale suggests more than 304 observations an optimizer step (95%)",
+        ),
+        (Estimate(None, None, "open"), "its noise says nothing yet about how many observations an optimizer step can use"),
+    ],
+)
+def test_a_suggestion_is_said_with_the_level_of_its_interval(scale, said):
+    assert say_suggestion(scale) == said

@@ -18,7 +18,7 @@ from rlscale.benchmarks.commands.compare import CompareOptions, read_folders, ru
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
 from rlscale.report.comparison_page import write_comparison
-from rlscale.report.ladder_charts import PAPER, ladder_figure
+from rlscale.report.ladder_charts import PAPER, _place_labels, ladder_figure
 from rlscale.report.sweep_charts import frontier_figure
 from rlscale.report.words import say_conclusion, warnings
 
@@ -71,6 +71,48 @@ def test_page_and_pictures_show_what_was_planted_and_what_was_left_out(tmp_path)
     assert {"frontier-minatar-breakout.png", "ladder.svg", "rates-atari-pong.png"} <= names
     assert len(names) == 2 * len(charts_of(page))
     assert all(path.read_bytes()[:4] == (b"\x89PNG" if path.suffix == ".png" else b"<svg") for path in figures.iterdir())
+
+
+def test_every_chart_has_its_caption_and_every_cell_its_column_s_name(tmp_path):
+    """On a phone a row is a block in which each value needs its name; a chart of the last sweep needs its words too."""
+    page = tmp_path / "page.html"
+    write_comparison(compare(several(tmp_path), [make_run(tmp_path / "run")]), page)
+    body = page.read_text().split("<script>")[0]
+    assert body.count("<div class='chart'") == len(re.findall(r"<div class='chart' id='\w+'></div><p class='note'>\w", body)) > 20
+    assert body.count("Residual: standard deviation") == body.count("<h3>Frontier</h3>") > 3
+    tables = re.findall(r"<table><thead>.*?</table>", body)
+    for table in tables:
+        columns = re.findall(r"<th>(.*?)</th>", table)
+        for row in re.findall(r"<tr>(<td.*?)</tr>", table):
+            names = re.findall(r"<td(?: data-label='(.*?)')?>", row)
+            assert names == columns
+    assert len(tables) > 10
+
+
+def test_a_rung_that_has_not_ended_shows_no_figure(tmp_path):
+    for name, state in (("over", "finished"), ("on", "running"), ("up", "given up: why")):
+        write_sweep(tmp_path / name, Planted(scatter=0.1))
+        (tmp_path / name / "ladder.json").write_text(json.dumps({"role": "task", "state": state}))
+    sweeps, _, left_out = read_folders([str(tmp_path / name) for name in ("over", "on", "up")])
+    assert [sweep.folder.name for sweep in sweeps] == ["over", "up"]
+    (said,) = left_out
+    assert "a rung of the ladder that has not ended" in said
+    with pytest.raises(UsageError, match="has not ended"):
+        read_folders([str(tmp_path / "on")])
+
+
+def test_the_numbers_of_near_points_stand_apart_on_a_phone():
+    near = [{"x": 2000.0 * (1 + 0.01 * i), "y": 900.0 / (1 + 0.02 * i)} for i in range(8)]
+    points = [*near, {"x": 1e6, "y": 890.0}]
+    points.sort(key=lambda p: -p["y"])
+    domain = (1.0, 1e8)
+    _place_labels(points, domain)
+    assert [p["number"] for p in points] == list(range(1, 10))
+    down = {p["number"]: 480 * math.log(domain[1] / p["label_y"]) / math.log(1e8) for p in points}
+    crowd = sorted(down[p["number"]] for p in points if p["x"] < 1e6)
+    assert np.diff(crowd) == pytest.approx([12] * 7, abs=0.5)
+    far = next(p for p in points if p["x"] == 1e6)
+    assert far["label_y"] == pytest.approx(far["y"]), "no number is near it"
 
 
 def test_the_page_needs_nothing_from_outside_and_trusts_no_text(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import vl_convert
 from run_records import charts_of, make_run
 
-from rlscale.analysis.summary import diagnostics, noise_over_run, noise_windows, returns, time_shares
+from rlscale.analysis.summary import diagnostics, final_value, noise_over_run, noise_windows, returns, time_shares
 from rlscale.errors import UsageError
 from rlscale.noise import pool
 from rlscale.records.run import read_run
@@ -102,7 +102,7 @@ def test_where_sampling_and_learning_overlap_the_whole_is_not_the_sum_of_its_par
     assert {round(p["rate"], 6) for p in points if p["part"] == "end to end"} == {round(rate, 6)}
 
 
-FIGURES = ("policy loss", "value loss", "entropy (nats)", "KL divergence", "clip fraction", "explained variance")
+FIGURES = ("policy loss", "value loss", "entropy (nats)", "KL divergence (nats)", "clip fraction", "explained variance")
 
 
 def rewritten(record, change):
@@ -126,6 +126,11 @@ def test_losses_and_diagnostics_are_drawn_as_recorded(tmp_path):
     assert [point["value"] for point in drawn["value loss"]] == [2.0 + i for i in range(40)]
     assert [point["observations"] for point in drawn["value loss"]] == [128 * (i + 1) for i in range(40)]
     assert len(drawn["explained variance"]) == 39
+    text = re.sub(r"<[^>]+>", "", page.read_text().split("<script>")[0])
+    assert "value loss: 39.5 at the end half the mean squared error" in text, "of iterations 36 to 39: 38, 39, 40 and 41"
+    assert "entropy: 1.5 nats at the end of the distribution" in text
+    for name in FIGURES:
+        assert f"{name.partition(' (')[0]}: " in text
     assert "Losses and diagnostics" in page.read_text()
 
 
@@ -135,6 +140,16 @@ def test_stretches_of_a_long_run_are_means(tmp_path):
     assert len(entropy) <= 150
     assert entropy[0] == {"observations": 128 * 3, "value": 1.0}
     assert entropy[-1] == {"observations": 128 * 400, "value": 399.0}
+
+
+def test_the_value_at_the_end_is_that_of_the_last_tenth(tmp_path):
+    def with_entropy(row):
+        return row | {"entropy": None if row["iteration"] == 39 else float(row["iteration"])}
+
+    record = rewritten(make_run(tmp_path / "run"), with_entropy)
+    assert final_value(record, "entropy") == np.mean([36, 37, 38])
+    early = rewritten(record, lambda row: row | {"entropy": 3.0 if row["iteration"] == 5 else None})
+    assert final_value(early, "entropy") == 3.0
 
 
 def test_lost_workers_are_on_the_page(tmp_path):
@@ -153,7 +168,7 @@ def test_lost_workers_are_on_the_page(tmp_path):
     text = re.sub(r"<[^>]+>", " ", page.read_text().split("<script>")[0])
     assert re.search(r"7\s+1,024\s+1\s+hung\s+1, 3\s+2\s+worker 4\s+2.3 s", text)
     assert re.search(r"died\s+1, 3\s+2\s+the others\s+2.3 s", text)
-    assert re.search(r"lost workers\s+2", text)
+    assert len(re.findall(r"lost workers\s+2\s", text)) == 2, "on the first screen as well"
 
 
 def test_the_mean_over_a_run_weighs_a_dense_beginning_no_more_than_the_rest(tmp_path):

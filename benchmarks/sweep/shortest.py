@@ -1,0 +1,61 @@
+"""`shortest_command`: a sweep's command without the options that change nothing."""
+
+from collections.abc import Sequence
+from dataclasses import MISSING, fields, replace
+from typing import Any
+
+from rlscale.errors import UsageError
+
+from ..options import parse
+from .options import SweepOptions, make_plan
+
+__all__ = ["shortest_command"]
+
+_OUTSIDE = ("jobs", "ray_address", "out", "report")  # no part of what a plan decides, so kept wherever they were typed
+
+
+def shortest_command(words: Sequence[str]) -> list[str]:
+    """A command `rlscale sweep …` without the options that have their default, or that the tasks have of their own.
+
+    The plan of every task stays exactly what it is, so the shorter command goes on with the same sweep. A command that cannot be
+    read here, as of another version, is returned as it is.
+    """
+    try:
+        options = parse(SweepOptions, "sweep", list(words[2:]))
+        plans = _plans(options)
+        kept: list[str] = []
+        for field in fields(options):
+            value = getattr(options, field.name)
+            if field.default is MISSING or value == field.default:
+                continue
+            without = replace(options, **{field.name: field.default})
+            if field.name not in _OUTSIDE and _same(without, plans):
+                options = without
+            else:
+                kept += _flag(field.name, value)
+    except (UsageError, SystemExit):
+        return list(words)
+    return [*words[:2], *options.tasks, *kept]
+
+
+def _plans(options: SweepOptions) -> list[Any]:
+    return [make_plan(task, options) for task in options.tasks]
+
+
+def _same(options: SweepOptions, plans: list[Any]) -> bool:
+    try:
+        return _plans(options) == plans
+    except UsageError:
+        return False
+
+
+def _flag(name: str, value: Any) -> list[str]:
+    flag = f"--{name.replace('_', '-')}"
+    if isinstance(value, bool):
+        return [flag if value else f"--no-{name.replace('_', '-')}"]
+    return [flag, *(_plain(item) for item in (value if isinstance(value, tuple) else (value,)))]
+
+
+def _plain(value: Any) -> str:
+    """A number in as few digits as say it exactly."""
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

@@ -1,0 +1,74 @@
+"""The command that a page names next is short, can be typed, and goes on with the same sweep."""
+
+import pytest
+
+from rlscale.benchmarks.measurements.ladder.rungs import read_rungs
+from rlscale.benchmarks.options import parse
+from rlscale.benchmarks.sweep.options import SweepOptions, make_plan
+from rlscale.benchmarks.sweep.shortest import shortest_command
+from rlscale.records import Sweep
+
+RUNGS = read_rungs()[1]
+TASK = ["rlscale", "sweep", "classic/cartpole"]
+
+
+def plan_of(words):
+    options = parse(SweepOptions, "sweep", list(words[2:]))
+    return options, [make_plan(task, options) for task in options.tasks]
+
+
+@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
+def test_a_rung_s_command_is_short_and_plans_exactly_the_same(rung):
+    """The ladder spells every option."""
+    typed = ["rlscale", *rung.command("elsewhere")]
+    short = shortest_command(typed)
+    assert len(short) < len(typed) / 2
+    assert "None" not in short
+    (before, plans), (after, same) = plan_of(typed), plan_of(short)
+    assert same == plans
+    assert (after.out, after.jobs, after.report) == (before.out, before.jobs, before.report)
+    assert shortest_command(short) == short
+
+
+@pytest.mark.parametrize(
+    ("typed", "short"),
+    [
+        (["--max-grad-norm", "None", "--seeds", "2", "--rates=4"], []),
+        (["--goals", "150", "400", "--batch-sizes", "None"], ["--goals", "150", "400"]),
+        (["--entropy-coef", "0.010", "--beta2", ".98", "--hours", "1.50"], ["--hours", "1.5", "--beta2", "0.98"]),
+        (["--jobs", "0", "--out", "here", "--report", "--no-report"], ["--jobs", "0", "--out", "here"]),
+        (["--report"], ["--report"]),
+        (["--learning-rate", "0.0123456789"], ["--learning-rate", "0.0123456789"]),
+    ],
+)
+def test_only_what_differs_is_said(typed, short):
+    assert shortest_command([*TASK, *typed]) == [*TASK, *short]
+
+
+def test_what_the_task_has_of_its_own_is_not_said():
+    plan = make_plan("minatar/breakout", SweepOptions(tasks=("minatar/breakout",)))
+    own = ["--observations", str(plan.most_observations), "--rollout-length", str(plan.config.rollout.rollout_length)]
+    words = ["rlscale", "sweep", "minatar/breakout"]
+    assert shortest_command([*words, *own]) == words
+    assert shortest_command([*words, "--observations", str(2 * plan.most_observations)])[3:] == [
+        "--observations",
+        str(2 * plan.most_observations),
+    ]
+
+
+def test_the_shorter_command_goes_on_with_the_sweep(tmp_path):
+    typed = [*TASK, "--goals", "20", "--max-grad-norm", "None", "--seed", "7", "--optimizer", "adam", "--hours", "1.50"]
+    for words in (typed, shortest_command(typed)):
+        _, (plan,) = plan_of(words)
+        with_facts = {"task": {"id": plan.config.task}, "commit": None, "versions": {}, "machine": {}, "command": list(words)}
+        sweep = Sweep.open(tmp_path / "classic-cartpole", plan.to_dict(), with_facts)
+        assert sweep.manifest["command"] == typed
+        assert "extensions" not in sweep.manifest
+        sweep.close()
+
+
+@pytest.mark.parametrize(
+    "words", [[*TASK, "--of-another-version", "3"], [*TASK, "--seeds", "many"], ["rlscale", "sweep", "no/such"]]
+)
+def test_a_command_that_cannot_be_read_is_left_as_it_is(words):
+    assert shortest_command(words) == words
