@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ..actions import BoxActions
 from ..interface import TaskEnv
 from ..task import SweepDefaults, Task, TaskListing, TrainingDefaults
 from ..vector import ArraysTaskEnv
@@ -11,11 +12,12 @@ __all__ = ["find_task", "list_tasks"]
 _TASKS: dict[str, dict[str, Any]] = {
     "cartpole": dict(frame_shape=(4,), actions=2, discount=0.98, goals=(100.0, 200.0, 400.0)),
     "acrobot": dict(frame_shape=(6,), actions=3, goals=(-200.0, -100.0)),
+    "pendulum": dict(frame_shape=(3,), actions=BoxActions((-2.0,), (2.0,)), discount=0.95, goals=(-600.0, -300.0, -200.0)),
 }
 
 
 def list_tasks() -> list[TaskListing]:
-    """Both tasks."""
+    """All of them."""
     return [TaskListing(f"classic/{name}", "Gymnasium classic control, vectorized natively") for name in _TASKS]
 
 
@@ -39,6 +41,9 @@ def make_env(task: Task, num_envs: int, *, threads: int, cut_on_life_loss: bool)
     from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
     from .acrobot import AcrobotVectorEnv
+    from .pendulum import PendulumTaskEnv, PendulumVectorEnv
 
+    if task.id == "classic/pendulum":
+        return PendulumTaskEnv(task, PendulumVectorEnv(num_envs), one_seed=True)
     makers = {"classic/cartpole": CartPoleVectorEnv, "classic/acrobot": AcrobotVectorEnv}
     return ArraysTaskEnv(task, makers[task.id](num_envs), one_seed=True)
