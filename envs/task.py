@@ -115,6 +115,8 @@ class Task:
         discount: default γ.
         network: default network.
         clip_reward: learn from the reward's sign (the raw reward is still recorded).
+        reward_scale: learn from the reward times this (the raw reward is still recorded). Without it the value, which starts at
+            zero, needs thousands of optimizer steps to reach returns in the hundreds.
         goals: raw returns worth reaching, ascending; empty when none are known.
         training: defaults of `rlscale train`.
         sweep: defaults of `rlscale sweep`.
@@ -134,6 +136,7 @@ class Task:
     discount: float = 0.99
     network: Network = "mlp"
     clip_reward: bool = False
+    reward_scale: float = 1.0
     goals: tuple[float, ...] = ()
     training: TrainingDefaults = TrainingDefaults()
     sweep: SweepDefaults = SweepDefaults()

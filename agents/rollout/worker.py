@@ -236,7 +236,7 @@ class _Group:
             frames=frames,
             action=action,
             reward=reward,
-            clipped_reward=np.sign(reward) if s.task.clip_reward else reward,
+            clipped_reward=_learned(reward, s.task),
             terminated=terminated,
             truncated=truncated,
             reset=reset,
@@ -278,3 +278,10 @@ class _Group:
 
     def close(self) -> None:
         self.env.close()
+
+
+def _learned(reward: np.ndarray, task: Task) -> np.ndarray:
+    """The reward that is learned from."""
+    if task.clip_reward:
+        reward = np.sign(reward)
+    return reward if task.reward_scale == 1 else reward * np.float32(task.reward_scale)

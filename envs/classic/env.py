@@ -12,7 +12,16 @@ __all__ = ["find_task", "list_tasks"]
 _TASKS: dict[str, dict[str, Any]] = {
     "cartpole": dict(frame_shape=(4,), actions=2, discount=0.98, goals=(100.0, 200.0, 400.0)),
     "acrobot": dict(frame_shape=(6,), actions=3, goals=(-200.0, -100.0)),
-    "pendulum": dict(frame_shape=(3,), actions=BoxActions((-2.0,), (2.0,)), discount=0.95, goals=(-600.0, -300.0, -200.0)),
+    "pendulum": dict(
+        frame_shape=(3,),
+        actions=BoxActions((-2.0,), (2.0,)),
+        discount=0.95,
+        reward_scale=0.02,  # rewards are -16 … 0
+        goals=(-600.0, -300.0, -200.0),
+        sweep=SweepDefaults(
+            learning_rate=0.01, rate_batch=8192.0, observations=6_000_000, rollout_length=20, random_first_steps=200
+        ),
+    ),
 }
 
 
@@ -25,14 +34,14 @@ def find_task(name: str) -> Task | None:
     """The task of that name; None where there is none."""
     if name not in _TASKS:
         return None
+    usual = dict(sweep=SweepDefaults(learning_rate=3e-3, rate_batch=512.0, observations=4_000_000))
     return Task(
         id=f"classic/{name}",
         frame_dtype="float32",
         preprocessing="none",
         make_env=make_env,
         training=TrainingDefaults(environments=32),
-        sweep=SweepDefaults(learning_rate=3e-3, rate_batch=512.0, observations=4_000_000),
-        **_TASKS[name],
+        **(usual | _TASKS[name]),
     )
 
 

@@ -1,7 +1,7 @@
 """Pendulum, N at a time in NumPy: the dynamics of Gymnasium's `Pendulum-v1`, which steps only one. Nothing else lives here.
 
-A pole hangs from a motor that is too weak to lift it at once: swing it up and hold it there. As in Gymnasium (MIT licence); a test
-steps both side by side.
+A pole hangs from a motor that is too weak to lift it at once: swing it up and hold it there. As in Gymnasium (MIT licence); a
+test steps both side by side.
 """
 
 from typing import Any, ClassVar

@@ -66,6 +66,18 @@ class WholeNumbers(Bandit):
         self.single_action_space = Box(0, 3, (2,), np.int64)
 
 
+class Lever(Bandit):
+    """A real number is chosen, and it is the reward."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self.single_action_space = Box(-np.inf, np.inf, (1,), np.float32)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+
+    def step(self, actions):
+        return super().step(actions[:, 0])
+
+
 class Episodes(Bandit):
     """Episodes of 1 or of 20 steps, by a coin, with reward 1 a step: short ones finish more often."""
 
