@@ -51,5 +51,7 @@ def actions_of_space(task_id: str, space: Any) -> Actions:
     if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating) and math.prod(space.shape):
         low, high = (tuple(float(bound) for bound in np.ravel(bounds)) for bounds in (space.low, space.high))
         return BoxActions(low, high)
-    kind = f"Box actions of type {space.dtype}" if isinstance(space, Box) else f"{type(space).__name__} actions"
+    kind = f"{type(space).__name__} actions"
+    if isinstance(space, Box):
+        kind += f" of type {space.dtype}" if math.prod(space.shape) else f" of shape {space.shape}"
     raise UsageError("TASK", f"{task_id} has {kind}", "Only Discrete actions, or a Box of floating-point numbers, can be learned")
