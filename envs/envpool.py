@@ -39,7 +39,9 @@ def list_tasks() -> list[TaskListing]:
     rungs = ("1_vs_1_easy", "5_vs_5", "11_vs_11_easy_stochastic")  # the other scenarios work too
     return [
         *(TaskListing(f"pool/football/{rung}", "Google Research Football; needs the extra envpool") for rung in rungs),
-        TaskListing("pool/<id>", "any EnvPool id with discrete actions and an array observation; needs the extra envpool"),
+        TaskListing(
+            "pool/<id>", "any EnvPool id with an array observation, discrete or continuous actions; needs the extra envpool"
+        ),
     ]
 
 
@@ -168,7 +170,7 @@ class PoolEnv(TaskEnv):
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _ = self._env.observation_space  # made once, here: see `_layout`
+            _ = self._env.observation_space, self._env.action_space  # made once, here: see `_layout`
         self._observation = self._arrange(self._env.reset()[0])
         return self._observation
 
