@@ -179,6 +179,7 @@ def test_a_state_becomes_one_hot(envpool):
     env.close()
 
 
+@pytest.mark.filterwarnings("ignore:.*precision lowered")  # of the bounds that EnvPool gives its own environment here
 @pytest.mark.parametrize("name", ["Pendulum-v1", "HalfCheetah-v4"])
 def test_continuous_actions_are_clipped_to_their_bounds(envpool, name):
     """EnvPool's own environments, given actions that were clipped by hand, beside ours, given them as they were drawn."""
