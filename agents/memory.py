@@ -24,8 +24,8 @@ __all__ = ["PROCESS_BYTES", "STORE_SHARE", "MemoryPlan", "memory_plan", "require
 
 FRAGMENT_BYTES = 64 << 20
 GROUP_ENVIRONMENTS = 8  # of a group where groups are dealt out singly
-SMALL_ARRAYS = 27  # bytes of action, rewards, flags, log-probability and value of one observation
-LEARNER_BYTES = 75  # of one observation of a held batch, beside its fragment: measured, 6.4 million of CartPole at once
+SMALL_ARRAYS = 19  # bytes of rewards, flags, log-probability and value of one observation
+LEARNER_BYTES = 67  # of one observation of a held batch, beside its fragment and action: measured, 6.4 million of CartPole
 # Measured on Linux with torch's CPU build: private memory of a process that has imported what it needs.
 PROCESS_BYTES = {"run": 700 << 20, "ray": 400 << 20, "actor": 350 << 20, "learner": 500 << 20}
 STORE_SHARE = 0.75  # of an object store that fragments may fill: from 80% on Ray writes what it holds to disk
@@ -130,7 +130,11 @@ def _too_large(config: TrainConfig, needed: int, budget: int, rounds: int, envir
 def fragment_bytes(task: Task, steps: int, environments: int) -> int:
     """Bytes of one fragment: single frames with those carried in, and the small arrays."""
     frame = math.prod(task.frame_shape) * np.dtype(task.frame_dtype).itemsize
-    return environments * ((task.frame_stack - 1 + steps) * frame + steps * SMALL_ARRAYS)
+    return environments * ((task.frame_stack - 1 + steps) * frame + steps * (SMALL_ARRAYS + _action_bytes(task)))
+
+
+def _action_bytes(task: Task) -> int:
+    return task.room_for_actions(1).nbytes
 
 
 def _fragment_environments(config: TrainConfig, task: Task) -> int:
@@ -172,7 +176,7 @@ def _spare_bytes(config: TrainConfig, task: Task, size: int) -> int:
     spare = int(0.9 * available_bytes()) - needed
     if not config.update.stream:
         observations = size / fragment_bytes(task, r.rollout_length, 1) * r.rollout_length
-        spare = int(spare * size / (size + LEARNER_BYTES * observations))
+        spare = int(spare * size / (size + (LEARNER_BYTES + _action_bytes(task)) * observations))
     if config.rays:
         spare = min(spare, int(STORE_SHARE * _shared_memory()))
     return max(spare, 0)

@@ -70,6 +70,7 @@ class RunSetup:
                 "frame_skip": task.frame_skip,
                 "goals": list(task.goals),
                 "clip_reward": task.clip_reward,
+                "reward_scale": task.reward_scale,
             },
             "config": {**config_to_dict(self.config), "resume": None},
             "seed": self.config.seed,

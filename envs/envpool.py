@@ -14,6 +14,7 @@ import numpy as np
 
 from rlscale.errors import UsageError
 
+from .actions import Actions, BoxActions, actions_of_space
 from .interface import Step, TaskEnv
 from .task import SMALLEST_IMAGE, EnvCost, SweepDefaults, Task, TaskListing, TrainingDefaults
 
@@ -27,7 +28,7 @@ class _Layout(NamedTuple):
 
     frame_shape: tuple[int, ...]
     dtype: Dtype
-    actions: int
+    actions: Actions
     first_action: int
     first_state: int | None  # of a Discrete observation, which becomes one-hot
     channels_last: bool
@@ -38,7 +39,9 @@ def list_tasks() -> list[TaskListing]:
     rungs = ("1_vs_1_easy", "5_vs_5", "11_vs_11_easy_stochastic")  # the other scenarios work too
     return [
         *(TaskListing(f"pool/football/{rung}", "Google Research Football; needs the extra envpool") for rung in rungs),
-        TaskListing("pool/<id>", "any EnvPool id with discrete actions and an array observation; needs the extra envpool"),
+        TaskListing(
+            "pool/<id>", "any EnvPool id with an array observation, discrete or continuous actions; needs the extra envpool"
+        ),
     ]
 
 
@@ -113,11 +116,10 @@ def _layout(pool_id: str) -> _Layout:
     except Exception as error:  # a system library may be missing, or an id may need settings of its own
         raise UsageError("TASK", f"EnvPool cannot make {pool_id!r}: {_first_line(error)}", "Install what it needs") from error
     task_id = f"pool/{_short(pool_id)}"
-    if not isinstance(action, Discrete):
-        raise UsageError("TASK", f"{task_id} has {type(action).__name__} actions", "Only Discrete actions can be learned")
+    actions = actions_of_space(task_id, action)
     if spec.config.max_num_players != 1:
         raise UsageError("TASK", f"{task_id} is for {spec.config.max_num_players} players", "Only one player can be learned")
-    actions, first_action = int(action.n), int(action.start)
+    first_action = int(action.start) if isinstance(action, Discrete) else 0
     if isinstance(observation, Discrete):
         return _Layout((int(observation.n),), "float32", actions, first_action, int(observation.start), False)
     if not isinstance(observation, Box | MultiBinary):
@@ -168,7 +170,7 @@ class PoolEnv(TaskEnv):
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _ = self._env.observation_space  # made once, here: see `_layout`
+            _ = self._env.observation_space, self._env.action_space  # made once, here: see `_layout`
         self._observation = self._arrange(self._env.reset()[0])
         return self._observation
 
@@ -188,7 +190,10 @@ class PoolEnv(TaskEnv):
         return self.reset(seeds) if self._env is None else self.restart(np.ones(self.num_envs, dtype=bool), seeds)
 
     def step(self, actions: np.ndarray) -> Step:
-        observation, reward, terminated, truncated, info = self._env.step(actions + self._layout.first_action)
+        kind = self._layout.actions
+        fitted = kind.fit(actions, self._env.action_space) if isinstance(kind, BoxActions) else None
+        chosen = actions + self._layout.first_action if fitted is None else fitted
+        observation, reward, terminated, truncated, info = self._env.step(chosen)
         self._observation = self._arrange(observation)
         return Step(
             self._observation,

@@ -1,5 +1,9 @@
 """Registered Gymnasium environments, `gym/<id>`, stepped one after another in the caller's thread."""
 
+from typing import Any
+
+import numpy as np
+
 from rlscale.errors import UsageError
 
 from .interface import TaskEnv
@@ -9,9 +13,28 @@ from .vector import VectorTaskEnv, task_of_spaces
 __all__ = ["find_task", "list_tasks"]
 
 
+_EXTRAS = {"box2d": "Box2D", "mujoco": "MuJoCo"}  # extras of rlscale, named after Gymnasium's folder of what needs them
+
+
 def list_tasks() -> list[TaskListing]:
-    """The form of their names."""
-    return [TaskListing("gym/<id>", "any registered Gymnasium id with discrete actions, for example gym/LunarLander-v3")]
+    """Box2D's and MuJoCo's tasks, which need not be installed, and the form of all names."""
+    import gymnasium
+
+    newest: dict[tuple[str, str], tuple[int, str]] = {}  # of each environment, where several versions are registered
+    for name, spec in gymnasium.registry.items():
+        if (extra := _extra_of(spec)) is not None:
+            newest[extra, spec.name] = max(newest.get((extra, spec.name), (-1, "")), (spec.version or 0, name))
+    named = [
+        TaskListing(f"gym/{name}", f"Gymnasium's, simulated by {_EXTRAS[extra]}; needs the extra {extra}")
+        for (extra, _), (_, name) in sorted(newest.items())
+    ]
+    return [*named, TaskListing("gym/<id>", "any registered Gymnasium id with discrete or continuous actions")]
+
+
+def _extra_of(spec: Any) -> str | None:
+    """The extra that an environment needs; None for one that needs none, or one that Gymnasium has no more."""
+    place = spec.entry_point.split(".") if isinstance(spec.entry_point, str) else []
+    return place[2] if place[:2] == ["gymnasium", "envs"] and place[2] in _EXTRAS else None
 
 
 def find_task(name: str) -> Task:
@@ -26,6 +49,10 @@ def find_task(name: str) -> Task:
         env = gymnasium.make(name)
     except Exception as error:  # an id may be unknown, misspelt, or need a package: all are the user's to mend
         detail = str(error).strip().splitlines()[0].rstrip(".")
+        extra = _extra_of(gymnasium.registry[name]) if name in gymnasium.registry else None
+        if extra is not None and isinstance(error, ImportError | gymnasium.error.DependencyNotInstalled):
+            mend = f"Install it: pip install 'rlscale[{extra}]'"
+            raise UsageError("TASK", f"gym/{name} needs {_EXTRAS[extra]}", mend) from error
         raise UsageError("TASK", f"Gymnasium cannot make {name!r}: {detail}", "Check the id, or install what it needs") from error
     try:
         return task_of_spaces(f"gym/{name}", env.observation_space, env.action_space, make_env=make_env)
@@ -39,4 +66,13 @@ def make_env(task: Task, num_envs: int, *, threads: int, cut_on_life_loss: bool)
     from gymnasium.vector import SyncVectorEnv
 
     name = task.id.removeprefix("gym/")
-    return VectorTaskEnv(task, SyncVectorEnv([lambda: gymnasium.make(name)] * num_envs), one_seed=False)
+    return _SyncTaskEnv(task, SyncVectorEnv([lambda: gymnasium.make(name)] * num_envs), one_seed=False)
+
+
+class _SyncTaskEnv(VectorTaskEnv):
+    """Environments that can be restarted one by one: those of many tasks all have episodes of one length."""
+
+    def restart(self, which: np.ndarray, seeds: np.ndarray) -> np.ndarray:
+        observation, _ = self._env.reset(seed=[int(seed) for seed in seeds], options={"reset_mask": which})
+        self._ended[which] = False
+        return self._finite("observation", self._flatten(observation))

@@ -43,7 +43,7 @@ class TaskEnv:
         raise NotImplementedError
 
     def step(self, actions: np.ndarray) -> Step:
-        """Take `actions`, (N,) int64."""
+        """Take `actions`, (N,) int64, or (N, k) float32 continuous ones, which the environment clips to their bounds."""
         raise NotImplementedError
 
     def restart(self, which: np.ndarray, seeds: np.ndarray) -> np.ndarray | None:

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+import numpy as np
+
+from .actions import Actions, BoxActions
 from .interface import TaskEnv
 
 __all__ = [
@@ -104,7 +107,7 @@ class Task:
         frame_shape: shape of one stored observation frame: (height, width), which are stacked, (channels, height, width), or
             (features,).
         frame_dtype: NumPy's name of the frame's type, `uint8` or `float32`.
-        actions: number of discrete actions.
+        actions: number of discrete actions, or the box of continuous ones.
         preprocessing: what happens between the simulator and the frame, for people.
         make_env: makes environments of the task; a function of a module, so that the task can be pickled.
         frame_stack: frames that make one observation; the oldest comes first.
@@ -112,6 +115,8 @@ class Task:
         discount: default γ.
         network: default network.
         clip_reward: learn from the reward's sign (the raw reward is still recorded).
+        reward_scale: learn from the reward times this (the raw reward is still recorded). Without it the value, which starts at
+            zero, needs thousands of optimizer steps to reach returns in the hundreds.
         goals: raw returns worth reaching, ascending; empty when none are known.
         training: defaults of `rlscale train`.
         sweep: defaults of `rlscale sweep`.
@@ -123,7 +128,7 @@ class Task:
     id: str
     frame_shape: tuple[int, ...]
     frame_dtype: Literal["uint8", "float32"]
-    actions: int
+    actions: Actions
     preprocessing: str
     make_env: EnvMaker
     frame_stack: int = 1
@@ -131,6 +136,7 @@ class Task:
     discount: float = 0.99
     network: Network = "mlp"
     clip_reward: bool = False
+    reward_scale: float = 1.0
     goals: tuple[float, ...] = ()
     training: TrainingDefaults = TrainingDefaults()
     sweep: SweepDefaults = SweepDefaults()
@@ -141,6 +147,21 @@ class Task:
     def observation_shape(self) -> tuple[int, ...]:
         """(stack or channels, height, width) of an image task, (features,) of any other."""
         return (self.frame_stack, *self.frame_shape) if len(self.frame_shape) == 2 else self.frame_shape
+
+    def room_for_actions(self, *shape: int) -> np.ndarray:
+        """Uninitialized actions: (*shape,) int64 of discrete ones, (*shape, k) float32 of continuous ones."""
+        if isinstance(self.actions, BoxActions):
+            return np.empty((*shape, len(self.actions)), dtype=np.float32)
+        return np.empty(shape, dtype=np.int64)
+
+    def random_actions(self, generator: np.random.Generator, count: int) -> np.ndarray:
+        """Actions (count, …) of a policy that knows nothing: uniform, or, of continuous ones, standard normal.
+
+        A policy that is still untrained acts just so, whatever the bounds.
+        """
+        if isinstance(self.actions, BoxActions):
+            return generator.standard_normal((count, len(self.actions)), dtype=np.float32)
+        return generator.integers(0, self.actions, size=count)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 
 from rlscale.errors import UsageError
 
+from .actions import BoxActions, actions_of_space
 from .interface import Step, TaskEnv
 from .task import Task
 
@@ -18,7 +19,7 @@ __all__ = ["ArraysTaskEnv", "VectorTaskEnv", "task_of_spaces"]
 
 
 def task_of_spaces(task_id: str, observation: Any, action: Any, **rest: Any) -> Task:
-    """A task with Discrete actions whose observations, Box or Discrete, are flattened to one row of features.
+    """A task with Discrete or Box actions whose observations, Box or Discrete, are flattened to one row of features.
 
     Args:
         task_id: its name.
@@ -31,8 +32,7 @@ def task_of_spaces(task_id: str, observation: Any, action: Any, **rest: Any) -> 
     """
     from gymnasium.spaces import Box, Discrete
 
-    if not isinstance(action, Discrete):
-        raise UsageError("TASK", f"{task_id} has {type(action).__name__} actions", "Only Discrete actions can be learned")
+    actions = actions_of_space(task_id, action)
     if not isinstance(observation, Box | Discrete):
         raise UsageError(
             "TASK", f"{task_id} has {type(observation).__name__} observations", "Only Box or Discrete can be learned"
@@ -41,7 +41,7 @@ def task_of_spaces(task_id: str, observation: Any, action: Any, **rest: Any) -> 
         id=task_id,
         frame_shape=(int(observation.n) if isinstance(observation, Discrete) else math.prod(observation.shape),),
         frame_dtype="uint8" if observation.dtype == "uint8" else "float32",
-        actions=int(action.n),
+        actions=actions,
         preprocessing="flattened",
         **rest,
     )
@@ -61,7 +61,9 @@ class VectorTaskEnv(TaskEnv):
         self._task, self._env, self._one_seed = task, env, one_seed
         self._ended = np.zeros(self.num_envs, dtype=bool)
         self._steps = 0
-        self._first_action = int(env.single_action_space.start)
+        space = env.single_action_space
+        self._box = task.actions if isinstance(task.actions, BoxActions) else None
+        self._first_action = int(space.start) if self._box is None else 0
 
     def reset(self, seeds: np.ndarray) -> np.ndarray:
         self._steps = 0
@@ -71,7 +73,7 @@ class VectorTaskEnv(TaskEnv):
 
     def step(self, actions: np.ndarray) -> Step:
         self._steps += 1
-        observation, reward, terminated, truncated, _ = self._env.step(actions + self._first_action)
+        observation, reward, terminated, truncated, _ = self._env.step(self._chosen(actions))
         reset, self._ended = self._ended, np.asarray(terminated | truncated, dtype=bool)
         return Step(
             self._finite("observation", self._flatten(observation)),
@@ -80,6 +82,12 @@ class VectorTaskEnv(TaskEnv):
             np.array(truncated, dtype=bool),
             reset,
         )
+
+    def _chosen(self, actions: np.ndarray) -> np.ndarray:
+        """The actions in the environments' own space."""
+        if self._box is None:
+            return actions + self._first_action
+        return self._box.fit(actions, self._env.single_action_space)
 
     def _finite(self, what: str, values: np.ndarray) -> np.ndarray:
         """The values as they are.

@@ -77,7 +77,8 @@ class IterationBatch:
 
     Attributes:
         steps, environments: rows and columns.
-        action, log_prob, advantage, target, valid: (steps · environments,) on the device, by flat position.
+        log_prob, advantage, target, valid: (steps · environments,) on the device, by flat position.
+        action: the same, or (steps · environments, k) continuous ones.
         valid_cpu: the same mask as an array.
         moments: of the columns; unless `early`, of all learners' columns.
         scale_square: the running mean square with this batch; unless `early`.
@@ -110,7 +111,7 @@ class IterationBatch:
         owner = np.full((rounds, self.environments), -1, dtype=np.int32)
         column = np.zeros(self.environments, dtype=np.int64)
         shape = (self.steps, self.environments)
-        action = np.zeros(shape, dtype=np.int64)
+        action = task.room_for_actions(*shape)
         log_prob, advantage, target, value, noise = (np.zeros(shape, dtype=np.float32) for _ in range(5))
         valid = np.zeros(shape, dtype=bool)
         for number, (slot, f) in enumerate(placed):
@@ -168,7 +169,7 @@ class IterationBatch:
             advantage = advantage / np.float32(np.sqrt(self.scale_square) + 1e-8)
 
         def flat(array: np.ndarray) -> torch.Tensor:
-            return upload(torch.from_numpy(array.reshape(-1)), device)
+            return upload(torch.from_numpy(array.reshape(-1, *array.shape[2:])), device)
 
         self.action, self.log_prob = flat(action), flat(log_prob)
         self.advantage, self.target, self.valid = flat(advantage), flat(target), flat(valid)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from ..devices import upload
 from ..networks import ForwardTape, Layer, PolicyOutput, PolicyValueNet
 from .batch import IterationBatch
 from .frames import Positions
-from .losses import log_probability, ppo_losses
+from .losses import ppo_losses
 
 __all__ = ["FIGURES", "LAST_LAYER", "BlockGradients", "BlockPart"]
 
@@ -65,9 +65,9 @@ class BlockGradients:
         self._network, self._device, self._bfloat16 = network, device, bfloat16
         self._parameters = list(network.parameters())
         layers = [layer for layer in network.modules() if isinstance(layer, Layer)]
-        starts = accumulate((layer.weight.numel() + len(layer.weight) for layer in layers), initial=0)
-        self._slices = {layer: ParameterSlice(layer, start) for layer, start in zip(layers, starts, strict=False)}
-        self._last_layer = ParameterSlice(network.policy_head, 0)
+        bounds = pairwise(accumulate((_size(layer) for layer in layers), initial=0))
+        self._slices = {layer: ParameterSlice(layer, *of_layer) for layer, of_layer in zip(layers, bounds, strict=True)}
+        self._last_layer = ParameterSlice(network.policy_head, 0, _size(network.policy_head))
         assert [id(p) for layer in layers for p in layer.parameters()] == [id(p) for p in self._parameters]
         self._update = config.update
         self.lagged = config.rollout.lag > 0
@@ -121,12 +121,12 @@ class BlockGradients:
         action, proximal = batch.action[index], None
         if self.lagged:
             # In the only step of an iteration the present policy is the one it starts from.
-            proximal = log_probability(output.logits, action) if batch.proximal is None else batch.proximal[index]
-        logits, entropy_logits = output.logits, None
-        if LAST_LAYER in matrices:  # two views of the same logits, so that the gradients of two losses arrive separately
-            logits, entropy_logits = output.logits.view_as(output.logits), output.logits.view_as(output.logits)
+            proximal = self._log_prob(output, action) if batch.proximal is None else batch.proximal[index]
+        distribution, policy, entropy_policy = self._network.distribution, output.policy, None
+        if LAST_LAYER in matrices:  # two views of the same numbers, so that the gradients of two losses arrive separately
+            policy, entropy_policy = output.policy.view_as(output.policy), output.policy.view_as(output.policy)
         losses = ppo_losses(
-            logits=logits,
+            policy=distribution(policy),
             value=output.value,
             action=action,
             behaviour_log_prob=batch.log_prob[index],
@@ -136,22 +136,22 @@ class BlockGradients:
             value_coef=u.value_coef,
             entropy_coef=u.entropy_coef,
             proximal_log_prob=proximal,
-            entropy_logits=entropy_logits,
+            entropy_policy=None if entropy_policy is None else distribution(entropy_policy),
         )
         valid = batch.valid[index].float()
         weight = valid / divisor
         heads: dict[str, tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]]
         heads = {head: ((getattr(losses, head),), (weight,)) for head in matrices if head != LAST_LAYER}
         runs = list(_runs(parts))
-        if entropy_logits is not None:
+        if entropy_policy is not None:
             # Losses depend on the parameters through the outputs alone. From the joint loss's gradient there follows the
             # network's, and from its policy part, which arrives separately, the last layer's: nothing is differentiated twice.
-            outputs = logits, entropy_logits, output.value
-            policy, entropy, value = torch.autograd.grad(losses.joint, outputs, weight, retain_graph=True)
+            outputs = policy, entropy_policy, output.value
+            of_policy, of_entropy, of_value = torch.autograd.grad(losses.joint, outputs, weight, retain_graph=True)
             for rows, mine, first in runs:
                 views = self._last_layer.views(matrices[LAST_LAYER][rows])
-                self._network.policy_head.add_gradients(output.features[mine], policy[mine], *views, first=first)
-            heads["joint"] = (output.logits, output.value), (policy + entropy, value)
+                self._network.policy_head.add_gradients(output.features[mine], of_policy[mine], *views, first=first)
+            heads["joint"] = (output.policy, output.value), (of_policy + of_entropy, of_value)
         *_, last = heads
         for head, (of, by) in heads.items():
             self._fill(matrices[head], runs, tape, of, by, keep=head != last)
@@ -204,7 +204,12 @@ class BlockGradients:
         for chunk in self._chunks(everything.host):
             positions = everything.part(slice(chunk[0], chunk[-1] + 1))
             output = self._forward(batch, positions)
-            batch.proximal[positions.index] = log_probability(output.logits, batch.action[positions.index])
+            batch.proximal[positions.index] = self._log_prob(output, batch.action[positions.index])
+
+    @torch.no_grad()
+    def _log_prob(self, output: PolicyOutput, action: torch.Tensor) -> torch.Tensor:
+        """Log-probability (n,) of each action under the present policy; carries no gradient."""
+        return self._network.distribution(output.policy).log_prob(action)
 
     def _forward(self, batch: IterationBatch, positions: Positions, tape: ForwardTape | None = None) -> PolicyOutput:
         """The network's output for the observations at those positions."""
@@ -248,12 +253,18 @@ def _runs(parts: Sequence[BlockPart]) -> Iterator[_Run]:
 
 
 class ParameterSlice(NamedTuple):
-    """Where a layer's gradients begin in a flat row: first its weight's, then its bias's."""
+    """Where a layer's gradients lie in a flat row: first its weight's, then its bias's."""
 
     layer: Layer
     start: int
+    stop: int
 
     def views(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The weight gradients (K, …) and bias gradients (K, …) in rows (K, P)."""
         weight, middle = self.layer.weight, self.start + self.layer.weight.numel()
-        return torch.unflatten(rows[:, self.start : middle], 1, weight.shape), rows[:, middle : middle + len(weight)]
+        return torch.unflatten(rows[:, self.start : middle], 1, weight.shape), rows[:, middle : self.stop]
+
+
+def _size(layer: Layer) -> int:
+    """Number of the layer's parameters."""
+    return sum(parameter.numel() for parameter in layer.parameters())

@@ -4,7 +4,9 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["HEADS", "Losses", "log_probability", "ppo_losses"]
+from ..networks import Distribution
+
+__all__ = ["HEADS", "Losses", "ppo_losses"]
 
 HEADS = ("policy", "value", "entropy")
 
@@ -24,15 +26,9 @@ class Losses(NamedTuple):
     clip_fraction: torch.Tensor
 
 
-@torch.no_grad()
-def log_probability(logits: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-    """Log-probability (n,) of each action (n,) under logits (n, actions); carries no gradient."""
-    return torch.log_softmax(logits, dim=-1).gather(1, action[:, None]).squeeze(1)
-
-
 def ppo_losses(
     *,
-    logits: torch.Tensor,
+    policy: Distribution,
     value: torch.Tensor,
     action: torch.Tensor,
     behaviour_log_prob: torch.Tensor,
@@ -42,7 +38,7 @@ def ppo_losses(
     value_coef: float,
     entropy_coef: float,
     proximal_log_prob: torch.Tensor | None = None,
-    entropy_logits: torch.Tensor | None = None,
+    entropy_policy: Distribution | None = None,
 ) -> Losses:
     """Clipped surrogate (Schulman et al. 2017, equation 7), squared value error and entropy bonus, of every observation.
 
@@ -56,37 +52,33 @@ def ppo_losses(
     Schulman 2021).
 
     Args:
-        logits: (n, actions) float32.
+        policy: the present policy's distribution at the n observations.
         value, behaviour_log_prob, advantage, value_target: (n,) float32.
-        action: (n,) int64.
+        action: (n,) int64, or (n, k) float32.
         clip: ε, or None for no clip.
         value_coef: weight of the value loss in the joint loss.
         entropy_coef: weight of the entropy bonus.
         proximal_log_prob: (n,) float32, of the action under the policy that the update started from; None if that policy acted.
-        entropy_logits: (n, actions), another view of `logits` for the entropy alone. The joint loss's gradient in it is then the
-            entropy's share, and the gradient in `logits` the policy's. None if they need not be separate.
-
+        entropy_policy: the same distribution made of another view of its parameters, for the entropy alone. The joint loss's
+            gradient in that view is then the entropy's share, and in the other the policy's. None if they need not be separate.
     """
     n = len(action)
-    assert logits.ndim == 2, logits.shape
-    assert len(logits) == n, (logits.shape, n)
     for array in (value, behaviour_log_prob, advantage, value_target):
         assert array.shape == (n,), (array.shape, n)
-    log_probs = torch.log_softmax(logits, dim=-1)
-    log_ratio = log_probs.gather(1, action[:, None]).squeeze(1) - behaviour_log_prob
+    log_prob = policy.log_prob(action)
+    assert log_prob.shape == (n,), (log_prob.shape, n)
+    log_ratio = log_prob - behaviour_log_prob
     ratio = log_ratio.exp()
     gain = ratio * advantage
     change = ratio if proximal_log_prob is None else (log_ratio + behaviour_log_prob - proximal_log_prob).exp()
     if clip is not None:
         importance = 1.0 if proximal_log_prob is None else (proximal_log_prob - behaviour_log_prob).exp()
         gain = torch.minimum(gain, change.clamp(1 - clip, 1 + clip) * importance * advantage)
-    policy = -gain
+    policy_loss = -gain
     value_loss = 0.5 * (value - value_target).square()
-    if entropy_logits is not None:
-        log_probs = torch.log_softmax(entropy_logits, dim=-1)
-    entropy = -(log_probs.exp() * log_probs).sum(-1)
-    joint = policy + value_coef * value_loss - entropy_coef * entropy
+    entropy = (policy if entropy_policy is None else entropy_policy).entropy()
+    joint = policy_loss + value_coef * value_loss - entropy_coef * entropy
     with torch.no_grad():
         approx_kl = ratio - 1 - log_ratio
         clip_fraction = ((change - 1).abs() > clip).float() if clip is not None else torch.zeros_like(ratio)
-    return Losses(policy, value_loss, entropy, joint, approx_kl, clip_fraction)
+    return Losses(policy_loss, value_loss, entropy, joint, approx_kl, clip_fraction)

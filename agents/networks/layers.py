@@ -14,7 +14,7 @@ from torch import nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 
-__all__ = ["Convolution", "Dense", "ForwardTape", "Layer", "LayerCall", "WordConvolution", "record"]
+__all__ = ["Convolution", "Dense", "ForwardTape", "GaussianHead", "Layer", "LayerCall", "WordConvolution", "record"]
 
 
 class Convolution(nn.Conv2d):
@@ -174,6 +174,40 @@ class Dense(nn.Linear):
         except (AttributeError, RuntimeError):  # on another build of PyTorch or processor
             return
         self._packed = packed
+
+
+class GaussianHead(Dense):
+    """A policy head for k continuous actions: k means and k logarithms of standard deviations, (n, 2k).
+
+    The means are a dense layer of the features. The standard deviations do not depend on the observation (Schulman et al. 2017),
+    so their logarithms are outputs of weight zero, of which only the bias is left: `bias` (2k,) holds the means' k numbers, then
+    the k log σ, which begin at zero. To the flat parameters, the block gradients and the optimizer they are parameters of a layer
+    like all others: the gradient of log σ is the sum over observations of the gradient at its output.
+
+    Args:
+        features: of the input.
+        actions: k.
+    """
+
+    def __init__(self, features: int, actions: int) -> None:
+        super().__init__(features, actions)
+        self.bias = nn.Parameter(torch.zeros(2 * actions))
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """(n, 2k): the means in the input's precision, the logarithms as they are, both in the wider of the two types."""
+        bias, log_std = self.bias.chunk(2)
+        mean = functional.linear(input, self.weight, bias)
+        return torch.cat([mean, log_std.expand_as(mean)], dim=-1)
+
+    @torch.no_grad()
+    def add_gradients(
+        self, input: torch.Tensor, gradient: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *, first: bool
+    ) -> None:
+        """As `Convolution.add_gradients`; `gradient` is (K · n, 2k), `weight` (K, k, features) and `bias` (K, 2k)."""
+        of_mean = slice(None, weight.shape[1])
+        of_std = slice(weight.shape[1], None)
+        super().add_gradients(input, gradient[:, of_mean], weight, bias[:, of_mean], first=first)
+        _write(torch.unflatten(gradient[:, of_std], 0, (len(weight), -1)).sum(1), bias[:, of_std], first=first)
 
 
 Layer = Convolution | Dense

@@ -9,10 +9,11 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import nn
 
-from rlscale.envs import Network, Task
+from rlscale.envs import Actions, Network, Task
 from rlscale.errors import UsageError
 
-from .layers import Convolution, Dense, ForwardTape, Layer, WordConvolution, record
+from .distributions import distribution_of
+from .layers import Convolution, Dense, ForwardTape, GaussianHead, Layer, WordConvolution, record
 
 __all__ = [
     "PARAMETER_ORDER",
@@ -38,9 +39,13 @@ AnyLayer = TypeVar("AnyLayer", Convolution, Dense)
 
 
 class PolicyOutput(NamedTuple):
-    """`logits` (n, actions) and `value` (n,), in float32; `features` (n, hidden) is the policy head's input."""
+    """`policy` (n, D) and `value` (n,), in float32; `features` (n, hidden) is the policy head's input.
 
-    logits: torch.Tensor
+    `policy` has the parameters of the distribution over actions: logits of discrete actions, D = their number, or means and
+    logarithms of standard deviations of k continuous ones, D = 2k.
+    """
+
+    policy: torch.Tensor
     value: torch.Tensor
     features: torch.Tensor
 
@@ -53,15 +58,19 @@ class PolicyValueNet(nn.Module):
     Args:
         network: which of the four.
         observation_shape: (channels, height, width) for a convolutional network, (features,) for the MLP.
-        actions: number of discrete actions.
+        actions: number of discrete actions, or the box of continuous ones.
         width: units of the hidden dense layers; None for the network's own.
+
+    Attributes:
+        distribution: of the actions, whose parameters are `PolicyOutput.policy`.
 
     Raises:
         UsageError: a convolutional network and observations that are no images.
     """
 
-    def __init__(self, network: Network, observation_shape: tuple[int, ...], actions: int, width: int | None = None) -> None:
+    def __init__(self, network: Network, observation_shape: tuple[int, ...], actions: Actions, width: int | None = None) -> None:
         super().__init__()
+        self.distribution = distribution_of(actions)
         hidden = _HIDDEN[network] if width is None else width
         self.value_trunk: nn.Sequential | None = None
         if network == "mlp":
@@ -73,7 +82,8 @@ class PolicyValueNet(nn.Module):
             )
         else:
             self.trunk = _convolutional_trunk(network, *observation_shape, hidden)
-        self.policy_head = _orthogonal(Dense(hidden, actions), 0.01)
+        head = Dense(hidden, actions) if isinstance(actions, int) else GaussianHead(hidden, len(actions))
+        self.policy_head = _orthogonal(head, 0.01)
         self.value_head = _orthogonal(Dense(hidden, 1), 1.0)
 
     def forward(self, observation: torch.Tensor, tape: ForwardTape | None = None) -> PolicyOutput:
@@ -92,8 +102,8 @@ class PolicyValueNet(nn.Module):
             assert isinstance(first, WordConvolution)
             dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.policy_head.weight.dtype
             policy_features = value_features = _through(self.trunk, first.fold_input(observation).to(dtype), tape)
-        logits, value = record(self.policy_head, policy_features, tape), record(self.value_head, value_features, tape)
-        return PolicyOutput(logits.float(), value.float().squeeze(-1), policy_features)
+        policy, value = record(self.policy_head, policy_features, tape), record(self.value_head, value_features, tape)
+        return PolicyOutput(policy.float(), value.float().squeeze(-1), policy_features)
 
     def prepare_for_inference(self, dtype: torch.dtype) -> None:
         """Convert, fold and pack the trunk's weights once, for a network that will not be trained any more."""

@@ -62,7 +62,7 @@ class Evaluator:
     ) -> None:
         if episodes < 2:
             raise ValueError("episodes: a standard error needs at least two")
-        self._seed, self._episodes, self._bfloat16 = seed, episodes, bfloat16
+        self._task, self._seed, self._episodes, self._bfloat16 = task, seed, episodes, bfloat16
         # A lost life is no end here: the score of the whole game counts.
         self._env = make_env(task, episodes, threads=threads, cut_on_life_loss=False)
         self._network = make_network(task, network, seed, width)
@@ -83,13 +83,11 @@ class Evaluator:
         observation = self._env.begin_episodes(seeds)
         returns = np.zeros(self._episodes)
         playing = np.ones(self._episodes, dtype=bool)
-        action = np.zeros(self._episodes, dtype=np.int64)
+        action = self._task.room_for_actions(self._episodes)
         steps = taken = 0
         while playing.any() and steps < LONGEST_EPISODE:
             seen = observation if playing.all() else observation[playing]
-            cumulative = torch.softmax(policy(torch.from_numpy(seen)).logits, dim=-1).numpy().cumsum(axis=1)
-            uniform = generator.random(len(seen))[:, None] * cumulative[:, -1:]
-            action[playing] = (cumulative < uniform).sum(axis=1)
+            action[playing] = self._network.distribution(policy(torch.from_numpy(seen)).policy).sample(generator)
             observation, reward, terminated, truncated, _ = self._env.step(action)
             returns[playing] += reward[playing]
             taken += int(playing.sum())

@@ -42,7 +42,7 @@ class Fragment:
     Attributes:
         frames: (stack - 1 + T, N, *frame_shape), single frames: first the carry-in (what the first observation showed of
             earlier steps), then the newest frame of each observation. 7,056 bytes an observation on Atari, not 28,224.
-        action: (T, N) int64.
+        action: (T, N) int64, or (T, N, k) float32 continuous ones as they were drawn, not clipped.
         reward: (T, N) float32, raw score.
         clipped_reward: (T, N) float32, what is learned from; equal to `reward` where the task does not clip.
         terminated: (T, N) bool, the return ends with this step; a lost life may count.
@@ -105,17 +105,17 @@ class Fragment:
     def reward_noise(self, seed: int) -> np.ndarray:
         """(T, N) float64 standard normal numbers, which the fragment's identity and the seed decide."""
         words = [seed, self.generation, self.group, self.index, 0x4015E]
-        return np.random.Generator(np.random.Philox(np.random.SeedSequence(words))).standard_normal(self.action.shape)
+        return np.random.Generator(np.random.Philox(np.random.SeedSequence(words))).standard_normal(self.reward.shape)
 
     @property
     def steps(self) -> int:
         """T."""
-        return int(self.action.shape[0])
+        return int(self.reward.shape[0])
 
     @property
     def environments(self) -> int:
         """N."""
-        return int(self.action.shape[1])
+        return int(self.reward.shape[1])
 
     @property
     def nbytes(self) -> int:

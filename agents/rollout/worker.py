@@ -16,7 +16,7 @@ from rlscale.envs import Network, Step, Task, make_env
 
 from ..devices import fetch, upload, use_device
 from ..machine import keep_freed_memory
-from ..networks import ActingNetwork, flatten_parameters, make_network
+from ..networks import ActingNetwork, distribution_of, flatten_parameters, make_network
 from .fragments import Fragment
 
 __all__ = ["RolloutWorker", "WorkerSettings"]
@@ -125,10 +125,10 @@ class RolloutWorker:
         return self._groups[number].sample(self._act, policy_version)
 
     def _act(self, observation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Log-probabilities (N, actions) and values (N,) of the current observations."""
+        """What actions are drawn from, (N, D), and values (N,) of the current observations."""
         output = self._acting(upload(torch.from_numpy(observation), self._device))
-        log_probs, value = fetch([torch.log_softmax(output.logits, dim=-1), output.value])
-        return log_probs.numpy(), value.numpy()
+        numbers, value = fetch([self._network.distribution(output.policy).numbers(), output.value])
+        return numbers.numpy(), value.numpy()
 
     def get_state(self) -> list[dict[str, Any]] | None:
         """All that is needed to go on exactly from here, parameters apart; None when the environments cannot be saved."""
@@ -168,6 +168,7 @@ class _Group:
         self._return = np.zeros(n, dtype=np.float64)
         self._length = np.zeros(n, dtype=np.int64)
         self._made = 0
+        self._distribution = distribution_of(settings.task.actions)
         self.observation = self.env.reset(self._draw_seeds())
         if settings.random_first_steps:
             self._desynchronize(settings.random_first_steps)
@@ -186,7 +187,7 @@ class _Group:
         for step in range(most + 1):
             restarted = restart_at == step
             seeds = self._draw_seeds() if restarted.any() else None
-            actions = self._generator.integers(0, self.settings.task.actions, size=n) if step < most else None
+            actions = self.settings.task.random_actions(self._generator, n) if step < most else None
             if seeds is not None and (observation := self.env.restart(restarted, seeds)) is not None:
                 self.observation = observation
                 self._return[restarted], self._length[restarted] = 0.0, 0
@@ -212,11 +213,11 @@ class _Group:
         s = self.settings
         steps, n, stack = s.rollout_length, s.stepped, s.task.frame_stack
         frames = np.empty((stack - 1 + steps, n, *s.task.frame_shape), dtype=s.task.frame_dtype)
-        action = np.empty((steps, n), dtype=np.int64)
+        action = s.task.room_for_actions(steps, n)
         reward, log_prob, value = (np.empty((steps, n), dtype=np.float32) for _ in range(3))
         terminated, truncated, reset = (np.empty((steps, n), dtype=bool) for _ in range(3))
         returns, lengths = [], []
-        uniform = self._generator.random((steps, n), dtype=np.float64)
+        noise = self._distribution.noise(self._generator, action.shape)
         for t in range(steps):
             if stack == 1:
                 frames[t] = self.observation
@@ -224,11 +225,8 @@ class _Group:
                 frames[:stack] = self.observation.swapaxes(0, 1)
             else:
                 frames[stack - 1 + t] = self.observation[:, -1]
-            log_probs, value[t] = act(self.observation)
-            cumulative = np.exp(log_probs).cumsum(axis=1)
-            # Scaled by the last sum, which rounding leaves a little off 1: never an action beyond the last.
-            action[t] = (cumulative < uniform[t][:, None] * cumulative[:, -1:]).sum(axis=1)
-            log_prob[t] = np.take_along_axis(log_probs, action[t][:, None], axis=1)[:, 0]
+            numbers, value[t] = act(self.observation)
+            action[t], log_prob[t] = self._distribution.draw(numbers, noise[t])
             step, finished_returns, finished_lengths = self._step(action[t])
             reward[t], terminated[t], truncated[t], reset[t] = step[1:]
             returns.append(finished_returns)
@@ -238,7 +236,7 @@ class _Group:
             frames=frames,
             action=action,
             reward=reward,
-            clipped_reward=np.sign(reward) if s.task.clip_reward else reward,
+            clipped_reward=_learned(reward, s.task),
             terminated=terminated,
             truncated=truncated,
             reset=reset,
@@ -280,3 +278,10 @@ class _Group:
 
     def close(self) -> None:
         self.env.close()
+
+
+def _learned(reward: np.ndarray, task: Task) -> np.ndarray:
+    """The reward that is learned from."""
+    if task.clip_reward:
+        reward = np.sign(reward)
+    return reward if task.reward_scale == 1 else reward * np.float32(task.reward_scale)

@@ -140,7 +140,7 @@ def bare_loop(pipe: Connection, settings: WorkerSettings, index: int) -> None:
         seconds = pipe.recv()
         steps, started = 0, time.perf_counter()
         while time.perf_counter() - started < seconds:
-            logits = network(torch.from_numpy(observation)).logits.numpy()
+            logits = network(torch.from_numpy(observation)).policy.numpy()
             action = (logits + generator.gumbel(size=logits.shape)).argmax(1)
             observation = env.step(action)[0]
             steps += 1

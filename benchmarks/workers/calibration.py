@@ -190,7 +190,7 @@ def emulate(settings: bytes, folder: str) -> float:
     try:
         steps, begin = 0, time.perf_counter()
         while (elapsed := time.perf_counter() - begin) < seconds:
-            env.step(generator.integers(0, task.actions, size=environments))
+            env.step(task.random_actions(generator, environments))
             steps += 1
     finally:
         env.close()

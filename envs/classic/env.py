@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ..actions import BoxActions
 from ..interface import TaskEnv
 from ..task import SweepDefaults, Task, TaskListing, TrainingDefaults
 from ..vector import ArraysTaskEnv
@@ -11,11 +12,21 @@ __all__ = ["find_task", "list_tasks"]
 _TASKS: dict[str, dict[str, Any]] = {
     "cartpole": dict(frame_shape=(4,), actions=2, discount=0.98, goals=(100.0, 200.0, 400.0)),
     "acrobot": dict(frame_shape=(6,), actions=3, goals=(-200.0, -100.0)),
+    "pendulum": dict(
+        frame_shape=(3,),
+        actions=BoxActions((-2.0,), (2.0,)),
+        discount=0.95,
+        reward_scale=0.02,  # rewards are -16 … 0
+        goals=(-600.0, -300.0, -200.0),
+        sweep=SweepDefaults(
+            learning_rate=0.01, rate_batch=8192.0, observations=6_000_000, rollout_length=20, random_first_steps=200
+        ),
+    ),
 }
 
 
 def list_tasks() -> list[TaskListing]:
-    """Both tasks."""
+    """All of them."""
     return [TaskListing(f"classic/{name}", "Gymnasium classic control, vectorized natively") for name in _TASKS]
 
 
@@ -23,14 +34,14 @@ def find_task(name: str) -> Task | None:
     """The task of that name; None where there is none."""
     if name not in _TASKS:
         return None
+    usual = dict(sweep=SweepDefaults(learning_rate=3e-3, rate_batch=512.0, observations=4_000_000))
     return Task(
         id=f"classic/{name}",
         frame_dtype="float32",
         preprocessing="none",
         make_env=make_env,
         training=TrainingDefaults(environments=32),
-        sweep=SweepDefaults(learning_rate=3e-3, rate_batch=512.0, observations=4_000_000),
-        **_TASKS[name],
+        **(usual | _TASKS[name]),
     )
 
 
@@ -39,6 +50,9 @@ def make_env(task: Task, num_envs: int, *, threads: int, cut_on_life_loss: bool)
     from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
     from .acrobot import AcrobotVectorEnv
+    from .pendulum import PendulumTaskEnv, PendulumVectorEnv
 
+    if task.id == "classic/pendulum":
+        return PendulumTaskEnv(task, PendulumVectorEnv(num_envs), one_seed=True)
     makers = {"classic/cartpole": CartPoleVectorEnv, "classic/acrobot": AcrobotVectorEnv}
     return ArraysTaskEnv(task, makers[task.id](num_envs), one_seed=True)

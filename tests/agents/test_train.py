@@ -51,7 +51,7 @@ def test_the_same_seed_gives_the_same_run(tmp_path):
     assert a != c
 
 
-@pytest.mark.parametrize("task_id", ["classic/cartpole", "classic/acrobot"])
+@pytest.mark.parametrize("task_id", ["classic/cartpole", "classic/acrobot", "classic/pendulum"])
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
 def test_a_stopped_run_resumes_exactly(tmp_path, task_id, algorithm):
     config = small(task_id)
@@ -339,6 +339,18 @@ def test_cartpole_is_learned(tmp_path):
     recent: list[float] = []
     train(config, tmp_path / "run", command=[], on_iteration=watch)
     assert best >= 400
+
+
+def test_pendulum_is_learned(tmp_path):
+    """Continuous actions: the mean return of 100 episodes rises from some -1,200 above -300 within 400,000 observations."""
+    config = default_config(find_task("classic/pendulum"))
+    noise = NoiseSettings(0, policy_noise_period=0, value_noise_period=0, entropy_noise_period=0, iteration_noise_period=0)
+    config = replace(config, budget=Budget(observations=400_000, goal=-300.0), noise=noise)
+    train(config, tmp_path / "run", command=[])
+    record = read_run(tmp_path / "run")
+    first = next(row["return_mean"] for row in record.rows if row["episodes"])
+    assert first < -900, "what a policy gets that knows nothing"
+    assert recent_return(record).value >= -300
 
 
 # --- what a run refuses to go on with ----------------------------------------------------------------------------------

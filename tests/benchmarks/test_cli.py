@@ -167,7 +167,7 @@ def test_a_users_own_environment(tmp_path):
 
 def test_tasks_and_help(tmp_path):
     assert "atari/pong " in rlscale("tasks", cwd=tmp_path).stdout
-    assert rlscale("tasks", "classic", cwd=tmp_path).stdout.count("\n") == 2
+    assert rlscale("tasks", "classic", cwd=tmp_path).stdout.count("\n") == 3
     assert "GPL-2.0" in rlscale("--help", cwd=tmp_path).stdout
     shown = rlscale("train", "classic/cartpole", "--help", cwd=tmp_path)
     assert shown.returncode == 0

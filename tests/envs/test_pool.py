@@ -179,6 +179,26 @@ def test_a_state_becomes_one_hot(envpool):
     env.close()
 
 
+@pytest.mark.filterwarnings("ignore:.*precision lowered")  # of the bounds that EnvPool gives its own environment here
+@pytest.mark.parametrize("name", ["Pendulum-v1", "HalfCheetah-v4"])
+def test_continuous_actions_are_clipped_to_their_bounds(envpool, name):
+    """EnvPool's own environments, given actions that were clipped by hand, beside ours, given them as they were drawn."""
+    raw = envpool.make(name, "gymnasium", num_envs=2, num_threads=1, seed=[7, 8])
+    env, actions = pool(name, 2)
+    assert np.array_equal(raw.reset()[0].reshape(2, -1).astype(np.float32), env.reset(np.array([7, 8])))
+    rng, beyond = np.random.default_rng(0), 0
+    for _ in range(20):
+        drawn = rng.normal(0, 3, (2, len(actions))).astype(np.float32)
+        clipped = drawn.clip(actions.low, actions.high)
+        beyond += (clipped != drawn).sum()
+        theirs, ours = raw.step(clipped.astype(env._env.action_space.dtype)), env.step(drawn)
+        assert np.array_equal(theirs[0].reshape(2, -1).astype(np.float32), ours.observation)
+        assert np.array_equal(theirs[1].astype(np.float32), ours.reward)
+    assert beyond > 10
+    raw.close()
+    env.close()
+
+
 def test_names(envpool):
     for rung in RUNGS:
         assert spaces_of(rung) == spaces_of(f"g{rung}-v1") == ((4, 72, 96), "uint8", 19)
@@ -194,7 +214,6 @@ def test_names(envpool):
         ("football/1_vs_1_eazy", "pool/football/1_vs_1_easy"),
         ("gfootball/5_vs_6-v1", "pool/football/5_vs_5"),
         ("zzzzzzzz", "EnvPool's documentation"),
-        ("Pendulum-v1", "Box actions"),
         ("MiniGrid-Empty-5x5-v0", "Dict observations"),
         ("Chess-v1", "2 players"),
         ("VizdoomCustom-v1", "cannot make"),

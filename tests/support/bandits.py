@@ -6,7 +6,7 @@ import os
 import time
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
@@ -48,6 +48,34 @@ class ScaledBandit(Bandit):
     """Half of the environments pay nothing, half pay twice."""
 
     factors = (0.0, 2.0)
+
+
+class Switches(Bandit):
+    """Two choices in one action."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self.single_action_space = MultiDiscrete([2, 3])
+
+
+class WholeNumbers(Bandit):
+    """A box of whole numbers."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self.single_action_space = Box(0, 3, (2,), np.int64)
+
+
+class Lever(Bandit):
+    """A real number is chosen, and it is the reward."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self.single_action_space = Box(-np.inf, np.inf, (1,), np.float32)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+
+    def step(self, actions):
+        return super().step(actions[:, 0])
 
 
 class Episodes(Bandit):

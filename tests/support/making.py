@@ -5,20 +5,26 @@ import socket
 import numpy as np
 
 from rlscale.agents.rollout.fragments import Fragment
+from rlscale.envs import BoxActions
 
 
-def make_fragment(rng: np.random.Generator, steps: int, envs: int, *, features: int = 4, actions: int = 2, **changes) -> Fragment:
+def make_fragment(
+    rng: np.random.Generator, steps: int, envs: int, *, features: int = 4, actions: int | BoxActions = 2, **changes
+) -> Fragment:
     """A fragment of random numbers for a task with `features` float32 features; no step is a reset unless said."""
+    box = isinstance(actions, BoxActions)
     value = rng.normal(size=(steps, envs)).astype(np.float32)
     arrays = {
         "frames": rng.normal(size=(steps, envs, features)).astype(np.float32),
-        "action": rng.integers(0, actions, (steps, envs)),
+        "action": rng.normal(size=(steps, envs, len(actions))).astype(np.float32)
+        if box
+        else rng.integers(0, actions, (steps, envs)),
         "reward": rng.normal(size=(steps, envs)).astype(np.float32),
         "clipped_reward": rng.normal(size=(steps, envs)).astype(np.float32),
         "terminated": np.zeros((steps, envs), dtype=bool),
         "truncated": np.zeros((steps, envs), dtype=bool),
         "reset": np.zeros((steps, envs), dtype=bool),
-        "log_prob": np.full((steps, envs), -np.log(actions), dtype=np.float32),
+        "log_prob": np.full((steps, envs), -1.4 * len(actions) if box else -np.log(actions), dtype=np.float32),
         "value": value,
         "bootstrap_value": rng.normal(size=envs).astype(np.float32),
         "episode_return": np.zeros(0, dtype=np.float32),

@@ -130,7 +130,7 @@ def compare_acting(device: torch.device) -> list[Check]:
     for where in (CPU, device):
         network = make_network(find_task("atari/pong"), "nature_cnn", 0).to(where)
         with torch.backends.cudnn.flags(allow_tf32=False):
-            logits.append(ActingNetwork(network, False)(upload(torch.from_numpy(seen), where)).logits.cpu().numpy())
+            logits.append(ActingNetwork(network, False)(upload(torch.from_numpy(seen), where)).policy.cpu().numpy())
     return [Check("acting: logits", far(*logits), 1e-3)]
 
 

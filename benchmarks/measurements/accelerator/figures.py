@@ -113,7 +113,7 @@ def measure_acting(device: torch.device, rounds: int) -> dict[str, list[float]]:
 
 
 def _act(policy: ActingNetwork, seen: torch.Tensor, where: torch.device) -> torch.Tensor:
-    return policy(upload(seen, where)).logits.cpu()
+    return policy(upload(seen, where)).policy.cpu()
 
 
 def compare_noise(device: torch.device, batch: int, rounds: int) -> list[float]:

@@ -10,9 +10,9 @@ import torch
 from rlscale.agents.config import default_config
 from rlscale.agents.learning.frames import Positions
 from rlscale.agents.learning.gradients import FIGURES, LAST_LAYER, BlockGradients, BlockPart
-from rlscale.agents.learning.losses import HEADS, log_probability, ppo_losses
+from rlscale.agents.learning.losses import HEADS, ppo_losses
 from rlscale.agents.networks import PolicyValueNet
-from rlscale.envs import find_task
+from rlscale.envs import BoxActions, find_task
 
 CPU = torch.device("cpu")
 TASK = find_task("classic/cartpole")  # only for the settings of its updates
@@ -24,6 +24,7 @@ NETWORKS = [
     ("minatar_cnn", (4, 10, 10)),
     ("mlp", (8,)),
 ]
+BOX = BoxActions((-1.0,) * 3, (1.0,) * 3)
 
 
 def batch_of(network, shape):
@@ -31,9 +32,10 @@ def batch_of(network, shape):
     g = torch.Generator().manual_seed(0)
     brightest = 255 if shape[1:] not in ((10, 10), ()) else 1
     observations = torch.randint(0, brightest + 1, (N, *shape), generator=g, dtype=torch.uint8)
-    action = torch.randint(0, ACTIONS, (N,), generator=g)
+    box = network.policy_head.weight.shape[0] == len(BOX)
+    action = 2 * torch.randn(N, len(BOX), generator=g) if box else torch.randint(0, ACTIONS, (N,), generator=g)
     with torch.no_grad():
-        present = log_probability(network(observations).logits, action)
+        present = network.distribution(network(observations).policy).log_prob(action)
     return SimpleNamespace(
         steps=N,
         environments=1,
@@ -47,9 +49,9 @@ def batch_of(network, shape):
     )
 
 
-def network_of(name, shape):
+def network_of(name, shape, actions=ACTIONS):
     torch.manual_seed(3)
-    network = PolicyValueNet(name, shape, ACTIONS)
+    network = PolicyValueNet(name, shape, actions)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter += 0.02 * torch.randn_like(parameter)
@@ -67,7 +69,7 @@ def slow_row(network, batch, part, head, bfloat16, proximal=None):
     with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
         output = network(batch.observations(Positions.of(part.positions, CPU)))
     losses = ppo_losses(
-        logits=output.logits,
+        policy=network.distribution(output.policy),
         value=output.value,
         action=batch.action[part.positions],
         behaviour_log_prob=batch.log_prob[part.positions],
@@ -102,10 +104,12 @@ def rows_for(network, heads, count):
 
 @pytest.mark.parametrize("bfloat16", [False, True])
 @pytest.mark.parametrize("heads", [("joint",), (LAST_LAYER, "joint"), HEADS])
-@pytest.mark.parametrize(("name", "shape"), NETWORKS)
-def test_blocks_that_share_a_pass(name, shape, heads, bfloat16):
+@pytest.mark.parametrize(
+    ("name", "shape", "actions"), [*((*one, ACTIONS) for one in NETWORKS), ("minatar_cnn", (4, 10, 10), BOX), ("mlp", (8,), BOX)]
+)
+def test_blocks_that_share_a_pass(name, shape, actions, heads, bfloat16):
     """Four equal blocks, then two of other lengths, in one pass."""
-    network = network_of(name, shape)
+    network = network_of(name, shape, actions)
     batch = batch_of(network, shape)
     parts = parts_of([4, 4, 4, 4, 5, 3])
     matrices = rows_for(network, heads, len(parts))
@@ -137,10 +141,38 @@ def test_chunks_cut_large_blocks_and_join_small_ones(chunk):
         torch.testing.assert_close(matrix, expected, rtol=1e-3, atol=1e-5)
 
 
+def test_the_deviations_of_a_gaussian_are_where_the_flat_vector_has_them():
+    """Block by block, by the formula: ∂/∂log σ of -A log π is A (1 - z²), of the entropy 1, and of the value nothing."""
+    network = network_of("mlp", (8,), BOX)
+    batch, parts = batch_of(network, (8,)), parts_of([4, 4, 4, 12])
+    batch.valid[:] = True
+    with torch.no_grad():
+        policy = network(batch.observations(Positions.of(np.arange(N), CPU))).policy
+        batch.log_prob = network.distribution(policy).log_prob(batch.action)  # ratio 1, so the clip does not bind
+    names = [name for name, p in network.named_parameters() for _ in range(p.numel())]
+    ((first, last),) = [(names.index(n), len(names) - names[::-1].index(n)) for n in ("policy_head.bias",)]
+    deviations = slice(last - len(BOX), last)
+    assert last - first == 2 * len(BOX)
+    matrices = rows_for(network, HEADS, len(parts))
+    gradients_of(network).add(batch, parts, matrices)
+    z = (batch.action - policy[:, : len(BOX)]) / policy[:, len(BOX) :].exp()
+    for part in parts:
+        here = torch.from_numpy(part.positions)
+        by_hand = (batch.advantage[here, None] * (1 - z[here].square())).sum(0) / part.divisor
+        torch.testing.assert_close(matrices["policy"][part.row, deviations], by_hand, rtol=1e-4, atol=1e-5)
+        share = torch.full((len(BOX),), len(here) / part.divisor)
+        torch.testing.assert_close(matrices["entropy"][part.row, deviations], share)
+        assert not matrices["value"][part.row, first:last].any()
+    others = np.ones(len(names), dtype=bool)
+    others[deviations] = False
+    assert not matrices["entropy"][:, others].any(), "the entropy depends on the deviations alone"
+
+
+@pytest.mark.parametrize("actions", [ACTIONS, BOX])
 @pytest.mark.parametrize("heads", [(LAST_LAYER, "joint"), HEADS])
-def test_rows_that_hold_something_already_are_added_to(heads):
+def test_rows_that_hold_something_already_are_added_to(heads, actions):
     """As where a batch is learned from as it comes: some rows are begun, some are not, and some have no part in it."""
-    network = network_of("mlp", (8,))
+    network = network_of("mlp", (8,), actions)
     batch = batch_of(network, (8,))
     parts = [replace(part, row=row, first=row in (0, 4)) for part, row in zip(parts_of([6, 6, 6, 6]), (0, 1, 3, 4), strict=True)]
     matrices = {head: torch.full_like(matrix, 2.0) for head, matrix in rows_for(network, heads, 5).items()}
@@ -152,14 +184,14 @@ def test_rows_that_hold_something_already_are_added_to(heads):
             torch.testing.assert_close(matrix[part.row], expected + (0 if part.first else 2.0), rtol=1e-4, atol=1e-5)
 
 
-def test_a_lagged_update_is_clipped_about_the_policy_it_starts_from():
-    network = network_of("mlp", (8,))
+@pytest.mark.parametrize("actions", [ACTIONS, BOX])
+def test_a_lagged_update_is_clipped_about_the_policy_it_starts_from(actions):
+    network = network_of("mlp", (8,), actions)
     batch = batch_of(network, (8,))
     gradients = gradients_of(network, chunk=7, lag=1)
     gradients.look_ahead(batch)
-    torch.testing.assert_close(
-        batch.proximal, log_probability(network(batch.observations(Positions.of(np.arange(N), CPU))).logits, batch.action)
-    )
+    output = network(batch.observations(Positions.of(np.arange(N), CPU)))
+    torch.testing.assert_close(batch.proximal, network.distribution(output.policy).log_prob(batch.action).detach())
     batch.proximal += 0.3  # as if the policy had changed since
     parts = parts_of([12, 12])
     matrices = rows_for(network, ("joint",), 2)

@@ -301,8 +301,14 @@ def test_bfloat16_gradients_agree_with_float32():
 # --- case 6: a bandit through the whole pipeline -----------------------------------------------------------------------
 
 
-def bandit_noise(task_id, *, steps, baseline, shuffle="environments", rounds, p=0.1):
-    """Noise of the policy loss with π(1) = p and V = baseline, from environments through fragments, blocks and loss."""
+ONE_IN_TEN = (np.log(0.9), np.log(0.1))  # logits of π(1) = p = 0.1
+
+
+def bandit_noise(task_id, *, steps, baseline, shuffle="environments", rounds, policy=ONE_IN_TEN):
+    """Noise of the policy loss from environments through fragments, blocks and loss.
+
+    The policy head gives `policy` and the value head `baseline`, whatever is observed.
+    """
     task, environments = find_task(task_id), 256
     config = config_for(
         task,
@@ -317,9 +323,10 @@ def bandit_noise(task_id, *, steps, baseline, shuffle="environments", rounds, p=
     config = replace(config, rollout=replace(config.rollout, environments=environments, rollout_length=2 * steps))
     learner = Learner(config, task, CPU, False)
     with torch.no_grad():
-        for head, bias in ((learner.network.policy_head, np.log([1 - p, p])), (learner.network.value_head, [baseline])):
-            head.weight.zero_()
-            head.bias.copy_(torch.tensor(bias))
+        for parameter in learner.network.parameters():
+            parameter.zero_()
+        learner.network.policy_head.bias.copy_(torch.tensor(policy))
+        learner.network.value_head.bias.copy_(torch.tensor([baseline]))
     measured = {"policy": [], "joint": []}
     for iteration in range(rounds):
         # Fresh environments each time: their factors never change, so the same ones would be drawn only once.
@@ -340,6 +347,16 @@ def test_bandit_policy_noise(baseline, truth):
     assert kind == "rollout"
     assert noise.b_simple == pytest.approx(truth, rel=0.1)
     assert noise.interval[0] < truth < noise.interval[1]
+
+
+@pytest.mark.parametrize("deviation", [0.5, 1.0, 2.0])
+def test_bandit_with_continuous_actions(deviation):
+    """2 + 10 σ²: reward a = μ + σz, V = μ. The gradient of -A log π is -z² in μ and -σ (z³ - z) in log σ.
+
+    Their means are -1 and 0, their variances 2 and 10 σ²; nothing else depends on the policy's parameters, all others being 0.
+    """
+    noise, _ = bandit_noise("bandits:Lever", steps=16, baseline=0.3, rounds=20, policy=(0.3, np.log(deviation)))["policy"]
+    assert noise.b_simple == pytest.approx(2 + 10 * deviation**2, rel=0.1)
 
 
 @pytest.mark.parametrize(("steps", "truth"), [(8, 26.0), (128, 146.0)])

@@ -37,7 +37,7 @@ def test_orthogonal_weights_from_the_seed_alone():
 def test_a_new_policy_is_nearly_uniform():
     task = find_task("atari/pong")
     output = make_network(task, "nature_cnn", 0)(torch.randint(0, 255, (8, 4, 84, 84), dtype=torch.uint8))
-    torch.testing.assert_close(torch.softmax(output.logits, -1), torch.full((8, 6), 1 / 6), atol=0.02, rtol=0)
+    torch.testing.assert_close(torch.softmax(output.policy, -1), torch.full((8, 6), 1 / 6), atol=0.02, rtol=0)
     assert output.value.shape == (8,)
 
 
@@ -65,7 +65,7 @@ def test_observations_may_be_part_of_a_larger_tensor():
     network = make_network(find_task("atari/pong"), "nature_cnn", 0)
     wide = torch.randint(0, 255, (9, 4, 84, 90), dtype=torch.uint8)
     for part in (wide[3:7, :, :, :84], wide[::2, :, :, 5:89]):
-        torch.testing.assert_close(network(part).logits, network(part.clone()).logits)
+        torch.testing.assert_close(network(part).policy, network(part.clone()).policy)
 
 
 @pytest.mark.parametrize("bfloat16", [False, True])
@@ -105,7 +105,7 @@ def test_the_flat_vector_is_the_network():
     assert len(flat) == sum(p.numel() for p in network.parameters())
     flat.zero_()
     assert all(not p.any() for p in network.parameters())
-    np.testing.assert_array_equal(network(torch.ones(2, 6)).logits.detach(), np.zeros((2, 3)))
+    np.testing.assert_array_equal(network(torch.ones(2, 6)).policy.detach(), np.zeros((2, 3)))
     assert math.isclose(float(network(torch.ones(1, 6)).value.detach()), 0.0)
 
 

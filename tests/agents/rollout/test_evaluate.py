@@ -45,6 +45,14 @@ def test_actions_are_drawn_from_the_policy():
     assert set(evaluation.returns) <= {0.0, 1.0}
 
 
+def test_continuous_actions_are_drawn_from_the_policy():
+    """A lever whose reward is the action, N(0.5, 0.2²): the returns have that mean and deviation."""
+    task = find_task("bandits:Lever")
+    returns = evaluator(task, episodes=4000).evaluate(weights_of(task, logits=[0.5, np.log(0.2)]), 1).returns
+    assert returns.mean() == pytest.approx(0.5, abs=4 * 0.2 / np.sqrt(4000))
+    assert returns.std() == pytest.approx(0.2, rel=0.05)
+
+
 def test_the_same_policy_and_key_give_the_same_returns_and_other_keys_others():
     task = find_task("classic/cartpole")
     weights = weights_of(task)

@@ -24,7 +24,9 @@ def sample(fleet, weights, version, fragments):
     return [s.fragment for s in taken]
 
 
-@pytest.mark.parametrize("task_id", ["classic/cartpole", "atari/breakout@42", "bandits:ScaledBandit"])
+@pytest.mark.parametrize(
+    "task_id", ["classic/cartpole", "atari/breakout@42", "bandits:ScaledBandit", "classic/pendulum", "bandits:Lever"]
+)
 def test_ray_actors_make_the_fragments_that_this_process_makes(ray_instance, task_id):
     """Two workers of two groups each; and the third iteration is asked for before the second is taken."""
     settings = settings_for(task_id, workers=2, groups=2)

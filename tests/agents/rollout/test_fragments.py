@@ -102,7 +102,7 @@ def test_what_a_worker_records():
         before = ended[-1]
         with torch.no_grad():
             output = worker._network(torch.from_numpy(fragment.frames.reshape(-1, 4)))
-            expected = torch.log_softmax(output.logits, -1).gather(1, torch.from_numpy(fragment.action).reshape(-1, 1))
+            expected = torch.log_softmax(output.policy, -1).gather(1, torch.from_numpy(fragment.action).reshape(-1, 1))
             after = worker._network(torch.from_numpy(worker._groups[2].observation)).value
         np.testing.assert_allclose(fragment.log_prob.reshape(-1), expected[:, 0], atol=1e-5)
         np.testing.assert_allclose(fragment.value.reshape(-1), output.value, atol=1e-5)

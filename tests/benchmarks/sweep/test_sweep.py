@@ -128,6 +128,30 @@ def test_on_ray_it_gives_the_same_results_as_in_process(own_ray, undisturbed, tm
     assert without_clocks(read_sweep(folder).results) == without_clocks(undisturbed.results)
 
 
+def test_continuous_actions_are_swept(tmp_path):
+    """Two cells of Pendulum: what they measured is there, and on resuming there is nothing left to do."""
+    options = SweepOptions(
+        tasks=("classic/pendulum",),
+        batch_sizes="160,640",
+        goals=(-1000.0,),
+        rates=1,
+        seeds=1,
+        noise_runs=0,
+        observations=30_000,
+        evaluation_episodes=8,
+        jobs=0,
+        out=str(tmp_path),
+    )
+    (folder,) = run_sweeps(options, [], silent())
+    results = read_sweep(folder).results
+    assert [(r.state, r.batch_size) for r in results.values()] == [("budget", 640), ("budget", 160)]
+    for result in results.values():
+        assert result.observations <= 30_000 + result.batch_size
+        assert all(-200 * 16.3 < e.return_mean < 0 for e in result.evaluations)
+        assert len(result.evaluations) > 3
+    assert make_plan("classic/pendulum", options).next_trials(results) == []
+
+
 def test_a_finished_sweep_is_left_as_it_is(undisturbed):
     before = (undisturbed.folder / "results.jsonl").read_bytes()
     run_sweeps(SweepOptions(**QUICK, jobs=0, out=str(undisturbed.folder.parent)), [], silent())
