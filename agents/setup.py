@@ -103,14 +103,15 @@ class RunSetup:
         else:
             learner = RemoteLearners(config, self.task, compute.device, compute.bfloat16, compute.threads)
         try:
-            fleet = self._start_fleet(memory, generation)
+            fleet = self.start_fleet(memory, generation)
         except BaseException:
             if isinstance(learner, RemoteLearners):
                 learner.close()
             raise
         return Session(config, memory, learner, fleet)
 
-    def _start_fleet(self, memory: MemoryPlan, generation: int) -> Fleet:
+    def start_fleet(self, memory: MemoryPlan, generation: int) -> Fleet:
+        """Start the rollout workers alone; the arguments are as in `start`, and the fragments that batches are made of."""
         config, rollout = self.config, self.config.rollout
         settings = WorkerSettings(
             task=self.task,

@@ -44,6 +44,7 @@ COMMANDS = {
         Command("compare", "FOLDER... [options]", "lay sweeps and runs side by side: measured against predicted"),
         Command("train", "TASK [options]", "train, and measure the gradient noise of every update"),
         Command("advise", "TASK [options]", "in minutes: the batch and the actors a task is worth here, what more machines give"),
+        Command("branch", "RUN [options]", "from a run where it stands: how large a batch its next observations are worth"),
         Command("workers", "TASK [options]", "measure this machine or cluster for minutes: how many workers, how long, how much"),
         Command("bench", "[--compare A B]", "measure a machine or cluster with a fixed suite; what changed between two results"),
         Command("runs", "[FOLDER...]", "list the runs and sweeps that are there: state, task, return, noise scale"),

@@ -10,14 +10,26 @@ rate is chosen already, and returns a `Frontier`. `adaptive_gain` says what a ba
     hyperbola   the curve, its fit and the result: `fit`, `Frontier`
     likelihood  the likelihood of runs of which some missed their goal, and how far an interval reaches
     advice      which batch size to add where the runs do not identify the frontier
+    branches    the local critical batch size, from short branches of one run: `fit_branches`, `LocalFrontier`
     adaptive    the gain of an adaptive batch size
 
 Which runs to make is decided by `rlscale.benchmarks.sweep`; `rlscale.analysis` picks those that a fit uses.
 """
 
 from .adaptive import adaptive_gain
+from .branches import LocalFrontier, fit_branches
 from .hyperbola import Frontier, fit
 from .runs import Point
 from .surface import STOPPED_CONFIDENCE, Surface, fit_surface
 
-__all__ = ["STOPPED_CONFIDENCE", "Frontier", "Point", "Surface", "adaptive_gain", "fit", "fit_surface"]
+__all__ = [
+    "STOPPED_CONFIDENCE",
+    "Frontier",
+    "LocalFrontier",
+    "Point",
+    "Surface",
+    "adaptive_gain",
+    "fit",
+    "fit_branches",
+    "fit_surface",
+]

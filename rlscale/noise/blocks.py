@@ -15,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["BlockStatistics", "block_products", "block_statistics", "statistics_of"]
+__all__ = ["BlockStatistics", "block_products", "block_statistics", "hessian_statistics", "statistics_of"]
 
 _PIECE = 1 << 20  # elements of block gradients that stay in a cache from one product to the next
 _FEWEST_COLUMNS, _MOST_COLUMNS = 8_192, 65_536
@@ -93,6 +93,38 @@ def block_statistics(
             raise ValueError(f"metric has shape {tuple(metric.shape)}, but there are {matrix.shape[1]} parameters")
     products = block_products(matrix, sizes=sizes, mean_out=mean_out, metric=metric)
     return statistics_of(products[-1], sizes, blocks)
+
+
+def hessian_statistics(block_gradients: Any, block_sizes: Any, products: Any, *, blocks: Any = None) -> BlockStatistics:
+    """`block_statistics` in the metric of a Hessian H, from Hessian-vector products: |g|² is g·Hg and g_k·ĝ is g_k·Hĝ.
+
+    The noise scale of these statistics is B_noise = tr(HΣ) / (G·HG), the batch size at which the best step on a quadratic gains
+    half of what it would without noise (arXiv:1812.06162, equation 2.8). H must be of other observations than the blocks, else
+    both err alike. It need not be positive: where G·HG does not stand out from zero, the noise scale is not resolved.
+
+    Args:
+        block_gradients: (K, P) mean gradient of each block.
+        block_sizes: (K,) valid observations of each block.
+        products: (K, P), H g_k for each block.
+        blocks: as for `block_statistics`.
+
+    Raises:
+        ValueError: fewer than two blocks, shapes that differ, a bad size, or a number that is not finite.
+    """
+    matrix, moved = _as_matrix(block_gradients), _as_matrix(products)
+    sizes = np.asarray(block_sizes, dtype=np.float64)
+    if moved.shape != matrix.shape or sizes.shape != (len(matrix),):
+        raise ValueError(
+            f"block_gradients {tuple(matrix.shape)}, products {tuple(moved.shape)} and {sizes.shape} sizes do not fit"
+        )
+    if len(sizes) < 2:
+        raise ValueError("block_gradients: a noise scale needs at least two blocks")
+    if np.any(sizes < 0) or sizes.sum() <= 0:
+        raise ValueError("block_sizes must be zero or more, and not all zero")
+    g, hg = (x.double().cpu().numpy() for x in (matrix, moved))
+    if not (np.isfinite(g).all() and np.isfinite(hg).all()):
+        raise ValueError("block_gradients: not finite")
+    return BlockStatistics(sizes, (g * hg).sum(1), g @ (sizes @ hg / sizes.sum()), blocks)
 
 
 def block_products(

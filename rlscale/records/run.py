@@ -38,7 +38,7 @@ from .files import (
     write_atomically,
 )
 
-__all__ = ["SCHEMA", "Run", "RunRecord", "pack_statistics", "read_run", "unpack_statistics"]
+__all__ = ["SCHEMA", "Run", "RunRecord", "pack_statistics", "read_checkpoint", "read_run", "unpack_statistics"]
 
 SCHEMA = 1
 _MANIFEST, _ROWS, _CHECKPOINT = "manifest.json", "iterations.jsonl", "checkpoint.pt"
@@ -171,29 +171,8 @@ class Run:
         when_there_is_room(write, path, self.give_up_waiting)
 
     def load_checkpoint(self) -> bytes:
-        """The checkpoint's payload.
-
-        Raises:
-            UsageError: there is none, or it is not whole.
-        """
-        path = self.folder / _CHECKPOINT
-        try:
-            stored = path.read_bytes()
-        except FileNotFoundError:
-            raise UsageError(
-                "--resume",
-                f"{path} does not exist: the run ended before its first checkpoint",
-                "Start it again under another name",
-            ) from None
-        magic, _, rest = stored.partition(b"\n")
-        digest, _, payload = rest.partition(b"\n")
-        if magic + b"\n" != _CHECKPOINT_MAGIC or hashlib.sha256(payload).hexdigest().encode() != digest:
-            raise UsageError(
-                "--resume",
-                f"{path} is truncated or damaged ({len(stored):,} bytes)",
-                "Restore it from a copy, or start the run again under another name",
-            )
-        return payload
+        """The checkpoint's payload; see `read_checkpoint`."""
+        return read_checkpoint(self.folder)
 
     def save_snapshot(self, optimizer_steps: int, payload: bytes) -> None:
         """Keep a policy for later evaluation, under its number of optimizer steps."""
@@ -222,6 +201,32 @@ class Run:
     def close(self) -> None:
         self._rows.close()
         os.close(self._lock)
+
+
+def read_checkpoint(folder: Path, field: str = "--resume") -> bytes:
+    """The payload of a run's checkpoint, whoever holds the run.
+
+    Raises:
+        UsageError: there is none, or it is not whole.
+    """
+    path = folder / _CHECKPOINT
+    try:
+        stored = path.read_bytes()
+    except FileNotFoundError:
+        raise UsageError(
+            field,
+            f"{path} does not exist: the run ended before its first checkpoint",
+            "Start it again under another name",
+        ) from None
+    magic, _, rest = stored.partition(b"\n")
+    digest, _, payload = rest.partition(b"\n")
+    if magic + b"\n" != _CHECKPOINT_MAGIC or hashlib.sha256(payload).hexdigest().encode() != digest:
+        raise UsageError(
+            field,
+            f"{path} is truncated or damaged ({len(stored):,} bytes)",
+            "Restore it from a copy, or start the run again under another name",
+        )
+    return payload
 
 
 def read_run(folder: Path | str, field: str = "RUN") -> RunRecord:

@@ -1,0 +1,331 @@
+"""`run_branches`: the noise at a checkpoint, branches from it side by side, and the local critical batch size of both.
+
+The record, `branches.json`, is written anew after every branch, so that a stopped command goes on where it was.
+"""
+
+import json
+import math
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from rlscale.agents.config import TrainConfig, config_from_dict
+from rlscale.agents.frozen import FrozenRun
+from rlscale.agents.learning.frozen import POLICY_PARAMETERS, HessianNoise, pooled
+from rlscale.agents.learning.results import NoiseRecord
+from rlscale.agents.machine import describe_machine, find_commit, find_versions
+from rlscale.agents.networks import PARAMETER_ORDER
+from rlscale.agents.setup import prepare
+from rlscale.envs import find_task
+from rlscale.errors import UsageError
+from rlscale.estimate import Estimate
+from rlscale.frontier import LocalFrontier, fit_branches
+from rlscale.noise import pool
+from rlscale.records import read_run
+from rlscale.records.files import dump_json, write_atomically
+from rlscale.records.run import read_checkpoint
+from rlscale.text import format_quantity
+
+from ..steps import Steps
+from .branches import Branch, BranchResult, branch_config, dump, evaluator, load, run_branch
+from .options import BranchOptions, BranchPlan, make_plan
+
+__all__ = ["Checkpoint", "fit", "run_branches"]
+
+RECORD = "branches.json"
+START_EVALUATIONS = 8
+APART = 20  # steps that environments play on between the states that two seeds start from
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where the branches start.
+
+    Attributes:
+        config: of the run.
+        learner: the learner's state, as `dump` writes it.
+        optimizer_steps, observations: of the run so far.
+    """
+
+    config: TrainConfig
+    learner: bytes
+    optimizer_steps: int
+    observations: int
+
+
+def run_branches(options: BranchOptions, command: list[str], console: Console) -> Path:
+    """Do what the options say; the path of the record.
+
+    Raises:
+        UsageError: a run, option or folder that cannot be used.
+        KeyboardInterrupt: stopped; what had ended is recorded, and a note says how to go on.
+    """
+    record = read_run(Path(options.run))
+    config = config_from_dict(record.manifest["config"])
+    stored = load(read_checkpoint(record.folder, "RUN"))
+    if stored.get("parameter_order", 1) != PARAMETER_ORDER:
+        raise UsageError("RUN", "its checkpoint is an earlier rlscale's", "Train it again")
+    plan = make_plan(options, config, record)
+    learner = stored["learner"]
+    at = Checkpoint(config, dump(learner), learner["optimizer_steps"], stored["progress"]["observations"])
+    folder = Path(options.out or record.folder / "branches")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / RECORD
+    written = _open(path, plan, at, command)
+    branches = list(_branches(plan))
+    done = {_key(r): r for r in written["branches"]}
+    left = [branch for branch in branches if _key(asdict(branch)) not in done]
+
+    def save() -> None:
+        write_atomically(path, (dump_json(written, indent=1) + "\n").encode())
+
+    jobs = options.jobs or len(os.sched_getaffinity(0))
+    with Steps(console, len(left) + 2, alike=3) as steps:
+        if written["start"] is None:
+            steps.begin("return at the checkpoint")
+            written["start"] = _start(at, plan)
+            save()
+        if written["noise"] is None and plan.noise_batches:
+            steps.begin("noise at the checkpoint")
+            written["noise"] = _noise(at, plan)
+            save()
+        try:
+            for result in _run(at, plan, left, jobs, steps):
+                written["branches"].append(asdict(result))
+                save()
+        except KeyboardInterrupt as error:
+            error.add_note(f"What had ended is recorded in {path}; the same command goes on.")
+            raise
+    frontier = fit(written)
+    written["fit"] = _as_json(frontier)
+    save()
+    for line in say(written, frontier):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    for table in tables(written, frontier):
+        console.print(table)
+    console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
+    return path
+
+
+def _open(path: Path, plan: BranchPlan, at: Checkpoint, command: list[str]) -> dict[str, Any]:
+    """The record as it is there, or a new one.
+
+    Raises:
+        UsageError: the one that is there is of another plan or checkpoint.
+    """
+    asked = json.loads(dump_json({"plan": asdict(plan), "optimizer_steps": at.optimizer_steps, "observations": at.observations}))
+    if path.exists():
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if {name: found.get(name) for name in asked} != asked:
+            raise UsageError("--out", f"{path} holds branches of another plan or checkpoint", "Choose another folder")
+        return found
+    return {
+        "task": at.config.task,
+        **asked,
+        "command": command,
+        "commit": find_commit(),
+        "versions": find_versions(),
+        "machine": describe_machine(
+            prepare(branch_config(at.config, plan.sizes[0], 0), find_task(at.config.task)).compute.device
+        ),
+        "start": None,
+        "noise": None,
+        "branches": [],
+        "fit": None,
+    }
+
+
+def _branches(plan: BranchPlan) -> Iterator[Branch]:
+    """Every branch, so ordered that each prefix holds all sizes and rates as evenly as it can."""
+    for seed in range(plan.seeds):
+        for size, rates in zip(plan.sizes, plan.rates, strict=True):
+            for rate in rates:
+                yield Branch(size, rate, seed, plan.steps(size))
+
+
+def _key(branch: dict[str, Any]) -> tuple[int, float, int]:
+    return branch["batch_size"], branch["learning_rate"], branch["seed"]
+
+
+def _start(at: Checkpoint, plan: BranchPlan) -> dict[str, float]:
+    """Mean return at the checkpoint, over `START_EVALUATIONS` evaluations, and its standard error."""
+    setup = prepare(branch_config(at.config, plan.sizes[0], at.config.seed), find_task(at.config.task))
+    evaluating = evaluator(setup, plan.episodes, at.config.seed)
+    weights = load(at.learner)["parameters"].numpy()
+    try:
+        found = [evaluating.evaluate(weights, key).at(1) for key in range(START_EVALUATIONS)]
+    finally:
+        evaluating.close()
+    error = math.sqrt(sum(e.return_error**2 for e in found)) / len(found)
+    return {"return": sum(e.return_mean for e in found) / len(found), "error": error}
+
+
+def _frozen(at: Checkpoint, size: int, seed: int) -> FrozenRun:
+    return FrozenRun(prepare(branch_config(at.config, size, seed), find_task(at.config.task)), load(at.learner))
+
+
+def _noise(at: Checkpoint, plan: BranchPlan) -> dict[str, Any]:
+    """The noise scale at the checkpoint's parameters, by loss and metric, in batches of the run's own size."""
+    batch = max(at.config.batch, 2 * at.config.rollout.rollout_length)
+    frozen = _frozen(at, batch, at.config.seed + 1)
+    try:
+        frozen.play(plan.burn_in)
+        measured = [frozen.measure() for _ in range(plan.noise_batches)]
+        spent = frozen.observations
+    finally:
+        frozen.close()
+    records = [records for records, _ in measured]
+    curved = [hessian for _, hessian in measured if hessian is not None]
+    return {"observations": spent, "batch_size": batch, "scales": list(_scales(records, curved))}
+
+
+def _scales(records: Sequence[list[NoiseRecord]], curved: Sequence[HessianNoise]) -> Iterator[dict[str, Any]]:
+    of: dict[tuple[str, str], list[Any]] = {}
+    for head in ("joint", POLICY_PARAMETERS, "policy", "value"):
+        of[head, "plain"], of[head, "adam"] = pooled(records, head), pooled(records, head, adam=True)
+    of["joint", "hessian"] = [h.joint for h in curved]
+    of[POLICY_PARAMETERS, "hessian"] = [h.policy_parameters for h in curved]
+    for (head, metric), statistics in of.items():
+        if not statistics:
+            continue
+        found = pool(statistics)
+        low, high = found.interval
+        yield {
+            "head": head,
+            "metric": metric,
+            "value": found.b_simple if (found.b_simple or 0.0) > 0 else None,
+            "interval": [low, high],
+            "trace": found.trace_cov,
+            "square": found.grad_sq,
+        }
+
+
+def _run(at: Checkpoint, plan: BranchPlan, branches: list[Branch], jobs: int, steps: Steps) -> Iterator[BranchResult]:
+    """Results as they end, whichever ends first: a branch depends on nothing but its own description."""
+    if not branches:
+        return
+    frozen: dict[int, FrozenRun] = {}
+    context = multiprocessing.get_context("spawn")
+    waiting: set[Future[BranchResult]] = set()
+    left = iter(branches)
+    states: dict[tuple[int, int], bytes] = {}
+    with ProcessPoolExecutor(jobs, mp_context=context) as workers:
+        try:
+            while True:
+                while len(waiting) < jobs and (branch := next(left, None)) is not None:
+                    steps.begin(f"B {branch.batch_size:,}  rate {branch.learning_rate:.3g}  seed {branch.seed}")
+                    state = _state(at, plan, branch, frozen, states)
+                    waiting.add(workers.submit(run_branch, at.config, at.learner, state, branch, plan.episodes))
+                if not waiting:
+                    return
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for one in done:
+                    yield one.result()
+        finally:
+            for one in waiting:
+                one.cancel()
+            for fleet in frozen.values():
+                fleet.close()
+
+
+def _state(
+    at: Checkpoint, plan: BranchPlan, branch: Branch, frozen: dict[int, FrozenRun], states: dict[tuple[int, int], bytes]
+) -> bytes:
+    """Environments of the branch's batch size in the midst of episodes; the same for all its rates, others for every seed.
+
+    Raises:
+        UsageError: the task's environments cannot be saved.
+    """
+    size, seed = branch.batch_size, branch.seed
+    if (size, seed) not in states:
+        if size not in frozen:
+            frozen[size] = _frozen(at, size, at.config.seed + 2)
+            frozen[size].play(plan.burn_in)
+        played = sum(1 for s, _ in states if s == size)
+        for number in range(played, seed + 1):
+            if number:
+                frozen[size].play(APART)
+            state = frozen[size].environments()
+            if state is None:
+                raise UsageError("RUN", f"environments of {at.config.task} cannot be saved", "Branches need a task whose can")
+            states[size, number] = dump(state)
+    return states[size, seed]
+
+
+# --- what they show --------------------------------------------------------------------------------------------------------
+
+
+def fit(record: dict[str, Any]) -> LocalFrontier:
+    """The local frontier of a record; branches whose parameters became infinite are left out."""
+    rows = [row for row in record["branches"] if row["final_return"] is not None]
+    return fit_branches(
+        [row["batch_size"] for row in rows],
+        [row["learning_rate"] for row in rows],
+        [row["final_return"] - record["start"]["return"] for row in rows],
+        [row["observations"] for row in rows],
+        gain_error=[row["return_error"] for row in rows],
+        start_error=record["start"]["error"],
+    )
+
+
+def _as_json(frontier: LocalFrontier) -> dict[str, Any]:
+    b = frontier.b_local
+    return {**asdict(replace(frontier, b_local=Estimate(None, None, ""))), "b_local": [b.value, *(b.interval or (None, None))]}
+
+
+def say(record: dict[str, Any], frontier: LocalFrontier) -> list[str]:
+    """What the branches show, answer first."""
+    plan, start = record["plan"], record["start"]
+    length = sum(row["observations"] for row in record["branches"]) / max(len(record["branches"]), 1)
+    where = f"{record['task']} at a return of {start['return']:.3g}, after {record['observations']:,} observations"
+    b = frontier.b_local
+    if b.value is None:
+        first = f"{where}: the local critical batch size is {b.say()} (95%): {b.reason}."
+    else:
+        within = frontier.largest_within(0.2)
+        first = (
+            f"{where}: at {b.say()} observations an iteration (95%) the next {length:,.0f} are half as well spent as in small "
+            f"batches, and up to {within.say()} at least 80% as well."
+        )
+    lines = [first]
+    rates = {size: (min(r), max(r)) for size, r in zip(plan["sizes"], plan["rates"], strict=True)}
+    edges = [
+        f"{size:,.0f}"
+        for size, best in zip(frontier.sizes, frontier.best_rates, strict=True)
+        if not rates[int(size)][0] / 1.2 <= best <= rates[int(size)][1] * 1.2
+    ]
+    if edges:
+        lines.append(
+            f"The best rate lies outside the tried ones at {', '.join(edges)}: use more --rates, or another --rate-exponent."
+        )
+    if lost := sum(row["final_return"] is None for row in record["branches"]):
+        lines.append(f"{lost} branches diverged and are left out.")
+    spent = sum(row["observations"] for row in record["branches"]) + (record["noise"] or {}).get("observations", 0)
+    lines.append(f"{len(record['branches'])} branches and the noise took {spent:,} observations, beside evaluations.")
+    return lines
+
+
+def tables(record: dict[str, Any], frontier: LocalFrontier) -> list[Table]:
+    """Gains by batch size, and the noise scales at the checkpoint."""
+    start = record["start"]["return"]
+    progress = Table("batch size", "best rate", "gain at it", "of small batches'", title=f"Return gained, from {start:.3g}")
+    whole = frontier.progress * record["plan"]["observations"]
+    for size, rate, (gain, error) in zip(frontier.sizes, frontier.best_rates, frontier.gains, strict=True):
+        known = (f"{gain:.3g} ± {error:.2g}", f"{gain / whole:.0%}") if math.isfinite(gain) else ("rates too far off", "")
+        progress.add_row(f"{size:,.0f}", f"{rate:.3g}", *known)
+    found = [progress]
+    if record["noise"]:
+        noise = Table("loss", "metric", "noise scale", title="Gradient noise at the checkpoint")
+        for s in record["noise"]["scales"]:
+            low, high = (math.inf if end is None else end for end in s["interval"])
+            value = "not resolved" if s["value"] is None else format_quantity(s["value"])
+            noise.add_row(s["head"], s["metric"], f"{value} [{format_quantity(low)}, {format_quantity(high)}]")
+        found.append(noise)
+    return found

@@ -1,0 +1,21 @@
+"""`rlscale branch`: the critical batch size of a run where it stands, from short branches that start at its checkpoint."""
+
+from rich.console import Console
+
+from ..branch.options import BranchOptions
+from ..branch.run import run_branches
+from ..options import parse
+
+__all__ = ["run"]
+
+
+def run(arguments: list[str]) -> int:
+    """Measure the noise at the checkpoint, make the branches, say what they show.
+
+    Raises:
+        UsageError: a run, option or folder that cannot be used.
+        KeyboardInterrupt: stopped; what had ended is recorded.
+    """
+    options = parse(BranchOptions, "branch", arguments)
+    run_branches(options, ["rlscale", "branch", *arguments], Console(emoji=False))
+    return 0

@@ -1,0 +1,250 @@
+"""The local critical batch size, from short branches of one run: `fit_branches` and its result, `LocalFrontier`.
+
+All branches start from the same parameters and learn from equally many observations, so that only batch size and learning
+rate differ. Their progress per observation falls with the batch size as a frontier says it does:
+
+    progress / observation = p₀ / (1 + B/B_local) · exp(-k (ln ε - ln ε*(B))²),      ln ε*(B) linear in ln B
+
+At B_local it has fallen to half. A sweep asks the same of whole runs, from the first step to a goal; the two agree where the noise
+scale does not change on the way. Source of the question: Merrill et al. 2025, arXiv:2505.23971, who train branches of language
+models; this curve and its likelihood are this project's own.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import stdtrit
+
+from ..estimate import Estimate
+
+__all__ = ["LocalFrontier", "fit_branches"]
+
+_PARAMETERS = 6  # taken off the number of branches for the degrees of freedom
+_BEYOND = 3.0  # how far, in ln B, an interval may reach outside the sizes before it has no end
+_GRID = 40  # points of the profile likelihood to either side
+_P, _A, _Q, _K, _TAU, _OFFSET = range(6)
+_CURVATURE = math.log(0.3), 0.7  # of ln progress in ln ε: centre and sd of ln k; MinAtar's sweeps have 0.1 to 0.6
+_EXPONENT = 0.5, 0.15  # of the best rate over the batch size; MinAtar's sweeps have 0.35 to 0.65
+_SCATTER = math.log(0.5), 0.5  # relative, between branches that differ in their seeds alone
+_COLLAPSED = 0.1  # of the branches, whose gain says nothing: too high a rate, or bad luck, has ruined their policy
+_RATE = 1.0  # sd of ln ε* about the middle of the tried rates
+_OUTSIDE = 0.35  # sd of how far, in ln ε, the best rate of a size lies outside half an octave beyond the tried ones
+
+
+@dataclass(frozen=True)
+class LocalFrontier:
+    """What branches say about the batch size from here on.
+
+    Attributes:
+        b_local: the batch size at which progress per observation has fallen to half that of small batches, observations.
+        progress: p₀, progress per observation of small batches, in units of the gain.
+        scatter: standard deviation of a branch's progress over seeds, relative to its mean.
+        best_rates: (sizes,) ε*(B) for each of `sizes`.
+        gains: (sizes,) median gain at each size, the branches put to the best rate by the curve, and its standard error; nan
+            where all rates were far off.
+        sizes: the batch sizes, ascending.
+    """
+
+    b_local: Estimate
+    progress: float
+    scatter: float
+    sizes: tuple[float, ...]
+    best_rates: tuple[float, ...]
+    gains: tuple[tuple[float, float], ...]
+
+    def largest_within(self, share: float) -> Estimate:
+        """The batch size at which progress per observation has fallen by that share; at 0.2 it is a quarter of B_local.
+
+        Raises:
+            ValueError: the share does not lie between 0 and 1.
+        """
+        if not 0 < share < 1:
+            raise ValueError("share must lie between 0 and 1")
+        factor = share / (1 - share)
+        b = self.b_local
+        interval = None if b.interval is None else (factor * b.interval[0], factor * b.interval[1])
+        return Estimate(None if b.value is None else factor * b.value, interval, b.reason)
+
+
+def fit_branches(
+    batch_size: Any,
+    learning_rate: Any,
+    gain: Any,
+    observations: Any,
+    *,
+    gain_error: Any = None,
+    start_error: float = 0.0,
+    confidence: float = 0.95,
+) -> LocalFrontier:
+    """Fit the local frontier to all branches of one checkpoint.
+
+    The likelihood is Student's with four degrees of freedom, beside one branch in ten that has collapsed and may end anywhere.
+    Its scale is that of the seeds, proportional to the progress at a size's best rate, and of the evaluation. The error of the
+    evaluation at the start is common to all branches: it is a parameter with that standard deviation. The interval is that of
+    the profile likelihood, twice its logarithm falling by t² n/(n - 6). Coverage over planted branches is in results/README.md.
+
+    Args:
+        batch_size: (N,) of every branch, observations per optimizer step.
+        learning_rate: (N,).
+        gain: (N,) how far the return rose over the branch; it may be negative.
+        observations: (N,) that the branch learned from.
+        gain_error: (N,) standard error of each final return; None for exact returns.
+        start_error: standard error of the return at the start, from which all gains are counted.
+        confidence: of the interval.
+
+    Raises:
+        ValueError: lengths differ, a size, rate or number of observations is not positive, or there are fewer than three sizes
+            or ten branches.
+    """
+    b, rate, g, d = (np.atleast_1d(np.asarray(v, dtype=np.float64)) for v in (batch_size, learning_rate, gain, observations))
+    error = np.zeros_like(g) if gain_error is None else np.atleast_1d(np.asarray(gain_error, dtype=np.float64))
+    if len({v.shape for v in (b, rate, g, d, error)}) > 1 or b.ndim != 1:
+        raise ValueError("batch_size, learning_rate, gain, observations and gain_error must be vectors of one length")
+    for name, v in (("batch_size", b), ("learning_rate", rate), ("observations", d)):
+        if not (np.isfinite(v) & (v > 0)).all():
+            raise ValueError(f"{name} must be positive and finite")
+    if not np.isfinite(g).all():
+        raise ValueError("gain must be finite")
+    if len(np.unique(b)) < 3 or len(b) < 10:
+        raise ValueError("batch_size: a local frontier needs three batch sizes and ten branches")
+    fit = _Fit(np.log(b), np.log(rate), g, d, error, start_error)
+    low, best, high = fit.profile(_allowed_rise(len(b), confidence))
+    sizes = np.unique(b)
+    theta, c = best
+    rise = fit.best_gain(theta, c)
+    shape = fit.shape(theta)
+    # A branch far off the best rate says nothing about the gain there.
+    near = shape > 0.5
+    gains = []
+    for size in sizes:
+        mine = (b == size) & near
+        put = (g[mine] + fit.offset(theta)) / shape[mine]
+        # The median's standard error, from the middle half of the branches, so that a collapsed one weighs no more than another.
+        spread = 0.93 * float(np.subtract(*np.quantile(put, [0.75, 0.25]))) / math.sqrt(len(put)) if len(put) > 1 else math.nan
+        gains.append((float(np.median(put)) if len(put) else math.nan, spread))
+    resolved = math.isfinite(high) and math.isfinite(low)
+    reason = None if resolved else _say_why(rise, g, low, high)
+    return LocalFrontier(
+        b_local=Estimate(math.exp(c) if resolved else None, (math.exp(low), math.exp(high)), reason),
+        progress=math.exp(theta[_P]),
+        scatter=math.exp(theta[_TAU]),
+        sizes=tuple(float(s) for s in sizes),
+        best_rates=tuple(math.exp(theta[_A] + theta[_Q] * (math.log(s) - fit.middle)) for s in sizes),
+        gains=tuple(gains),
+    )
+
+
+def _allowed_rise(branches: int, confidence: float) -> float:
+    """How far twice the loss may rise inside the interval, as for the surface of a sweep."""
+    degrees = max(branches - _PARAMETERS, 1)
+    return branches / degrees * float(stdtrit(degrees, 0.5 + confidence / 2)) ** 2
+
+
+def _say_why(rise: np.ndarray, gain: np.ndarray, low: float, high: float) -> str:
+    if float(np.median(gain)) <= 0:
+        return "half of the branches gained nothing: make them longer, or start where the run still learns"
+    if math.isinf(high):
+        return "progress per observation does not fall to half at these batch sizes: add larger ones, or more seeds"
+    return "progress per observation has fallen at all these batch sizes: add smaller ones, or more seeds"
+
+
+class _Fit:
+    """The likelihood of branches: (ln p₀, ln ε* at the middle size, its slope, ln k, ln scatter, error at the start)."""
+
+    def __init__(
+        self, x: np.ndarray, z: np.ndarray, gain: np.ndarray, observations: np.ndarray, error: np.ndarray, start_error: float
+    ) -> None:
+        self.x, self.z, self.gain, self.d, self.error, self.start_error = x, z, gain, observations, error, start_error
+        self.middle = float(x.mean())
+        self.rates = float(z.mean())
+        self.range = float(np.ptp(gain)) + 1e-12  # a collapsed branch may end anywhere between the worst and the best
+        self.sizes = np.unique(x)
+        self.tried = np.array([[z[x == s].min(), z[x == s].max()] for s in self.sizes]) + np.array([-0.35, 0.35])
+
+    def shape(self, theta: np.ndarray) -> np.ndarray:
+        """What a rate that is not the best leaves of the progress, (N,) in 0 … 1."""
+        u = self.z - theta[_A] - theta[_Q] * (self.x - self.middle)
+        return np.exp(-np.exp(theta[_K]) * u**2)
+
+    def outside(self, theta: np.ndarray) -> np.ndarray:
+        """(sizes,) how far each best rate lies outside the tried ones; without a limit, poor rates would explain everything."""
+        best = theta[_A] + theta[_Q] * (self.sizes - self.middle)
+        return np.maximum(np.maximum(self.tried[:, 0] - best, best - self.tried[:, 1]), 0.0)
+
+    def best_gain(self, theta: np.ndarray, c: float) -> np.ndarray:
+        """(N,) expected gains at the best rates."""
+        return self.d * np.exp(theta[_P]) / (1 + np.exp(self.x - c))
+
+    def offset(self, theta: np.ndarray) -> float:
+        """By how much the evaluated return at the start is above the true one."""
+        return float(theta[_OFFSET]) * self.start_error
+
+    def loss(self, theta: np.ndarray, c: float) -> float:
+        """Negative logarithm of likelihood and priors."""
+        best = self.best_gain(theta, c)
+        expected = best * self.shape(theta) - self.offset(theta)
+        scale = np.sqrt((np.exp(theta[_TAU]) * best) ** 2 / 2 + self.error**2)  # t₄ has √2 times its scale
+        r = (self.gain - expected) / scale
+        sound = (1 - _COLLAPSED) * _T4 * (1 + r**2 / 4) ** -2.5 / scale
+        data = -float(np.log(sound + _COLLAPSED / self.range).sum())
+        priors = (
+            ((theta[_K] - _CURVATURE[0]) / _CURVATURE[1]) ** 2
+            + ((theta[_Q] - _EXPONENT[0]) / _EXPONENT[1]) ** 2
+            + ((theta[_TAU] - _SCATTER[0]) / _SCATTER[1]) ** 2
+            + ((theta[_A] - self.rates) / _RATE) ** 2
+            + theta[_OFFSET] ** 2
+            + float(((self.outside(theta) / _OUTSIDE) ** 2).sum())
+        )
+        return data + priors / 2
+
+    def minimize(self, theta: np.ndarray, c: float) -> tuple[np.ndarray, float]:
+        """The other parameters at a given ln B_local, and the loss there."""
+        found = minimize(self.loss, theta, args=(c,), method="L-BFGS-B", bounds=_BOUNDS)
+        return found.x, float(found.fun)
+
+    def profile(self, rise: float) -> tuple[float, tuple[np.ndarray, float], float]:
+        """Lower end, best parameters with ln B_local, upper end; infinite where the branches give no end."""
+        per_observation = float(np.quantile(self.gain / self.d, 0.75))
+        start = np.array(
+            [math.log(max(per_observation, 1e-12)), self.rates, *(p[0] for p in (_EXPONENT, _CURVATURE, _SCATTER)), 0]
+        )
+        edges = float(self.x.min()) - _BEYOND, float(self.x.max()) + _BEYOND
+        starts = np.linspace(*edges, 9)
+        tried = [(*self.minimize(start, c), c) for c in starts]
+        theta, _, c = min(tried, key=lambda t: t[1])
+        found = minimize(lambda v: self.loss(v[:-1], v[-1]), np.append(theta, c), method="L-BFGS-B", bounds=[*_BOUNDS, edges])
+        theta, c, least = found.x[:-1], float(found.x[-1]), float(found.fun)
+        low = self._end(theta, c, edges[0], least + rise / 2)
+        high = self._end(theta, c, edges[1], least + rise / 2)
+        return low, (theta, c), high
+
+    def _end(self, theta: np.ndarray, c: float, edge: float, most: float) -> float:
+        """The end of the interval towards an edge; infinite where even the edge is inside."""
+        inside, outside = c, None
+        for at in np.linspace(c, edge, _GRID + 1)[1:]:
+            moved, loss = self.minimize(theta, float(at))
+            if loss > most:
+                outside = float(at)
+                break
+            inside, theta = float(at), moved
+        if outside is None:
+            return math.copysign(math.inf, edge - c) if edge != c else math.copysign(math.inf, edge - self.middle)
+        return _bisect(lambda at: self.minimize(theta, at)[1] <= most, inside, outside)
+
+
+_T4 = 0.375  # density of Student's distribution with four degrees of freedom at zero
+_BOUNDS = [(-60.0, 60.0), (-30.0, 10.0), (-1.0, 2.0), (-4.0, 3.0), (-4.0, 2.0), (-5.0, 5.0)]
+
+
+def _bisect(is_inside: Callable[[float], bool], inside: float, outside: float) -> float:
+    for _ in range(8):
+        middle = (inside + outside) / 2
+        if is_inside(middle):
+            inside = middle
+        else:
+            outside = middle
+    return (inside + outside) / 2

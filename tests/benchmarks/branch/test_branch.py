@@ -1,0 +1,182 @@
+"""`rlscale branch` as a user types it: a real run, real branches, stopped and gone on with, and bad input in one line."""
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import asdict, replace
+from itertools import pairwise
+
+import pytest
+from commands import COMMAND, Command
+
+from rlscale.agents.config import config_from_dict, default_config
+from rlscale.agents.setup import prepare
+from rlscale.benchmarks.branch.branches import Branch, branch_config, dump, evaluator, load, run_branch
+from rlscale.benchmarks.branch.options import BranchOptions, make_plan
+from rlscale.benchmarks.branch.run import Checkpoint, _branches, _start, _state, fit
+from rlscale.envs import find_task
+from rlscale.errors import UsageError
+from rlscale.records import read_run
+from rlscale.records.run import read_checkpoint
+
+TRAIN = ["classic/cartpole", "--environments", "8", "--rollout-length", "16", "--epochs", "1", "--mini-batch", "None"]
+TRAIN += ["--observations", "12000", "--learning-rate", "0.005", "--threads", "1", "--run", "run"]
+BRANCH = ["run", "--observations", "2048", "--batch-sizes", "32,128,512", "--rates", "2", "--seeds", "2"]
+BRANCH += ["--noise-batches", "3", "--evaluation-episodes", "8", "--jobs", "1"]
+
+
+def rlscale(folder, *words):
+    return subprocess.run([*COMMAND, *words], cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("branch")
+    done = rlscale(folder, "train", *TRAIN)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_branches_of_a_run_give_a_sentence_tables_and_a_record(trained):
+    done = rlscale(trained, "branch", *BRANCH)
+    assert done.returncode == 0, done.stderr
+    assert "classic/cartpole at a return of" in done.stdout
+    assert "Gradient noise at the checkpoint" in done.stdout
+    record = json.loads((trained / "run" / "branches" / "branches.json").read_text())
+    assert len(record["branches"]) == 12
+    assert {(b["batch_size"], b["steps"]) for b in record["branches"]} == {(32, 64), (128, 16), (512, 4)}
+    # CartPole's resets are masked, so a branch learns from a little less than the steps it takes.
+    assert all(0.9 * 2048 < b["observations"] <= 2048 for b in record["branches"])
+    kinds = {(s["head"], s["metric"]) for s in record["noise"]["scales"]}
+    assert {("joint", "plain"), ("joint", "adam"), ("joint", "hessian"), ("joint_policy_parameters", "hessian")} <= kinds
+    assert record["fit"]["sizes"] == [32, 128, 512]
+
+
+def test_a_stopped_command_goes_on_with_the_same_branches(trained, tmp_path):
+    whole = json.loads((trained / "run" / "branches" / "branches.json").read_text())
+    shutil.copytree(trained / "run", tmp_path / "run", ignore=shutil.ignore_patterns("branches"))
+    path = tmp_path / "run" / "branches" / "branches.json"
+    with Command(
+        [*COMMAND, "branch", *BRANCH], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        deadline = time.monotonic() + 120
+        while not (path.exists() and len(json.loads(path.read_text())["branches"]) >= 3):
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert "the same command goes on" in said
+        assert "Traceback" not in said
+    before = json.loads(path.read_text())["branches"]
+    assert 3 <= len(before) < 12
+    done = rlscale(tmp_path, "branch", *BRANCH)
+    assert done.returncode == 0, done.stderr
+    record = json.loads(path.read_text())
+
+    def without_time(branches):
+        return sorted((b["batch_size"], b["learning_rate"], b["seed"], b["observations"], b["final_return"]) for b in branches)
+
+    assert record["branches"][: len(before)] == before
+    assert without_time(record["branches"]) == without_time(whole["branches"])
+    again = rlscale(tmp_path, "branch", *BRANCH, "--seeds", "3")
+    assert again.returncode == 2
+    assert "another plan" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nothing"], "nothing"),
+        (["run", "--batch-sizes", "33,128,512"], "rollout length of 16"),
+        (["run", "--batch-sizes", "32,128"], "not three"),
+        (["run", "--observations", "100"], "--observations"),
+        (["run", "--seeds", "0"], "--seeds"),
+        (["run", "--observations", "8192", "--rates", "1", "--seeds", "1"], "ten branches"),
+        (["run", "--evaluation-episodes", "1"], "--evaluation-episodes"),
+        (["run", "--rate", "1"], "--rates"),
+    ],
+)
+def test_bad_input_ends_in_one_line(trained, words, says):
+    done = rlscale(trained, "branch", *words)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def checkpoint(trained):
+    record = read_run(trained / "run")
+    config = config_from_dict(record.manifest["config"])
+    learner = load(read_checkpoint(record.folder))["learner"]
+    return Checkpoint(config, dump(learner), learner["optimizer_steps"], record.rows[-1]["observations"]), record
+
+
+def test_a_branch_of_a_vanishing_rate_ends_where_it_began(trained):
+    """So nothing but learning moves the return: the same evaluation of the same policy."""
+    at, record = checkpoint(trained)
+    plan = make_plan(BranchOptions("run", observations=8192, evaluation_episodes=16), at.config, record)
+    state = _state(at, plan, Branch(128, 1e-12, 0, 3), {}, {})
+    ended = run_branch(at.config, at.learner, state, Branch(128, 1e-12, 0, 3), 16)
+    weights = load(at.learner)["parameters"].numpy()
+    evaluating = evaluator(prepare(branch_config(at.config, 128, 0), find_task(at.config.task)), 16, at.config.seed)
+    assert ended.final_return == pytest.approx(evaluating.evaluate(weights, 0).at(1).return_mean)
+    evaluating.close()
+
+
+def test_seeds_start_from_other_environments_and_rates_from_the_same(trained):
+    at, record = checkpoint(trained)
+    plan = make_plan(BranchOptions("run", observations=8192), at.config, record)
+    frozen, states = {}, {}
+    first = _state(at, plan, Branch(128, 0.01, 0, 1), frozen, states)
+    other_rate = _state(at, plan, Branch(128, 0.02, 0, 1), frozen, states)
+    third = _state(at, plan, Branch(128, 0.01, 2, 1), frozen, states)
+    assert first == other_rate
+    assert first != third
+
+
+def test_every_prefix_of_the_branches_holds_all_sizes(trained):
+    at, record = checkpoint(trained)
+    plan = make_plan(BranchOptions("run", observations=8192, seeds=3), at.config, record)
+    branches = list(_branches(plan))
+    per_seed = len(plan.sizes) * 3
+    assert len({(b.batch_size, b.learning_rate) for b in branches[:per_seed]}) == per_seed
+    assert len(plan.sizes) >= 3
+    assert [b / a for a, b in pairwise(plan.sizes)] == [4.0] * (len(plan.sizes) - 1)
+    middle = [rates[1] for rates in plan.rates]
+    ratios = [b / a for a, b in pairwise(middle)]
+    assert ratios == pytest.approx([(b / a) ** 0.5 for a, b in pairwise(plan.sizes)], rel=0.01)
+
+
+def test_a_run_that_branches_cannot_go_on_from_is_refused(trained):
+    at, record = checkpoint(trained)
+    for rollout, update in ({"lag": 1}, {}), ({}, {"stream": True}), ({"batch_size": 1024}, {}):
+        config = replace(at.config, rollout=replace(at.config.rollout, **rollout), update=replace(at.config.update, **update))
+        with pytest.raises(UsageError, match="RUN"):
+            make_plan(BranchOptions("run"), config, record)
+
+
+def test_mini_batches_keep_their_number():
+    base = default_config(find_task("classic/cartpole"))
+    config = replace(
+        base, rollout=replace(base.rollout, environments=8, rollout_length=16), update=replace(base.update, mini_batch=32)
+    )
+    assert branch_config(config, 512, 1).update.mini_batch == 128
+    assert branch_config(config, 512, 1).batch == 512
+
+
+def test_a_diverged_branch_is_left_out(trained):
+    record = json.loads((trained / "run" / "branches" / "branches.json").read_text())
+    whole = fit(record)
+    extra = {**record["branches"][0], "final_return": None, "return_error": None}
+    assert asdict(fit({**record, "branches": [*record["branches"], extra]}))["progress"] == whole.progress
+
+
+def test_the_start_is_measured_eight_times(trained):
+    at, record = checkpoint(trained)
+    plan = make_plan(BranchOptions("run", observations=8192, evaluation_episodes=16), at.config, record)
+    found = _start(at, plan)
+    assert 5 < found["return"] < 500
+    assert 0 < found["error"] < found["return"] / 4

@@ -1,0 +1,105 @@
+"""The local frontier from branches: planted progress is found again, its interval holds, and what is not resolved says why."""
+
+import math
+
+import numpy as np
+import pytest
+
+from rlscale.frontier import fit_branches
+
+B_LOCAL, BEST_AT, OBSERVATIONS = 500.0, 0.01, 40_000
+SIZES = tuple(31.25 * 4**j for j in range(6))
+
+
+def planted(rng, sd, error=0.0, seeds=4, b_local=B_LOCAL, centre=0.0, start=0.0, sizes=SIZES):
+    """Branches of p₀ = 1 / 40,000, three rates an octave apart, k = 0.3, ε* ∝ √B."""
+    rows = []
+    for size in sizes:
+        best = 1 / (1 + size / b_local)
+        for octave in (-1, 0, 1):
+            u = centre + octave * math.log(2)
+            for _ in range(seeds):
+                scatter = best * sd * rng.standard_t(4) / math.sqrt(2) + error * rng.normal()
+                rows.append(
+                    (size, BEST_AT * math.sqrt(size / 500) * math.exp(u), best * math.exp(-0.3 * u * u) + scatter - start)
+                )
+    size, rate, gain = np.array(rows).T
+    return size, rate, gain, np.full(len(size), OBSERVATIONS)
+
+
+def test_exact_branches_give_the_planted_figures():
+    found = fit_branches(*planted(np.random.default_rng(0), 1e-6))
+    assert found.b_local.value == pytest.approx(B_LOCAL, rel=0.01)
+    assert found.progress * OBSERVATIONS == pytest.approx(1.0, rel=0.01)
+    assert found.best_rates == pytest.approx([BEST_AT * math.sqrt(size / 500) for size in SIZES], rel=0.02)
+    assert [gain for gain, _ in found.gains] == pytest.approx([1 / (1 + size / B_LOCAL) for size in SIZES], rel=0.02)
+
+
+def test_at_b_local_progress_is_half_and_at_a_quarter_of_it_four_fifths():
+    found = fit_branches(*planted(np.random.default_rng(0), 1e-6))
+    assert found.largest_within(0.5).value == pytest.approx(found.b_local.value)
+    assert found.largest_within(0.2).value == pytest.approx(found.b_local.value / 4)
+    assert found.largest_within(0.2).interval == pytest.approx([end / 4 for end in found.b_local.interval])
+    with pytest.raises(ValueError, match="share"):
+        found.largest_within(1.0)
+
+
+@pytest.mark.parametrize("start", [0.0, 0.06])
+def test_the_interval_holds(start):
+    """30 of planted checkpoints: at a true coverage of 95%, 25 or fewer are hit once in 1,500 times."""
+    rng, hits = np.random.default_rng(7), 0
+    for _ in range(30):
+        offset = start * rng.normal()
+        branches = planted(rng, 0.4, error=0.08, seeds=2, centre=0.5 * rng.normal(), start=offset)
+        found = fit_branches(*branches, gain_error=np.full(len(branches[0]), 0.08), start_error=start)
+        low, high = found.b_local.interval
+        hits += low <= B_LOCAL <= high
+    assert hits >= 26
+
+
+def test_the_interval_is_narrower_with_more_seeds():
+    def width(seeds):
+        low, high = fit_branches(*planted(np.random.default_rng(3), 0.4, seeds=seeds)).b_local.interval
+        return math.log(high / low)
+
+    assert width(16) < 0.7 * width(4)
+
+
+@pytest.mark.parametrize(
+    ("b_local", "sizes", "says"),
+    [(1e7, SIZES[:3], "add larger ones"), (0.1, SIZES[3:], "add smaller ones")],
+)
+def test_sizes_on_one_side_of_the_bend_do_not_resolve_it(b_local, sizes, says):
+    found = fit_branches(*planted(np.random.default_rng(1), 0.3, b_local=b_local, sizes=sizes)).b_local
+    assert found.value is None
+    assert says in found.reason
+
+
+def test_a_checkpoint_where_nothing_is_learned_has_no_local_frontier():
+    size, rate, gain, observations = planted(np.random.default_rng(2), 0.1)
+    noise = np.random.default_rng(4).normal(0, 0.3, len(gain)) - 0.1
+    found = fit_branches(size, rate, noise, observations, gain_error=np.full(len(gain), 0.3))
+    assert found.b_local.value is None
+    assert "gained nothing" in found.b_local.reason
+
+
+def test_one_collapsed_branch_is_an_outlier():
+    size, rate, gain, observations = planted(np.random.default_rng(5), 0.3)
+    whole = fit_branches(size, rate, gain, observations).b_local.value
+    gain[len(gain) // 2] = -20.0
+    assert fit_branches(size, rate, gain, observations).b_local.value == pytest.approx(whole, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda s, r, g, o: (s[:-1], r, g, o), "one length"),
+        (lambda s, r, g, o: (0 * s, r, g, o), "batch_size"),
+        (lambda s, r, g, o: (s, -r, g, o), "learning_rate"),
+        (lambda s, r, g, o: (s, r, g * math.nan, o), "gain"),
+        (lambda s, r, g, o: (s[:24], r[:24], g[:24], o[:24]), "three batch sizes"),
+    ],
+)
+def test_bad_arguments_are_named(change, says):
+    with pytest.raises(ValueError, match=says):
+        fit_branches(*change(*planted(np.random.default_rng(0), 0.1)))
