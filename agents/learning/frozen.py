@@ -92,7 +92,7 @@ def hessian_products(learner: Learner, batch: IterationBatch, vectors: torch.Ten
     By differentiating twice, a chunk of observations at a time, in float32.
     """
     config, device = learner._config.update, learner._device
-    parameters = list(learner.network.parameters())
+    parameters, distribution = list(learner.network.parameters()), learner.network.distribution
     total = torch.zeros_like(vectors)
     every = np.flatnonzero(batch.valid_cpu)
     for chunk in np.array_split(every, -(-len(every) // learner._gradients._chunk)):
@@ -100,7 +100,7 @@ def hessian_products(learner: Learner, batch: IterationBatch, vectors: torch.Ten
         index = positions.index
         output = learner.network(batch.observations(positions))
         losses = ppo_losses(
-            logits=output.logits,
+            policy=distribution(output.policy),
             value=output.value,
             action=batch.action[index],
             behaviour_log_prob=batch.log_prob[index],

@@ -5,9 +5,9 @@ rate differ. Their progress per observation falls with the batch size as a front
 
     progress / observation = p₀ / (1 + B/B_local) · exp(-k (ln ε - ln ε*(B))²),      ln ε*(B) linear in ln B
 
-At B_local it has fallen to half. A sweep asks the same of whole runs, from the first step to a goal; the two agree where the noise
-scale does not change on the way. Source of the question: Merrill et al. 2025, arXiv:2505.23971, who train branches of language
-models; this curve and its likelihood are this project's own.
+At B_local it has fallen to half. A sweep asks the same of whole runs, from the first step to a goal; the two agree where the
+noise scale does not change on the way. Source of the question: Merrill et al. 2025, arXiv:2505.23971, who train branches of
+language models; this curve and its likelihood are this project's own.
 """
 
 import math
