@@ -7,6 +7,7 @@ import json
 import math
 import multiprocessing
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
@@ -216,7 +217,9 @@ def _run(at: Checkpoint, plan: BranchPlan, branches: list[Branch], jobs: int, st
     waiting: set[Future[BranchResult]] = set()
     left = iter(branches)
     states: dict[tuple[int, int], bytes] = {}
-    with ProcessPoolExecutor(jobs, mp_context=context) as workers:
+    # Ctrl-C reaches the workers as well; they leave it to this process, which ends them.
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
+    with pool as workers:
         try:
             while True:
                 while len(waiting) < jobs and (branch := next(left, None)) is not None:
@@ -228,9 +231,11 @@ def _run(at: Checkpoint, plan: BranchPlan, branches: list[Branch], jobs: int, st
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 for one in done:
                     yield one.result()
+        except BaseException:  # stopped: what a branch has learned so far is of no use
+            for worker in multiprocessing.active_children():
+                worker.terminate()
+            raise
         finally:
-            for one in waiting:
-                one.cancel()
             for fleet in frozen.values():
                 fleet.close()
 

@@ -1,5 +1,7 @@
 """`rlscale branch`: the critical batch size of a run where it stands, from short branches that start at its checkpoint."""
 
+import signal
+
 from rich.console import Console
 
 from ..branch.options import BranchOptions
@@ -14,8 +16,14 @@ def run(arguments: list[str]) -> int:
 
     Raises:
         UsageError: a run, option or folder that cannot be used.
-        KeyboardInterrupt: stopped; what had ended is recorded.
+        KeyboardInterrupt: stopped, by Ctrl-C or SIGTERM; what had ended is recorded.
     """
     options = parse(BranchOptions, "branch", arguments)
-    run_branches(options, ["rlscale", "branch", *arguments], Console(emoji=False))
+    stops = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, signal.default_int_handler) for number in stops]
+    try:
+        run_branches(options, ["rlscale", "branch", *arguments], Console(emoji=False))
+    finally:
+        for number, handler in zip(stops, before, strict=True):
+            signal.signal(number, handler)
     return 0

@@ -54,7 +54,8 @@ def test_branches_of_a_run_give_a_sentence_tables_and_a_record(trained):
     assert record["fit"]["sizes"] == [32, 128, 512]
 
 
-def test_a_stopped_command_goes_on_with_the_same_branches(trained, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_command_goes_on_with_the_same_branches(trained, tmp_path, number):
     whole = json.loads((trained / "run" / "branches" / "branches.json").read_text())
     shutil.copytree(trained / "run", tmp_path / "run", ignore=shutil.ignore_patterns("branches"))
     path = tmp_path / "run" / "branches" / "branches.json"
@@ -66,7 +67,7 @@ def test_a_stopped_command_goes_on_with_the_same_branches(trained, tmp_path):
             assert process.poll() is None, process.stderr.read()
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, said = process.communicate(timeout=60)
         assert process.returncode == 130
         assert "the same command goes on" in said
