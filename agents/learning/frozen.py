@@ -17,10 +17,10 @@ from .batch import IterationBatch
 from .frames import Positions
 from .learner import Learner
 from .losses import ppo_losses
-from .optimizer import POLICY_PART, StepGradients
+from .optimizer import StepGradients
 from .results import NoiseRecord
 
-__all__ = ["FrozenLearner", "HessianNoise", "hessian_products"]
+__all__ = ["FrozenLearner", "HessianNoise", "hessian_products", "pooled"]
 
 HEADS = ("policy", "value")  # the losses that are measured besides the joint one
 
@@ -34,11 +34,7 @@ class HessianNoise:
 
 
 class FrozenLearner(Learner):
-    """A learner that measures batches at the parameters of `set_state` and makes no step.
-
-    Raises:
-        ValueError: several learners, or a streamed batch, are configured.
-    """
+    """A learner that measures batches at the parameters of `set_state` and makes no step; the only one, and of held batches."""
 
     _state: dict[str, Any]
     _previous: IterationBatch | None = None
@@ -122,6 +118,3 @@ def pooled(records: Sequence[Sequence[NoiseRecord]], head: str, *, adam: bool = 
     """The statistics of one head over all batches, plain or in Adam's metric."""
     found = [record.adam if adam else record.statistics for batch in records for record in batch if record.head == head]
     return [statistics for statistics in found if statistics is not None]
-
-
-POLICY_PARAMETERS = POLICY_PART

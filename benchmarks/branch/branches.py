@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from rlscale.agents.config import TrainConfig
-from rlscale.agents.rollout import Evaluation, Evaluator
+from rlscale.agents.rollout import Evaluator
 from rlscale.agents.session import Progress
 from rlscale.agents.setup import RunSetup, prepare
 from rlscale.envs import Task, find_task
 
-__all__ = ["Branch", "BranchResult", "branch_config", "evaluator", "run_branch"]
+__all__ = ["Branch", "BranchResult", "branch_config", "evaluator", "learn", "run_branch"]
 
 _BETA1 = 0.9  # of the learner's Adam
 
@@ -105,6 +105,27 @@ def run_branch(config: TrainConfig, learner: bytes, environments: bytes, branch:
         episodes: of the evaluation.
     """
     started = time.perf_counter()
+    setup, learned, observations = learn(config, learner, environments, branch)
+    weights = learned["parameters"].numpy()
+    mean, error = None, math.nan
+    if np.isfinite(weights).all():
+        evaluating = evaluator(setup, episodes, config.seed)
+        try:
+            at = evaluating.evaluate(weights, 0).at(branch.steps)
+        finally:
+            evaluating.close()
+        mean, error = at.return_mean, at.return_error
+    return BranchResult(
+        **asdict(branch),
+        observations=observations,
+        final_return=mean,
+        return_error=error,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def learn(config: TrainConfig, learner: bytes, environments: bytes, branch: Branch) -> tuple[RunSetup, dict[str, Any], int]:
+    """The setup of the branch, the learner's state at its end, and the observations that it learned from; see `run_branch`."""
     own = branch_config(config, branch.batch_size, branch.seed)
     own = replace(own, update=replace(own.update, learning_rate=branch.learning_rate))
     task: Task = find_task(config.task)
@@ -125,24 +146,9 @@ def run_branch(config: TrainConfig, learner: bytes, environments: bytes, branch:
                 pass
             if not math.isfinite(iterated[0]["gradient_norm"]):
                 break
-        weights, observations = session.weights(), session.progress.observations
+        return setup, session.get_state()["learner"], session.progress.observations
     finally:
         session.close()
-    if not np.isfinite(weights).all():
-        return BranchResult(**asdict(branch), observations=observations, final_return=None, return_error=math.nan, seconds=0.0)
-    evaluating = evaluator(setup, episodes, config.seed)
-    try:
-        ended: Evaluation = evaluating.evaluate(weights, 0)
-    finally:
-        evaluating.close()
-    at = ended.at(branch.steps)
-    return BranchResult(
-        **asdict(branch),
-        observations=observations,
-        final_return=at.return_mean,
-        return_error=at.return_error,
-        seconds=time.perf_counter() - started,
-    )
 
 
 def without_momentum(learner: dict[str, Any]) -> dict[str, Any]:

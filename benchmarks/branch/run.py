@@ -19,7 +19,8 @@ from rich.table import Table
 
 from rlscale.agents.config import TrainConfig, config_from_dict
 from rlscale.agents.frozen import FrozenRun
-from rlscale.agents.learning.frozen import POLICY_PARAMETERS, HessianNoise, pooled
+from rlscale.agents.learning.frozen import HessianNoise, pooled
+from rlscale.agents.learning.optimizer import POLICY_PART
 from rlscale.agents.learning.results import NoiseRecord
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
 from rlscale.agents.networks import PARAMETER_ORDER
@@ -189,10 +190,10 @@ def _noise(at: Checkpoint, plan: BranchPlan) -> dict[str, Any]:
 
 def _scales(records: Sequence[list[NoiseRecord]], curved: Sequence[HessianNoise]) -> Iterator[dict[str, Any]]:
     of: dict[tuple[str, str], list[Any]] = {}
-    for head in ("joint", POLICY_PARAMETERS, "policy", "value"):
+    for head in ("joint", POLICY_PART, "policy", "value"):
         of[head, "plain"], of[head, "adam"] = pooled(records, head), pooled(records, head, adam=True)
     of["joint", "hessian"] = [h.joint for h in curved]
-    of[POLICY_PARAMETERS, "hessian"] = [h.policy_parameters for h in curved]
+    of[POLICY_PART, "hessian"] = [h.policy_parameters for h in curved]
     for (head, metric), statistics in of.items():
         if not statistics:
             continue

@@ -187,7 +187,7 @@ class _Fit:
         """Negative logarithm of likelihood and priors."""
         best = self.best_gain(theta, c)
         expected = best * self.shape(theta) - self.offset(theta)
-        scale = np.sqrt((np.exp(theta[_TAU]) * best) ** 2 / 2 + self.error**2)  # t₄ has √2 times its scale
+        scale = np.sqrt((np.exp(theta[_TAU]) * best) ** 2 / 2 + self.error**2)  # t₄ has √2 times its scale; the error in full
         r = (self.gain - expected) / scale
         sound = (1 - _COLLAPSED) * _T4 * (1 + r**2 / 4) ** -2.5 / scale
         data = -float(np.log(sound + _COLLAPSED / self.range).sum())

@@ -9,11 +9,12 @@ from dataclasses import asdict, replace
 from itertools import pairwise
 
 import pytest
+import torch
 from commands import COMMAND, Command
 
 from rlscale.agents.config import config_from_dict, default_config
 from rlscale.agents.setup import prepare
-from rlscale.benchmarks.branch.branches import Branch, branch_config, dump, evaluator, load, run_branch
+from rlscale.benchmarks.branch.branches import Branch, branch_config, dump, evaluator, learn, load, run_branch
 from rlscale.benchmarks.branch.options import BranchOptions, make_plan
 from rlscale.benchmarks.branch.run import Checkpoint, _branches, _start, _state, fit
 from rlscale.envs import find_task
@@ -181,3 +182,31 @@ def test_the_start_is_measured_eight_times(trained):
     found = _start(at, plan)
     assert 5 < found["return"] < 500
     assert 0 < found["error"] < found["return"] / 4
+
+
+def test_the_first_step_is_adams_own_from_a_mean_of_gradients_that_begins_anew(trained):
+    """Δθ = -ε g / (√v̂ + 1e-5), with g read from m = (1 - β₁) g after the step; the run's own m is nothing."""
+    at, record = checkpoint(trained)
+    plan = make_plan(BranchOptions("run", observations=8192), at.config, record)
+    branch = Branch(128, 0.01, 0, 1)
+    state = _state(at, plan, branch, {}, {})
+    before = load(at.learner)
+    _, after, _ = learn(at.config, at.learner, state, branch)
+    (adam,) = after["optimizer"]["state"].values()
+    root = (adam["exp_avg_sq"] / (1 - at.config.update.beta2 ** float(adam["step"]))).sqrt()
+    expected = -0.01 * (adam["exp_avg"] / 0.1) / (root + 1e-5)
+    torch.testing.assert_close(after["parameters"] - before["parameters"], expected, rtol=1e-3, atol=1e-6)
+    for poisoned in before["optimizer"]["state"].values():
+        poisoned["exp_avg"].fill_(1e6)
+    _, again, _ = learn(at.config, dump(before), state, branch)
+    assert torch.equal(again["parameters"], after["parameters"])
+
+
+def test_gains_are_counted_from_the_start(trained):
+    record = json.loads((trained / "run" / "branches" / "branches.json").read_text())
+    start = record["start"]
+    lifted = [{**b, "final_return": b["final_return"] + 100} for b in record["branches"]]
+    whole = fit(record)
+    same = fit({**record, "branches": lifted, "start": {**start, "return": start["return"] + 100}})
+    assert same.progress == pytest.approx(whole.progress, rel=0.01)
+    assert fit({**record, "branches": lifted}).progress > 1.5 * whole.progress
