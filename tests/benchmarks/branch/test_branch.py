@@ -40,12 +40,18 @@ def trained(tmp_path_factory):
     return folder
 
 
-def test_branches_of_a_run_give_a_sentence_tables_and_a_record(trained):
+@pytest.fixture(scope="module")
+def branched(trained):
+    """What `rlscale branch` printed, and its record."""
     done = rlscale(trained, "branch", *BRANCH)
     assert done.returncode == 0, done.stderr
-    assert "classic/cartpole at a return of" in done.stdout
-    assert "Gradient noise at the checkpoint" in done.stdout
-    record = json.loads((trained / "run" / "branches" / "branches.json").read_text())
+    return done.stdout, json.loads((trained / "run" / "branches" / "branches.json").read_text())
+
+
+def test_branches_of_a_run_give_a_sentence_tables_and_a_record(branched):
+    shown, record = branched
+    assert "classic/cartpole at a return of" in shown
+    assert "Gradient noise at the checkpoint" in shown
     assert len(record["branches"]) == 12
     assert {(b["batch_size"], b["steps"]) for b in record["branches"]} == {(32, 64), (128, 16), (512, 4)}
     # CartPole's resets are masked, so a branch learns from a little less than the steps it takes.
@@ -56,8 +62,8 @@ def test_branches_of_a_run_give_a_sentence_tables_and_a_record(trained):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_command_goes_on_with_the_same_branches(trained, tmp_path, number):
-    whole = json.loads((trained / "run" / "branches" / "branches.json").read_text())
+def test_a_stopped_command_goes_on_with_the_same_branches(trained, branched, tmp_path, number):
+    _, whole = branched
     shutil.copytree(trained / "run", tmp_path / "run", ignore=shutil.ignore_patterns("branches"))
     path = tmp_path / "run" / "branches" / "branches.json"
     with Command(
@@ -169,8 +175,8 @@ def test_mini_batches_keep_their_number():
     assert branch_config(config, 512, 1).batch == 512
 
 
-def test_a_diverged_branch_is_left_out(trained):
-    record = json.loads((trained / "run" / "branches" / "branches.json").read_text())
+def test_a_diverged_branch_is_left_out(branched):
+    _, record = branched
     whole = fit(record)
     extra = {**record["branches"][0], "final_return": None, "return_error": None}
     assert asdict(fit({**record, "branches": [*record["branches"], extra]}))["progress"] == whole.progress
@@ -202,8 +208,8 @@ def test_the_first_step_is_adams_own_from_a_mean_of_gradients_that_begins_anew(t
     assert torch.equal(again["parameters"], after["parameters"])
 
 
-def test_gains_are_counted_from_the_start(trained):
-    record = json.loads((trained / "run" / "branches" / "branches.json").read_text())
+def test_gains_are_counted_from_the_start(branched):
+    _, record = branched
     start = record["start"]
     lifted = [{**b, "final_return": b["final_return"] + 100} for b in record["branches"]]
     whole = fit(record)
