@@ -324,7 +324,8 @@ def tables(record: dict[str, Any], frontier: LocalFrontier) -> list[Table]:
     progress = Table("batch size", "best rate", "gain at it", "of small batches'", title=f"Return gained, from {start:.3g}")
     whole = frontier.progress * record["plan"]["observations"]
     for size, rate, (gain, error) in zip(frontier.sizes, frontier.best_rates, frontier.gains, strict=True):
-        known = (f"{gain:.3g} ± {error:.2g}", f"{gain / whole:.0%}") if math.isfinite(gain) else ("rates too far off", "")
+        share = f"{gain / whole:.0%}" if math.isfinite(whole) else "–"
+        known = (f"{gain:.3g} ± {error:.2g}", share) if math.isfinite(gain) else ("rates too far off", "")
         progress.add_row(f"{size:,.0f}", f"{rate:.3g}", *known)
     found = [progress]
     if record["noise"]:

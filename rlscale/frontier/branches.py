@@ -41,7 +41,7 @@ class LocalFrontier:
 
     Attributes:
         b_local: the batch size at which progress per observation has fallen to half that of small batches, observations.
-        progress: p₀, progress per observation of small batches, in units of the gain.
+        progress: p₀, progress per observation of small batches, in units of the gain; nan where the branches gained nothing.
         scatter: standard deviation of a branch's progress over seeds, relative to its mean.
         best_rates: (sizes,) ε*(B) for each of `sizes`.
         gains: (sizes,) median gain at each size, the branches put to the best rate by the curve, and its standard error; nan
@@ -126,11 +126,14 @@ def fit_branches(
         # The median's standard error, from the middle half of the branches, so that a collapsed one weighs no more than another.
         spread = 0.93 * float(np.subtract(*np.quantile(put, [0.75, 0.25]))) / math.sqrt(len(put)) if len(put) > 1 else math.nan
         gains.append((float(np.median(put)) if len(put) else math.nan, spread))
+    learned = float(np.median(g)) > 0 and float(rise.max()) > 2 * math.hypot(start_error, float(np.median(error)))
+    if not learned:
+        low, high = -math.inf, math.inf
     resolved = math.isfinite(high) and math.isfinite(low)
-    reason = None if resolved else _say_why(rise, g, low, high)
+    reason = None if resolved else _say_why(high) if learned else _NOTHING
     return LocalFrontier(
         b_local=Estimate(math.exp(c) if resolved else None, (math.exp(low), math.exp(high)), reason),
-        progress=math.exp(theta[_P]),
+        progress=math.exp(theta[_P]) if learned else math.nan,
         scatter=math.exp(theta[_TAU]),
         sizes=tuple(float(s) for s in sizes),
         best_rates=tuple(math.exp(theta[_A] + theta[_Q] * (math.log(s) - fit.middle)) for s in sizes),
@@ -144,9 +147,7 @@ def _allowed_rise(branches: int, confidence: float) -> float:
     return branches / degrees * float(stdtrit(degrees, 0.5 + confidence / 2)) ** 2
 
 
-def _say_why(rise: np.ndarray, gain: np.ndarray, low: float, high: float) -> str:
-    if float(np.median(gain)) <= 0:
-        return "half of the branches gained nothing: make them longer, or start where the run still learns"
+def _say_why(high: float) -> str:
     if math.isinf(high):
         return "progress per observation does not fall to half at these batch sizes: add larger ones, or more seeds"
     return "progress per observation has fallen at all these batch sizes: add smaller ones, or more seeds"
@@ -237,6 +238,9 @@ class _Fit:
 
 
 _T4 = 0.375  # density of Student's distribution with four degrees of freedom at zero
+_NOTHING = (
+    "the branches gained nothing that stands out from the evaluation: make them longer, or start where the run still learns"
+)
 _BOUNDS = [(-60.0, 60.0), (-30.0, 10.0), (-1.0, 2.0), (-4.0, 3.0), (-4.0, 2.0), (-5.0, 5.0)]
 
 

@@ -83,6 +83,17 @@ def test_a_checkpoint_where_nothing_is_learned_has_no_local_frontier():
     assert "gained nothing" in found.b_local.reason
 
 
+def test_a_gain_within_the_evaluation_error_is_none():
+    """A policy that does not change any more gains the error of the start, the same in every branch."""
+    size, rate, gain, observations = planted(np.random.default_rng(2), 0.1)
+    still = np.full(len(gain), 0.01)
+    found = fit_branches(size, rate, still, observations, gain_error=np.full(len(gain), 0.1), start_error=0.05)
+    assert found.b_local.value is None
+    assert found.b_local.interval == (0.0, math.inf)
+    assert "gained nothing" in found.b_local.reason
+    assert math.isnan(found.progress)
+
+
 def test_one_collapsed_branch_is_an_outlier():
     size, rate, gain, observations = planted(np.random.default_rng(5), 0.3)
     whole = fit_branches(size, rate, gain, observations).b_local.value
