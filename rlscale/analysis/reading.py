@@ -6,7 +6,7 @@ Figures of whole sweeps are in `rlscale.analysis.predictions`; how the reading i
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
 
@@ -24,6 +24,7 @@ __all__ = ["NoiseReading", "published", "read_noise"]
 _RESOLVED = 2.0  # standard errors that |G|² must stand above zero
 _LEAST_SIGNAL = 0.5  # standard errors: of a weaker signal nothing can be said
 _MOST_GROUPS = 10
+_RISEN = 0.9  # of the rise in return: what comes after it is polish
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,9 @@ class NoiseReading:
         policy: the noise scale of the policy's loss alone, averaged over the run.
         first, last: the policy's noise scale in the first window of updates and in the last.
         first_return, last_return: mean raw return when these windows ended; None where no episode had finished.
-        observations: that the run made.
+        observations: that are read.
+        idle: observations that the run made after them, when nine tenths of its rise in return were long made. They are left out,
+            since a run that no longer learns has no gradient to measure.
         missing: observations that would resolve `policy`, if its signal is as strong as it looks; None where it is resolved, or
             where no signal can be seen.
         visible: whether any signal of the policy can be seen.
@@ -49,6 +52,7 @@ class NoiseReading:
     first_return: float | None
     last_return: float | None
     observations: int
+    idle: int
     missing: int | None
     visible: bool
 
@@ -59,6 +63,8 @@ def read_noise(run: RunRecord) -> NoiseReading:
     Raises:
         UsageError: the run measured no noise of its policy.
     """
+    made = int(run.rows[-1]["observations"]) if run.rows else 0
+    run = _while_it_learned(run)
     found = {(p.head, p.quantity): p.scale for p in predict_from_run(run)}
     if ("policy", "cumulative") not in found:
         raise UsageError("--run", f"{run.folder} holds no noise of the policy's loss yet", "Let it run longer")
@@ -73,9 +79,27 @@ def read_noise(run: RunRecord) -> NoiseReading:
         first_return=_return_at(run, windows[0].observations),
         last_return=recent_return(run).value,
         observations=observations,
+        idle=made - observations,
         missing=None if policy.value is not None else _missing(run, observations),
         visible=policy.value is not None or _signal(run) >= _LEAST_SIGNAL,
     )
+
+
+def _while_it_learned(run: RunRecord) -> RunRecord:
+    """The run up to the iteration in which nine tenths of the rise of its return were made.
+
+    The whole run where that was in its second half, or where the return later fell below half of the rise, as one that only
+    wavers does.
+    """
+    points = returns(run)
+    if not points:
+        return run
+    reached = [point["return"] for point in points]
+    rise = max(reached) - reached[0]
+    end = next(i for i, value in enumerate(reached) if value >= reached[0] + _RISEN * rise)
+    until = points[end]["observations"]
+    kept = rise > 0 and until <= run.rows[-1]["observations"] / 2 and min(reached[end:]) >= reached[0] + rise / 2
+    return replace(run, rows=[row for row in run.rows if row["observations"] <= until]) if kept else run
 
 
 def _return_at(run: RunRecord, observations: float) -> float | None:

@@ -89,6 +89,12 @@ class Advice:
 def advice_lines(advice: Advice) -> list[str]:
     """The advice in some ten lines, the answer first."""
     lines = [_answer(advice), _caution(), _policy(advice.reading)]
+    if advice.reading.idle:
+        read, left = (format_quantity(float(n)) for n in (advice.reading.observations, advice.reading.idle))
+        lines.append(
+            f"Read from the first {read} observations, in which nine tenths of the rise in return were made; the {left} after "
+            "them are left out, since a run that no longer learns has no gradient to measure."
+        )
     if advice.throughput is not None:
         lines.append(_here(advice.throughput))
     elif not advice.known:

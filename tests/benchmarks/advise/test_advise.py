@@ -107,6 +107,15 @@ def test_a_policy_that_is_not_resolved_is_never_given_a_number(tmp_path):
     assert f"cannot be said; {4 * blind.observations:,} in all" in said[2]
 
 
+def test_what_is_left_out_of_a_run_is_said(tmp_path):
+    _, advice = advice_of(tmp_path)
+    said = advice_lines(replace(advice, reading=replace(advice.reading, observations=12_300, idle=1_360_000)))
+    assert said[3].startswith(
+        "Read from the first 12,300 observations, in which nine tenths of the rise in return were made; the 1,360,000"
+    )
+    assert not any(line.startswith("Read from") for line in advice_lines(advice))
+
+
 def test_a_job_of_rllib_is_advised_on_from_its_record(tmp_path, capsys):
     assert main(["advise", "--run", str(ROOT / "results" / "rllib-pong"), "--json", "--out", str(tmp_path)]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -1,6 +1,7 @@
 """What one run's noise says: planted signals, and what would resolve a weak one."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -55,3 +56,37 @@ def test_what_is_published_is_there():
     known = published()
     assert set(known) == {"measured_over_predicted", "unresolved", "sweep_cost"}
     assert 0 < known["sweep_cost"][0] < known["sweep_cost"][1]
+
+
+def plateau(folder, returns):
+    """A run of 60 iterations with a signal, with these returns of 100 episodes each."""
+    run = make_run(folder, signal=0.8, iterations=60)
+    for row, value in zip(run.rows, returns, strict=True):
+        row.update(episodes=100, return_mean=value)
+    return run
+
+
+def test_what_follows_the_end_of_learning_is_left_out(tmp_path):
+    """From 0 to 10 in ten iterations, then about 10: nine tenths of the rise are made in the tenth iteration."""
+    run = plateau(tmp_path / "run", [*range(1, 11), *([10.0, 9.5] * 25)])
+    without = read_noise(replace(run, rows=run.rows[:10]))
+    for row in run.rows[10:]:  # no gradient any more: it must not matter
+        row["noise"] = []
+    found = read_noise(run)
+    assert (found.observations, found.idle) == (10 * 128, 50 * 128)
+    assert found.suggestion == without.suggestion
+    assert found.last_return == 10
+
+
+@pytest.mark.parametrize(
+    "returns",
+    [
+        pytest.param(np.linspace(0, 1, 60), id="still-rising"),
+        pytest.param([0.0, *([1.0, 0.2, 0.7] * 20)][:60], id="wavers"),
+        pytest.param([5.0] * 60, id="never-rose"),
+        pytest.param(np.linspace(1, 0, 60), id="falls"),
+    ],
+)
+def test_a_run_that_still_learns_or_never_did_is_read_whole(tmp_path, returns):
+    found = read_noise(plateau(tmp_path / "run", [float(value) for value in returns]))
+    assert (found.observations, found.idle) == (60 * 128, 0)

@@ -1,6 +1,6 @@
 """A batch size that follows the noise scale, against the best fixed one and against the predicted gain γ.
 
-    python -m rlscale.benchmarks.measurements.adaptive [--tasks TASK ...] [--out FILE]
+    python -m rlscale.benchmarks.measurements.learning.adaptive [--tasks TASK ...] [--out FILE]
 
 Both kinds of run take one optimizer step per batch and 16 steps of each environment. A fixed batch has as many environments as
 it needs; an adaptive one takes turns among 512 environments, eight at a time, B = √(r 𝓑) of them. For each
@@ -24,9 +24,9 @@ from rlscale.agents.config import TrainConfig
 from rlscale.frontier import fit
 from rlscale.records import read_run
 
-from ..sweep.options import SweepOptions, make_plan
-from ..sweep.trial import TrainingCourse, run_trial
-from .measuring import map_in_processes, print_table, settings_of, write_result
+from ...sweep.options import SweepOptions, make_plan
+from ...sweep.trial import TrainingCourse, run_trial
+from ..measuring import map_in_processes, print_table, settings_of, write_result
 
 ENVIRONMENTS = 512
 CURVE = 40  # points of a run's batch sizes in the record

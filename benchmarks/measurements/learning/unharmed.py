@@ -1,6 +1,6 @@
 """Whether overlap, bfloat16 and several learners harm learning: runs with all three beside plain ones, over seeds.
 
-    python -m rlscale.benchmarks.measurements.unharmed [--task TASK] [--seeds N] [--observations N] [--out FILE]
+    python -m rlscale.benchmarks.measurements.learning.unharmed [--task TASK] [--seeds N] [--observations N] [--out FILE]
 
 Plain is `--lag 0 --precision float32 --learners 1`, the other `--lag 1 --precision bfloat16 --learners 2`; everything else is
 equal. Each run gives two statistics: the mean return of the episodes that finished in the last fifth of the observations, and
@@ -17,7 +17,7 @@ import numpy as np
 import tyro
 from scipy.stats import ttest_ind
 
-from .measuring import NO_HEADS, mean_return, print_table, returns_of, train, write_result
+from ..measuring import NO_HEADS, mean_return, print_table, returns_of, train, write_result
 
 KINDS = {
     "plain": ["--lag", "0", "--precision", "float32", "--learners", "1"],

@@ -1,0 +1,8 @@
+"""Measurements of what is learned, not only of how fast: whole training runs beside each other, over seeds.
+
+* `unharmed`: with overlap, bfloat16 and several learners, and without.
+* `adaptive`: with a batch size that follows the noise scale, and with the best fixed one.
+* `advised`: with what `rlscale advise` prints, and with the default settings, in the same time.
+
+What runs share lives in `..measuring`. Start with `unharmed`, the simplest.
+"""
