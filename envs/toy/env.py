@@ -16,6 +16,8 @@ _NOTES = {
     "taxi": "Gymnasium's Taxi-v3 as a table",
     "blackjack": "Gymnasium's Blackjack-v1, vectorized natively",
     "digits": "name scikit-learn's 8x8 digits, one a step: a positive control",
+    "catch": "bsuite's Catch: a ball falls, a paddle of one cell is to be below it",
+    "umbrella": "bsuite's Umbrella of 10 steps with 20 distractors: the first action decides the last reward",
 }
 _TASKS: dict[str, dict[str, Any]] = {
     "frozenlake": dict(frame_shape=(16,), actions=4, goals=(0.3, 0.6)),
@@ -24,8 +26,11 @@ _TASKS: dict[str, dict[str, Any]] = {
     "taxi": dict(frame_shape=(500,), actions=6, goals=(-100.0, 0.0)),
     "blackjack": dict(frame_shape=(45,), actions=2, goals=(-0.15, -0.1)),
     "digits": dict(frame_shape=(64,), actions=10, goals=(0.9, 0.95)),
+    "catch": dict(frame_shape=(50,), actions=3, goals=(0.0, 0.8)),
+    "umbrella": dict(frame_shape=(23,), actions=2, goals=(0.5, 0.8)),
 }
-_EPISODES = {"blackjack": 4096, "digits": 1024}  # of one evaluation: of returns of -1, 0 and 1
+_PREPROCESSING = {"digits": "pixels from 0 to 1", "catch": "as they are", "umbrella": "as they are"}  # the others: one-hot
+_EPISODES = {"blackjack": 4096, "digits": 1024, "catch": 1024, "umbrella": 4096}  # of one evaluation, where luck rules an episode
 
 
 def list_tasks() -> list[TaskListing]:
@@ -40,7 +45,7 @@ def find_task(name: str) -> Task | None:
     return Task(
         id=f"toy/{name}",
         frame_dtype="float32",
-        preprocessing="one-hot" if name != "digits" else "pixels from 0 to 1",
+        preprocessing=_PREPROCESSING.get(name, "one-hot"),
         make_env=make_env,
         training=TrainingDefaults(environments=32),
         sweep=SweepDefaults(learning_rate=3e-3, rate_batch=512.0, observations=4_000_000, episodes=_EPISODES.get(name, 64)),
@@ -51,6 +56,7 @@ def find_task(name: str) -> Task | None:
 def make_env(task: Task, num_envs: int, *, threads: int, cut_on_life_loss: bool) -> TaskEnv:
     """N environments, all stepped in one NumPy call."""
     from .blackjack import BlackjackVectorEnv
+    from .bsuite import CatchVectorEnv, UmbrellaVectorEnv
     from .digits import DigitsVectorEnv
     from .table import TableVectorEnv
 
@@ -61,5 +67,7 @@ def make_env(task: Task, num_envs: int, *, threads: int, cut_on_life_loss: bool)
         "toy/taxi": partial(TableVectorEnv, name="Taxi-v3", max_episode_steps=200),
         "toy/blackjack": BlackjackVectorEnv,
         "toy/digits": DigitsVectorEnv,
+        "toy/catch": CatchVectorEnv,
+        "toy/umbrella": UmbrellaVectorEnv,
     }
     return ArraysTaskEnv(task, makers[task.id](num_envs), one_seed=True)

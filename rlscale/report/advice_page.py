@@ -243,9 +243,13 @@ def _sweep(advice: Advice) -> str:
     if critical is None or measured is None or advice.reading.last_return is None:
         return f"{said}."
     fewest = advice.reading.observations / (1 + float(advice.settings["mini_batch"]) / critical)
-    hours = [times * fewest / measured.one_pass for times in (low, high)]
+    seconds = [times * fewest / measured.one_pass for times in (low, high)]
     goal = f"to the return of {advice.reading.last_return:.3g} that this run reached"
-    return f"{said}: {goal}, roughly {format_duration(hours[0])} to {format_duration(hours[1])} here."
+    return f"{said}: {goal}, roughly {_roughly(seconds[0])} to {_roughly(seconds[1])} here."
+
+
+def _roughly(seconds: float) -> str:
+    return f"{seconds / 3600:.2g} h" if seconds >= 5400 else f"{max(seconds / 60, 1):.2g} min"
 
 
 def _machine_cells(one: ScaleOut, price: float | None) -> list[str]:

@@ -10,6 +10,7 @@ from sklearn.datasets import load_digits
 
 from rlscale.envs import find_task, list_tasks, make_env
 from rlscale.envs.toy.blackjack import BlackjackVectorEnv
+from rlscale.envs.toy.bsuite import CatchVectorEnv, UmbrellaVectorEnv
 from rlscale.envs.toy.table import TableVectorEnv
 
 TABLES = {
@@ -195,7 +196,7 @@ def test_digits_are_one_step_each_and_pay_for_their_names():
 
 def test_all_are_listed_and_saved():
     names = [listing.id for listing in list_tasks() if listing.id.startswith("toy/")]
-    assert len(names) == 6
+    assert len(names) == 8
     for name in names:
         task = find_task(name)
         env, actions = make_env(task, 8), np.random.default_rng(0)
@@ -216,3 +217,54 @@ def test_a_table_that_gymnasium_makes_with_options_has_them():
     sure = TableVectorEnv(1, "FrozenLake-v1", 100, is_slippery=False)
     assert slippery._below.shape[-1] == 3
     assert sure._below.shape[-1] == 1
+
+
+def test_catch_by_its_rules():
+    """Every start and 200 random walks of the paddle, each stepped by hand as well."""
+    env = CatchVectorEnv(200)
+    rng = np.random.default_rng(0)
+    seen, _ = env.reset(seed=3)
+    ball, paddle = env.state[:, 1].copy(), np.full(200, 2)
+    assert set(ball) == set(range(5))
+    assert (ball == seen[:, :5].argmax(1)).all()
+    for step in range(1, 10):
+        action = rng.integers(0, 3, 200)
+        paddle = np.array([min(max(at + move - 1, 0), 4) for at, move in zip(paddle, action, strict=True)])
+        seen, reward, terminated, truncated, _ = env.step(action)
+        board = np.zeros((200, 10, 5))
+        for i in range(200):
+            board[i, step, ball[i]] = board[i, 9, paddle[i]] = 1
+        np.testing.assert_array_equal(seen, board.reshape(200, 50))
+        np.testing.assert_array_equal(reward, np.where(paddle == ball, 1, -1) if step == 9 else 0)
+        assert terminated.all() == (step == 9)
+        assert not truncated.any()
+    seen, reward, *_ = env.step(rng.integers(0, 3, 200))
+    assert (reward == 0).all()
+    assert (env.state[:, 0] == 0).all()
+    assert (env.state[:, 2] == 2).all()
+    assert (seen.sum(1) == 2).all()
+
+
+def test_umbrella_by_its_rules():
+    env = UmbrellaVectorEnv(4000)
+    seen, _ = env.reset(seed=4)
+    needed = seen[:, 0].copy()
+    first = np.random.default_rng(0).integers(0, 2, 4000)
+    for step in range(1, 11):
+        before = seen
+        seen, reward, terminated, truncated, _ = env.step(first if step == 1 else 1 - first)
+        np.testing.assert_array_equal(seen[:, 0], needed)
+        np.testing.assert_array_equal(seen[:, 1], first)
+        np.testing.assert_allclose(seen[:, 2], 1 - step / 10, atol=1e-6)
+        assert abs((seen[:, 3:] != before[:, 3:]).mean() - 0.5) < 0.02, "the distractors are drawn anew"
+        assert set(np.unique(reward)) == {-1, 1}
+        if step < 10:
+            assert abs(reward.mean()) < 5 / np.sqrt(4000)
+            assert abs(np.corrcoef(reward, first)[0, 1]) < 5 / np.sqrt(4000), "only the last reward depends on what was done"
+        assert terminated.all() == (step == 10)
+        assert not truncated.any()
+    np.testing.assert_array_equal(reward, np.where(first == needed, 1, -1))
+    seen, reward, *_ = env.step(first)
+    assert (reward == 0).all()
+    assert (seen[:, 2] == 1).all()
+    assert abs(seen[:, :2].mean() - 0.5) < 0.03
