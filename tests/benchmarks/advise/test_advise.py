@@ -114,6 +114,7 @@ def test_what_is_left_out_of_a_run_is_said(tmp_path):
         "Read from the first 12,300 observations, in which nine tenths of the rise in return were made; the 1,360,000"
     )
     assert not any(line.startswith("Read from") for line in advice_lines(advice))
+    assert any("let the batch grow by environments" in line for line in said)
 
 
 def test_a_job_of_rllib_is_advised_on_from_its_record(tmp_path, capsys):
