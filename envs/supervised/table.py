@@ -1,0 +1,28 @@
+"""The supervised tasks: their names, goals and defaults, in one table."""
+
+from ..task import TaskListing
+from .pictures import load_digits
+from .task import SupervisedTask
+
+__all__ = ["find_supervised", "list_tasks"]
+
+_PIXELS = "pixels from 0 to 1"
+_TASKS = (
+    SupervisedTask(
+        id="supervised/digits",
+        note="name scikit-learn's 8x8 digits, learned from their labels",
+        preprocessing=_PIXELS,
+        loader=load_digits,
+        goals=(0.9, 0.95),
+    ),
+)
+
+
+def list_tasks() -> list[TaskListing]:
+    """All of them."""
+    return [TaskListing(task.id, task.note) for task in _TASKS]
+
+
+def find_supervised(task_id: str) -> SupervisedTask | None:
+    """The supervised task of that name; None where there is none."""
+    return next((task for task in _TASKS if task.id == task_id), None)
