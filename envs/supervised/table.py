@@ -1,7 +1,7 @@
 """The supervised tasks: their names, goals and defaults, in one table."""
 
 from ..task import TaskListing
-from .pictures import load_digits, load_mnist
+from .pictures import load_cifar10, load_digits, load_folder, load_mnist, load_svhn
 from .task import SupervisedTask
 from .text import LENGTH, load_text
 
@@ -22,6 +22,30 @@ _TASKS = (
         preprocessing=_PIXELS,
         loader=load_mnist,
         goals=(0.8, 0.9, 0.95),
+    ),
+    SupervisedTask(
+        id="supervised/svhn",
+        note="name house numbers' digits, with --data FOLDER (torchvision's)",
+        preprocessing=_PIXELS,
+        loader=load_svhn,
+        goals=(0.5, 0.7, 0.8),
+        observations=10_000_000,
+    ),
+    SupervisedTask(
+        id="supervised/cifar10",
+        note="name CIFAR-10's pictures, with --data FOLDER (torchvision's)",
+        preprocessing=_PIXELS,
+        loader=load_cifar10,
+        goals=(0.4, 0.5),
+        observations=10_000_000,
+    ),
+    SupervisedTask(
+        id="supervised/pictures",
+        note="name the pictures of --data FOLDER, which holds a folder for each class, as ImageNet's; needs --goals",
+        preprocessing=f"{_PIXELS}, scaled to 64x64",
+        loader=load_folder,
+        goals=(),
+        observations=10_000_000,
     ),
     SupervisedTask(
         id="supervised/text",

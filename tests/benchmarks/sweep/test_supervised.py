@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import cv2
 import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
@@ -145,3 +146,18 @@ def test_what_cannot_be_is_refused_in_one_line(changes, said):
 def test_a_task_with_an_environment_takes_no_data():
     with pytest.raises(UsageError, match="--data: classic/cartpole has an environment and no examples"):
         make_plan("classic/cartpole", options_of(data="somewhere"))
+
+
+def test_a_folder_of_pictures_is_swept(tmp_path):
+    """Red and blue ones, which are soon told apart: the whole command over the user's own files."""
+    for name, colour in (("blue", (255, 0, 0)), ("red", (0, 0, 255))):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for number in range(6):
+            cv2.imwrite(str(tmp_path / "pictures" / name / f"{number}.png"), np.full((64, 64, 3), colour, np.uint8))
+    words = ["supervised/pictures", "--data", str(tmp_path / "pictures"), "--goals", "0.9", "--batch-sizes", "16"]
+    more = ["--rates", "1", "--seeds", "1", "--noise-runs", "0", "--learning-rate", "0.02", "--jobs", "0"]
+    assert main(["sweep", *words, *more, "--out", str(tmp_path / "sweeps")]) == 0
+    (result,) = read_sweep(tmp_path / "sweeps" / "supervised-pictures").results.values()
+    assert result.state == "finished"
+    assert main(["sweep", "supervised/pictures", "--data", str(tmp_path / "pictures"), "--jobs", "0"]) == 2, "it has no goals"
+    assert main(["sweep", "supervised/pictures", "--goals", "0.9", "--jobs", "0"]) == 2, "it has no pictures"

@@ -4,6 +4,7 @@ import struct
 import sys
 import types
 
+import cv2
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
@@ -160,3 +161,50 @@ def test_a_text_that_cannot_be_used_is_said_in_one_line(tmp_path, make, said):
     with pytest.raises(UsageError, match=rf"--data: .*{said}.*Name a text file, or a folder of them") as error:
         find_supervised("supervised/text").load(str(path))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "svhn"])
+def test_colours_come_first_wherever_torchvision_has_them(torchvision, name):
+    learned, held_out = find_supervised(f"supervised/{name}").load("full")
+    assert (learned.inputs.shape, held_out.inputs.shape) == ((5, 3, 32, 32), (4, 3, 32, 32))
+    stored = torchvision.cifar("full", True, False).data if name == "cifar10" else torchvision.svhn("full", "train", False).data
+    red = stored[..., 0] if name == "cifar10" else stored[:, 0]
+    np.testing.assert_array_equal(learned.inputs[:, 0], red)
+    np.testing.assert_array_equal(learned.targets, range(5))
+    with pytest.raises(UsageError, match="--data: empty does not hold"):
+        find_supervised(f"supervised/{name}").load("empty")
+
+
+def write_pictures(folder, each=6):
+    """Red ones and blue ones, larger than they are read."""
+    for name, colour in (("a-red", (0, 0, 255)), ("b-blue", (255, 0, 0))):  # OpenCV's blue comes first
+        (folder / name).mkdir(parents=True)
+        for number in range(each):
+            cv2.imwrite(str(folder / name / f"{number}.png"), np.full((80, 100, 3), colour, np.uint8))
+
+
+def test_a_folder_of_twelve_pictures(tmp_path):
+    write_pictures(tmp_path)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "readme.txt").write_text("no picture")
+    learned, held_out = find_supervised("supervised/pictures").load(str(tmp_path))
+    assert (learned.inputs.shape, held_out.inputs.shape) == ((10, 3, 64, 64), (2, 3, 64, 64))
+    for part in (learned, held_out):
+        np.testing.assert_array_equal(part.inputs.mean((2, 3)), [(0, 0, 255) if name else (255, 0, 0) for name in part.targets])
+    assert sorted([*learned.targets, *held_out.targets]) == [0] * 6 + [1] * 6
+
+
+def test_a_folder_that_cannot_be_used_is_said_in_one_line(tmp_path):
+    load = find_supervised("supervised/pictures").load
+    write_pictures(tmp_path / "few", each=2)
+    write_pictures(tmp_path / "broken")
+    (tmp_path / "broken" / "a-red" / "x.jpg").write_bytes(b"no picture")
+    for data, said in (
+        (None, "supervised/pictures needs to know where they are"),
+        (str(tmp_path / "nowhere"), "cannot read .*nowhere: No such file"),
+        (str(tmp_path / "few"), "holds 2 folders with pictures, of 4 in all"),
+        (str(tmp_path / "broken"), "x.jpg is no picture that can be read"),
+    ):
+        with pytest.raises(UsageError, match=rf"--data: .*{said}") as error:
+            load(data)
+        assert "\n" not in str(error.value)
