@@ -13,6 +13,7 @@ from rlscale.agents.supervised import (
     SupervisedUpdate,
     make_network,
 )
+from rlscale.agents.supervised.networks import Autoencoder
 from rlscale.envs.supervised import Examples, find_supervised
 from rlscale.noise import pool
 
@@ -125,7 +126,7 @@ def run_of(task, seed, steps=5):
     return losses, learner.weights(), evaluator.evaluate(learner.weights())
 
 
-@pytest.mark.parametrize("name", ["digits", "text"])
+@pytest.mark.parametrize("name", ["digits", "text", "digits-autoencoder", "digits-variational"])
 def test_a_run_is_what_its_seed_says(name):
     task = find_supervised(f"supervised/{name}")
     state = torch.get_rng_state()
@@ -145,3 +146,28 @@ def test_the_score_of_a_classifier_is_whether_it_is_right():
         named = network.layers(torch.from_numpy(held_out.inputs) / 255).argmax(1).numpy()
     scores = SupervisedEvaluator(make_network(task, learned, 1), held_out, 1, CPU).evaluate(weights)
     np.testing.assert_array_equal(scores, (named == held_out.targets).astype(float))
+
+
+def test_an_autoencoders_loss_is_the_mean_squared_error_of_pixels_from_0_to_1():
+    network = Autoencoder((1, 2, 2), variational=False)
+    picture = torch.tensor([[[[0, 255], [51, 102]]]], dtype=torch.uint8)
+    with torch.no_grad():
+        painted = network.decoder(network.encoder(picture / 255))
+        (loss,) = network.losses(picture, picture, torch.Generator())
+    assert loss == pytest.approx(((painted[0] - torch.tensor([0, 1, 0.2, 0.4])) ** 2).mean().item(), rel=1e-5)
+
+
+def test_a_variational_autoencoders_divergence_is_that_of_the_normal_distributions():
+    """A decoder that ignores the code: what is left beside its error is KL(N(μ, σ²) ‖ N(0, 1)), from torch's distributions."""
+    network = Autoencoder((1, 2, 2), variational=True)
+    picture = torch.tensor([[[[0, 255], [51, 102]]]], dtype=torch.uint8)
+    with torch.no_grad():
+        network.decoder[0].weight.zero_()
+        painted = network.decoder(torch.zeros(1, 32))
+        mean, log_std = network.encoder(picture / 255).chunk(2, dim=1)
+        (loss,) = network.losses(picture, picture, torch.Generator().manual_seed(0))
+    normal = torch.distributions.Normal
+    divergence = torch.distributions.kl_divergence(normal(mean, log_std.exp()), normal(0.0, 1.0)).sum()
+    log_density = normal(painted, 0.1).log_prob(torch.tensor([[0, 1, 0.2, 0.4]])).sum()
+    constant = normal(0.0, 0.1).log_prob(torch.tensor(0.0)) * 4
+    assert loss == pytest.approx((divergence - log_density + constant).item() / 4, rel=1e-5)
