@@ -2,7 +2,8 @@
 
 Start with `task`: a `Task` says what is learned, makes its environments, and carries the defaults of its family. `registry`
 holds the one table of families; each family is one module or folder (`atari`, `classic`, `custom`, `envpool`, `gymnasium`,
-`minatar`, `toy`), which is loaded when one of its tasks is asked for and holds everything that is special about it.
+`minatar`, `toy`), which is loaded when one of its tasks is asked for and holds everything that is special about it. `supervised`
+holds tasks of another kind, with examples instead of an environment.
 `interface` is what all their environments have in common, `actions` says what actions they can take, and `vector` adapts those
 that follow Gymnasium's vector interface.
 

@@ -20,19 +20,22 @@ FAMILIES = {
     "gym": "rlscale.envs.gymnasium",
 }
 CUSTOM = "rlscale.envs.custom"  # of names without a slash: a user's own module:callable
+SUPERVISED = "rlscale.envs.supervised"  # tasks with examples and no environment, listed with the others
 
 
 def list_tasks() -> list[TaskListing]:
     """Every task with a name of its own, and the forms of name that take any environment."""
-    return [listing for module in (*FAMILIES.values(), CUSTOM) for listing in import_module(module).list_tasks()]
+    return [listing for module in (*FAMILIES.values(), SUPERVISED, CUSTOM) for listing in import_module(module).list_tasks()]
 
 
 def find_task(task_id: str) -> Task:
     """The task of that name.
 
     Raises:
-        UsageError: no such task (names the nearest), or its environment cannot be made or used.
+        UsageError: no such task (names the nearest), one without an environment, or its environment cannot be made or used.
     """
+    if import_module(SUPERVISED).find_supervised(task_id) is not None:
+        raise UsageError("TASK", f"{task_id} has examples and no environment", f"Only 'rlscale sweep {task_id}' takes it")
     prefix, _, name = task_id.partition("/")
     task: Task | None = None
     if prefix in FAMILIES:

@@ -26,7 +26,7 @@ from rlscale.agents.rollout import Evaluator
 from rlscale.crossing import find_crossing, is_on_grid
 from rlscale.envs import find_task
 
-from ..sweep.options import SweepOptions, make_plan
+from ..sweep.options import SweepOptions, make_training_plan
 from ..sweep.trial import Advance, TrainingCourse, run_trial
 from .measuring import write_result
 
@@ -53,7 +53,9 @@ class _RememberingCourse(TrainingCourse):
 def measure(task_id: str, environments: int, episodes: int, observations: int, console: Console) -> dict[str, Any]:
     """One run, and what became of each goal by both ways."""
     sizes = str(16 * environments)
-    plan = make_plan(task_id, SweepOptions(tasks=(task_id,), batch_sizes=sizes, rollout_length=16, observations=observations))
+    plan = make_training_plan(
+        task_id, SweepOptions(tasks=(task_id,), batch_sizes=sizes, rollout_length=16, observations=observations)
+    )
     trial = plan.next_trials({})[0]
     config = plan.config_of(trial)
     with tempfile.TemporaryDirectory() as folder:

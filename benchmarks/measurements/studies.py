@@ -24,7 +24,7 @@ from rlscale.agents.setup import prepare
 from rlscale.envs import find_task
 from rlscale.noise import POOL_WINDOW, BlockStatistics, pool
 
-from ..sweep.options import SweepOptions, make_plan
+from ..sweep.options import SweepOptions, make_training_plan
 from .measuring import map_in_processes, settings_of, write_result
 
 PERIOD = 2  # optimizer steps between measurements
@@ -75,7 +75,7 @@ class Kind:
 def run(options: Options, kind: Kind) -> dict[str, Any]:
     """One run; per window the noise scale of each head and the return of the policy at its end."""
     chosen = SweepOptions(tasks=(options.task,), batch_sizes=str(options.batch_size), rollout_length=16, width=kind.width)
-    plan = make_plan(options.task, chosen)
+    plan = make_training_plan(options.task, chosen)
     trial = replace(plan.next_trials({})[0], seed=kind.seed, learning_rate=options.learning_rate)
     trial = replace(trial, stage="noise", measures_noise=True)
     config = plan.config_of(trial)

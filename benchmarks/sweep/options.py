@@ -3,8 +3,8 @@
 import math
 import os
 import re
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -12,12 +12,23 @@ from rlscale.agents.checks import check_config, require_not_negative, require_po
 from rlscale.agents.config import Budget, NoiseSettings, Rollout, TrainConfig, Update
 from rlscale.agents.memory import PROCESS_BYTES, require_processes
 from rlscale.agents.networks import make_network
+from rlscale.agents.supervised import SupervisedConfig, SupervisedUpdate
 from rlscale.envs import Network, Task, find_task
+from rlscale.envs.supervised import SupervisedTask, find_supervised
 from rlscale.errors import UsageError
 
+from .kinds import SupervisedPlan, TrainingPlan
 from .plan import SweepPlan
 
-__all__ = ["SweepOptions", "make_plan", "parse_sizes"]
+__all__ = ["SweepOptions", "make_plan", "make_training_plan", "parse_sizes"]
+
+# Of the options, those that a supervised task knows; the others are about environments, policies or another optimizer.
+_SUPERVISED = (
+    *("tasks", "data", "interval_ratio", "total_observations", "hours", "batch_sizes", "rates", "seeds", "goals", "pilot_batch"),
+    *("noise_runs", "observations", "learning_rate", "rate_batch", "rate_exponent", "warm_up", "device", "seed", "jobs"),
+    *("ray_address", "out", "report"),
+)
+PILOT_BATCH = 640
 
 
 @dataclass(frozen=True)
@@ -30,6 +41,8 @@ class SweepOptions:
 
     tasks: Annotated[tuple[str, ...], tyro.conf.Positional]
     """Tasks, for example minatar/breakout; 'rlscale tasks' lists them."""
+    data: str | None = None
+    """Of a supervised task: the file or folder that holds its examples; None: the task's own source, docs/tasks.md."""
     interval_ratio: float = 2.0
     """End when the upper end of B_crit's 95% interval is at most so many times the lower one."""
     total_observations: int | None = None
@@ -44,8 +57,8 @@ class SweepOptions:
     """A grid's seeds at every batch size and rate."""
     goals: tuple[float, ...] | None = None
     """Mean returns to reach, ascending; None: the task's own. The last one that the pilot reaches is sharpened."""
-    pilot_batch: int = 640
-    """Batch size of the first runs, which look for the rate and the noise scale; the nearest that can be run is taken."""
+    pilot_batch: int | None = None
+    """Batch size of the first runs, which look for the rate and the noise scale; None: 640, or a supervised task's own."""
     noise_runs: int = 8
     """Runs at the end that measure the noise of every loss, at a batch size near the noise scale and the cheapest rate there."""
     observations: int | None = None
@@ -132,18 +145,31 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
 
 def make_plan(task_id: str, options: SweepOptions) -> SweepPlan:
-    """The plan of one task's sweep.
+    """The plan of one task's sweep; the task's name decides of which kind it is.
 
     Raises:
         UsageError: an unknown task, or options that cannot work.
     """
+    supervised = find_supervised(task_id)
+    return make_training_plan(task_id, options) if supervised is None else _supervised_plan(supervised, options)
+
+
+def make_training_plan(task_id: str, options: SweepOptions) -> TrainingPlan:
+    """The plan of a task with environments.
+
+    Raises:
+        UsageError: as `make_plan`.
+    """
+    if options.data is not None:
+        raise UsageError("--data", f"{task_id} has an environment and no examples", "Leave it out")
     task = find_task(task_id)
     usual = task.sweep
     length = options.rollout_length or usual.rollout_length
     observations = options.observations or usual.observations
-    sizes = None if options.batch_sizes is None else parse_sizes(options.batch_sizes)
-    goals = task.goals if options.goals is None else tuple(options.goals)
-    _check(task, options, goals, length)
+    if length < 1:
+        raise UsageError("--rollout-length", f"{length} is not a positive number", "Give one above zero")
+    shared = _shared(task, options)
+    sizes = shared["batch_sizes"]
     if sizes is not None:
         _check_grid(options, sizes, length)
     most_actors = 0 if options.jobs == 0 else usual.actors
@@ -181,21 +207,12 @@ def make_plan(task_id: str, options: SweepOptions) -> SweepPlan:
         noise=NoiseSettings(blocks=32),
         budget=Budget(observations=observations),
     )
-    plan = SweepPlan(
+    plan = TrainingPlan(
+        **shared,
         config=config,
-        goals=goals,
-        batch_sizes=sizes,
-        rates=options.rates,
-        seeds=options.seeds,
         rate_batch=usual.rate_batch if options.rate_batch is None else options.rate_batch,
-        rate_exponent=options.rate_exponent,
         mini_batches=options.mini_batches,
-        pilot_batch=options.pilot_batch,
-        noise_runs=options.noise_runs,
-        interval_ratio=options.interval_ratio,
-        total_observations=options.total_observations,
-        hours=options.hours,
-        jobs=len(os.sched_getaffinity(0)) if options.jobs is None else max(options.jobs, 1),
+        pilot_batch=options.pilot_batch or PILOT_BATCH,
         episodes=options.evaluation_episodes or usual.episodes,
         most_observations=observations,
     )
@@ -205,14 +222,67 @@ def make_plan(task_id: str, options: SweepOptions) -> SweepPlan:
     return plan
 
 
-def _check(task: Task, options: SweepOptions, goals: tuple[float, ...], length: int) -> None:
+def _supervised_plan(task: SupervisedTask, options: SweepOptions) -> SupervisedPlan:
+    for field in fields(options):
+        if field.name not in _SUPERVISED and getattr(options, field.name) != field.default:
+            flag = f"--{field.name.replace('_', '-')}"
+            raise UsageError(
+                flag, f"{task.id} is learned from examples, by SGD with momentum, and has no such setting", "Leave it out"
+            )
+    shared = _shared(task, options)
+    for size in shared["batch_sizes"] or ():
+        if size % task.length:
+            raise UsageError(
+                "--batch-sizes", f"{size} is no multiple of an example's {task.length} observations", "Use multiples"
+            )
+    _, held_out = task.load(options.data)  # here, so that missing data are noticed before anything is made
+    return SupervisedPlan(
+        **shared,
+        config=SupervisedConfig(
+            task=task.id,
+            data=options.data,
+            seed=options.seed,
+            update=SupervisedUpdate(
+                learning_rate=options.learning_rate or task.learning_rate, warm_up=options.warm_up, device=options.device
+            ),
+        ),
+        rate_batch=task.rate_batch if options.rate_batch is None else options.rate_batch,
+        mini_batches=1,
+        pilot_batch=options.pilot_batch or task.pilot_batch,
+        episodes=len(held_out),
+        most_observations=options.observations or task.observations,
+    )
+
+
+def _shared(task: Task | SupervisedTask, options: SweepOptions) -> dict[str, Any]:
+    """What a plan of either kind takes from the options, checked."""
+    sizes = None if options.batch_sizes is None else parse_sizes(options.batch_sizes)
+    goals = task.goals if options.goals is None else tuple(options.goals)
+    _check(task.id, options, goals)
+    if sizes is not None:
+        for flag, given in (("--total-observations", options.total_observations), ("--hours", options.hours)):
+            if given is not None:
+                raise UsageError(flag, "a grid makes all of its runs", "Leave out --batch-sizes, or name fewer")
+    return {
+        "goals": goals,
+        "batch_sizes": sizes,
+        "rates": options.rates,
+        "seeds": options.seeds,
+        "rate_exponent": options.rate_exponent,
+        "noise_runs": options.noise_runs,
+        "interval_ratio": options.interval_ratio,
+        "total_observations": options.total_observations,
+        "hours": options.hours,
+        "jobs": len(os.sched_getaffinity(0)) if options.jobs is None else max(options.jobs, 1),
+    }
+
+
+def _check(task_id: str, options: SweepOptions, goals: tuple[float, ...]) -> None:
     if not goals:
-        problem = f"{task.id} has no goals of its own" if options.goals is None else "none was named"
+        problem = f"{task_id} has no goals of its own" if options.goals is None else "none was named"
         raise UsageError("--goals", problem, "Name returns to reach, for example --goals 10 20")
     if any(not math.isfinite(goal) for goal in goals) or sorted(set(goals)) != list(goals):
         raise UsageError("--goals", f"{' '.join(map(str, goals))} are not ascending", "Name each once, the lowest first")
-    if length < 1:
-        raise UsageError("--rollout-length", f"{length} is not a positive number", "Give one above zero")
     require_positive(
         {
             "rates": options.rates,
@@ -265,6 +335,3 @@ def _check_grid(options: SweepOptions, sizes: tuple[int, ...], length: int) -> N
             f"{wrong[0]} is no whole number of environments {kind}",
             f"Use multiples of {each}, or change --rollout-length",
         )
-    for flag, given in (("--total-observations", options.total_observations), ("--hours", options.hours)):
-        if given is not None:
-            raise UsageError(flag, "a grid makes all of its runs", "Leave out --batch-sizes, or name fewer")

@@ -8,39 +8,43 @@ knows the results of the runs before k - J alone, so that a sweep that was kille
 expected steps, those of runs that fail counted.
 
 A sweep can be extended: what was decided stays as it is recorded, and a plan that asks for more goes on from there. Nothing is
-run here.
+run here: how a trial is set up and begun is the business of the two kinds of plan, in `kinds`.
 """
 
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
-from rlscale.agents.config import TrainConfig, config_to_dict
+from rlscale.agents.config import TrainConfig
+from rlscale.agents.supervised import SupervisedConfig
 from rlscale.records import Trial, TrialResult
 
 from .design import PATIENCE, PILOT_RUNS, Known, RunSoFar, fit_known, nearest_size, next_run, rounded
+from .trial import Course
 
 __all__ = ["SweepPlan"]
 
 MOST_RUNS = 400  # of a sequential sweep, whatever its interval
 FEWEST_STEPS = 24  # never give up sooner: crossings need a few evaluations on either side
-MOST_ENVIRONMENTS = 2**15  # of a sequential sweep's largest size
+MOST_PARTS = 2**15  # of a sequential sweep's largest size: environments, or examples
 NOISE_SEEDS = 10_000  # added to the seeds of the noise runs, which no other run has
 
 Results = Mapping[str, TrialResult]  # by trial id
 
 
 @dataclass(frozen=True)
-class SweepPlan:
-    """A sweep of one task.
+class SweepPlan(ABC):
+    """A sweep of one task, of either kind.
 
     Attributes:
         config: settings of every run; batch size, learning rate and seed are put in per trial. `config.update.learning_rate` is
             ε*.
         goals: mean returns, ascending.
-        batch_sizes: B of a grid, ascending; multiples of the rollout length. None: the sweep is sequential.
+        batch_sizes: B of a grid, ascending; multiples of `least_batch`. None: the sweep is sequential.
         rates: learning rates of a grid at every size.
         seeds: of a grid at every rate.
         rate_batch: B* of the first rate ε*/(1 + B*/B)^α.
@@ -53,11 +57,11 @@ class SweepPlan:
         total_observations: at which a sequential sweep ends, evaluations counted; None for no such limit.
         hours: of all jobs together over their number, at which a sequential sweep ends; None for no such limit.
         jobs: J, runs side by side.
-        episodes: of one evaluation.
+        episodes: of one evaluation; of a supervised task, held-out examples.
         most_observations: a run that has spent so many is given up.
     """
 
-    config: TrainConfig
+    config: TrainConfig | SupervisedConfig
     goals: tuple[float, ...]
     batch_sizes: tuple[int, ...] | None
     rates: int
@@ -76,40 +80,40 @@ class SweepPlan:
     # Decisions by their number and that of the results they know; a plan object is asked about one growing set of results.
     _decided: dict[tuple[int, int], Trial | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
+    # --- what the two kinds of plan say ---------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def least_batch(self) -> int:
+        """The smallest batch size, of which every other one is a multiple."""
+
+    @property
+    @abstractmethod
+    def rollout_cpus(self) -> int:
+        """CPUs of the Ray actors that each run has beside it; 0 where it has none."""
+
+    @property
+    @abstractmethod
+    def description(self) -> dict[str, Any]:
+        """What the record says of the task."""
+
+    @abstractmethod
+    def begin(self, trial: Trial, folder: Path, command: list[str]) -> Course:
+        """Begin the run of a trial, with its record in `folder`; `command` is what the user typed."""
+
+    # --- sizes and rates ------------------------------------------------------------------------------------------------------
+
     @property
     def sizes(self) -> tuple[int, ...]:
         """Every batch size that a run may have, ascending."""
         if self.batch_sizes is not None:
             return self.batch_sizes
-        least = self.mini_batches * self.config.rollout.rollout_length * self.config.rollout.clones
-        return tuple(least * 2**j for j in range((MOST_ENVIRONMENTS // self.mini_batches).bit_length()))
+        return tuple(self.least_batch * 2**j for j in range((MOST_PARTS // self.mini_batches).bit_length()))
 
     def learning_rate(self, batch_size: int, rate_index: int = 0) -> float:
         """ε*/(1 + B*/B)^α times 2^(k/2)."""
         centre = self.config.update.learning_rate / (1 + self.rate_batch / batch_size) ** self.rate_exponent
         return rounded(centre * 2 ** (rate_index / 2))
-
-    def config_of(self, trial: Trial) -> TrainConfig:
-        """Settings of one trial's run. Noise runs measure every loss, other runs that measure noise the joint loss alone."""
-        config, joint, heads = self.config, int(trial.measures_noise), int(trial.stage == "noise")
-        environments = trial.batch_size // config.rollout.rollout_length
-        # As many actors as were asked for, or as the environments can be dealt to.
-        actors = max(n for n in range(config.actors + 1) if n == 0 or environments % n == 0)
-        mini_batch = None if self.mini_batches == 1 else trial.batch_size // self.mini_batches
-        return replace(
-            config,
-            seed=trial.seed,
-            rollout=replace(config.rollout, environments=environments, actors=actors),
-            update=replace(config.update, learning_rate=trial.learning_rate, mini_batch=mini_batch),
-            noise=replace(
-                config.noise,
-                joint_noise_period=joint if self.mini_batches == 1 else 0,
-                iteration_noise_period=joint if self.mini_batches > 1 else 0,
-                policy_noise_period=heads,
-                value_noise_period=heads,
-                entropy_noise_period=0,
-            ),
-        )
 
     # --- which trials ------------------------------------------------------------------------------------------------------
 
@@ -253,7 +257,7 @@ class SweepPlan:
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists, for the record."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
-        stored: dict[str, Any] = json.loads(json.dumps({**values, "config": config_to_dict(self.config)}))
+        stored: dict[str, Any] = json.loads(json.dumps({**values, "config": asdict(self.config)}))
         return stored
 
 

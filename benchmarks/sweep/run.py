@@ -18,14 +18,13 @@ from rich.console import Console
 from rlscale.agents.cluster import LostWorkerError, connect, disconnect
 from rlscale.agents.compute import resolve_device
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
-from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.records import Sweep, Trial, TrialResult, folder_name
 
 from .display import SweepDisplay
 from .options import SweepOptions, make_plan
 from .plan import SweepPlan
-from .trial import TrainingCourse, run_trial
+from .trial import run_trial
 
 __all__ = ["Job", "TrialWorker", "run_job", "run_sweeps"]
 
@@ -96,15 +95,14 @@ def run_sweeps(options: SweepOptions, command: list[str], console: Console) -> l
 
 
 def _open_sweep(plan: SweepPlan, out: Path, command: list[str]) -> Sweep:
-    task = find_task(plan.config.task)
     facts = {
-        "task": {"id": task.id, "preprocessing": task.preprocessing, "frame_skip": task.frame_skip, "goals": list(plan.goals)},
+        "task": plan.description,
         "commit": find_commit(),
         "versions": find_versions(),
         "machine": describe_machine(resolve_device(plan.config.update.device)),
         "command": command,
     }
-    return Sweep.open(out / folder_name(task.id), plan.to_dict(), facts)
+    return Sweep.open(out / folder_name(plan.config.task), plan.to_dict(), facts)
 
 
 def _run(
@@ -157,9 +155,7 @@ def run_job(job: Job) -> TrialResult:
             job.trial,
             goals=job.plan.goals,
             most_observations=job.plan.most_observations,
-            make_course=lambda: TrainingCourse(
-                job.plan.config_of(job.trial), episodes=job.plan.episodes, folder=job.folder, command=list(job.command)
-            ),
+            make_course=lambda: job.plan.begin(job.trial, job.folder, list(job.command)),
         )
     except (LostWorkerError, OSError):
         raise  # a fault of the machine, not of the trial: it is tried again
@@ -198,10 +194,9 @@ class RayPool:
     """Jobs in long-lived Ray actors, so that a trial of five seconds does not pay for an import of ten."""
 
     def __init__(self, plans: Sequence[SweepPlan], options: SweepOptions) -> None:
-        rollout = plans[0].config.rollout
-        actors = max(plan.config.actors for plan in plans)
+        beside = max(plan.rollout_cpus for plan in plans)
         # A trial with rollout actors learns while they wait, and they sample while it waits: one share of CPUs serves both.
-        cpus = max(1, actors * rollout.actor_cpus)
+        cpus = max(1, beside)
         here = len(os.sched_getaffinity(0))
         connect(options.ray_address, cpus if options.ray_address else max(here, (options.jobs or 1) * cpus))
         import ray
@@ -211,7 +206,7 @@ class RayPool:
         jobs = options.jobs or max(1, available // cpus)
         if jobs * cpus > available:
             raise UsageError("--jobs", f"{jobs} runs need {jobs * cpus} CPUs, the cluster has {available}", "Use fewer")
-        self._worker = ray.remote(TrialWorker).options(num_cpus=0 if actors else 1)
+        self._worker = ray.remote(TrialWorker).options(num_cpus=0 if beside else 1)
         self._failed_starts = 0  # in a row
         self._idle: list[Any] = []
         self._busy: dict[Any, tuple[Any, Job | None]] = {}  # by the call that is awaited; no job: the worker is starting

@@ -4,7 +4,7 @@
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from ..estimate import Estimate
 from ..frontier import Surface
 from ..records import RunRecord, SweepRecord, TrialResult
 from .points import SurfacePoint, fit_points, surface_points
-from .predictions import PLAIN, PRIMARY, Prediction, predict, predict_from_run, ratio
+from .predictions import ONLY_LOSS, PLAIN, PRIMARY, Prediction, predict, predict_from_run, ratio
 from .summary import mean_batch
 
 __all__ = ["ComparedSweep", "Comparison", "Row", "agreement_of", "compare", "row_of_run"]
@@ -45,6 +45,7 @@ class Row:
         prediction_batch: batch size of the runs that gave them, in observations per optimizer step.
         provisional: batch sizes whose best learning rate lies outside those tried there and at the sizes beside it.
         notes: what else to know about this row, one sentence each.
+        has_policy: False for a supervised task, which has one loss.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Row:
     prediction_batch: float | None
     provisional: tuple[int, ...]
     notes: tuple[str, ...]
+    has_policy: bool = True
 
     def scored(self, least_steps: float = LEAST_STEPS) -> bool:
         """Whether the goal counts for how well the noise scale predicts: it needs at least so many optimizer steps."""
@@ -83,7 +85,9 @@ class Row:
 
     @property
     def predictor(self) -> tuple[str, str]:
-        """Head and quantity of the prediction shown first: the primary one, or the paper's where that was not measured."""
+        """Head and quantity of the prediction shown first: the primary one, the paper's, or that of the only loss there is."""
+        if not self.has_policy:
+            return ONLY_LOSS
         return PRIMARY if self.prediction(*PRIMARY) else PLAIN
 
     @property
@@ -262,6 +266,7 @@ def _row(record: SweepRecord, name: str, goal: float) -> Row:
         prediction_batch=prediction_batch,
         provisional=_provisional(best, reached),
         notes=tuple(notes),
+        has_policy=_has_policy(record.plan["config"]),
     )
 
 
@@ -299,8 +304,19 @@ def _predict(record: SweepRecord, goal: float) -> tuple[tuple[Prediction, ...], 
 
 
 def _memory(update: dict[str, Any]) -> float:
-    """Steps after which the optimizer's running mean of squared gradients has settled: 1/(1 - β₂), 100 for RMSProp."""
+    """Steps over which the optimizer averages.
+
+    Of squared gradients 1/(1 - β₂), or 100 for RMSProp; of gradients 1/(1 - momentum) for SGD.
+    """
+    if update.get("optimizer") == "sgd":
+        return 1 / (1 - update["momentum"])
     return 100.0 if update.get("optimizer") == "rmsprop" else 1 / (1 - update.get("beta2", 0.999))
+
+
+def _has_policy(config: Mapping[str, Any]) -> bool:
+    """Whether these are settings of reinforcement learning, where no optimizer is SGD."""
+    update = config.get("update")
+    return not (isinstance(update, Mapping) and update.get("optimizer") == "sgd")
 
 
 def row_of_run(run: RunRecord) -> Row:
@@ -325,4 +341,5 @@ def row_of_run(run: RunRecord) -> Row:
         prediction_batch=mean_batch(run) if predictions else None,
         provisional=(),
         notes=() if predictions else ("no rollout noise of a head was measured in it",),
+        has_policy=_has_policy(run.manifest["config"]),
     )

@@ -17,7 +17,18 @@ from ..records import RunRecord
 from ..records.trial import TrialResult
 from .summary import noise_over_run, noise_windows
 
-__all__ = ["HEADS", "PLAIN", "PRIMARY", "QUANTITIES", "Prediction", "geometric_mean", "predict", "predict_from_run", "ratio"]
+__all__ = [
+    "HEADS",
+    "ONLY_LOSS",
+    "PLAIN",
+    "PRIMARY",
+    "QUANTITIES",
+    "Prediction",
+    "geometric_mean",
+    "predict",
+    "predict_from_run",
+    "ratio",
+]
 
 HEADS = ("policy", "value", "joint", "joint_policy_parameters", "policy_last_layer")  # entropy carries no reward signal
 QUANTITIES = ("start", "goal", "cumulative", "cumulative_adam")
@@ -25,6 +36,8 @@ PRIMARY = ("joint_policy_parameters", "cumulative_adam")
 """The predictor of the critical batch size, chosen before any frontier of the ladder was fitted (docs/preregistration.md)."""
 PLAIN = ("policy", "cumulative")
 """The paper's own, which stands in where a record has nothing in Adam's metric."""
+ONLY_LOSS = ("joint", "cumulative")
+"""That of a supervised task, which has one loss and is learned by SGD, whose metric is the plain one."""
 MORE_QUANTITIES = ("goal_adam", "sums", "sums_adam")  # of three runs or more, for the preregistered comparison
 
 

@@ -150,6 +150,8 @@ def rungs_of(comparison: Comparison) -> list[Rung]:
 
 
 def _why_not(row: Row) -> str | None:
+    if not row.has_policy:
+        return "it has no policy, whose noise the rule is about"
     interval = row.measured.interval
     if row.measured.value is None or interval is None:
         return "B_crit has no interval"

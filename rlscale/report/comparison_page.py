@@ -109,8 +109,8 @@ def write_comparison(
 _MAIN_NOTE = (
     "B_crit: the critical batch size in observations, where training takes twice the fewest optimizer steps S_min and twice the "
     "fewest observations E_min. Noise scale: of the joint loss on the policy's parameters in Adam's metric, averaged from the "
-    "start to the goal, which is what B_crit means too; where a record has none, of the policy's loss in the plain metric, and "
-    "marked so. "
+    "start to the goal, which is what B_crit means too; where a record has none, of the policy's loss in the plain metric, or of "
+    "the only loss that a supervised task has, and marked so. "
     "Brackets: 95% intervals. Observations are agent steps."
 )
 _AGREEMENT_NOTE = (

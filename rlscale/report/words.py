@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from ..agreement import FEWEST_TASKS
 from ..analysis.comparison import LEAST_STEPS, ComparedSweep, Row, agreement_of
 from ..analysis.extension import next_command
-from ..analysis.predictions import HEADS, PLAIN, PRIMARY, QUANTITIES
+from ..analysis.predictions import HEADS, ONLY_LOSS, PLAIN, PRIMARY, QUANTITIES
 from ..analysis.verdict import FEWEST_SCORED, Rung, Verdict, interventions_of, verdict
 from ..text import format_quantity
 
@@ -36,6 +36,7 @@ QUANTITY_LABELS = {
     "sums": "ratio of sums",
     "sums_adam": "ratio of sums, in Adam's metric",
 }
+_OF = {PLAIN: "policy's", ONLY_LOSS: "only"}  # loss of a prediction that is not the primary one
 AGREEMENT_COLUMNS = (
     "noise scale",
     "goals",
@@ -59,7 +60,9 @@ def say_predictor(row: Row) -> str:
     """The prediction that is shown first; where it is not the primary one, that is said."""
     found = row.prediction(*row.predictor)
     said = say_prediction(row, *row.predictor)
-    return said if found is None or row.predictor == PRIMARY else f"{said}; of the policy's loss, in the plain metric"
+    if found is None or row.predictor == PRIMARY:
+        return said
+    return f"{said}; of the {_OF[row.predictor]} loss, in the plain metric"
 
 
 def say_prediction(row: Row, head: str, quantity: str) -> str:

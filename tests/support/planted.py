@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from rlscale.agents.config import default_config
+from rlscale.benchmarks.sweep.kinds import TrainingPlan
 from rlscale.benchmarks.sweep.plan import SweepPlan
 from rlscale.envs import find_task
 from rlscale.records.sweep import Sweep, SweepRecord, read_sweep
@@ -17,7 +18,7 @@ from rlscale.records.trial import GoalCrossing, NoiseAtGoal, NoiseInWindow, Tria
 HEADS = {"policy": 1.0, "value": 0.1, "joint": 0.3, "policy_last_layer": 0.8}  # noise scale, relative to B_crit
 
 
-def make_plan(**changes) -> SweepPlan:
+def make_plan(**changes) -> TrainingPlan:
     config = default_config(find_task("classic/cartpole"))
     rollout, update = replace(config.rollout, rollout_length=16), replace(config.update, epochs=1, mini_batch=None)
     config = replace(config, rollout=rollout, update=update)
@@ -39,7 +40,7 @@ def make_plan(**changes) -> SweepPlan:
         "episodes": 128,
         "most_observations": 50_000_000,
     }
-    return SweepPlan(**{**settings, **changes})
+    return TrainingPlan(**{**settings, **changes})
 
 
 class Planted:

@@ -24,7 +24,7 @@ from rlscale.agents.config import TrainConfig
 from rlscale.frontier import fit
 from rlscale.records import read_run
 
-from ...sweep.options import SweepOptions, make_plan
+from ...sweep.options import SweepOptions, make_training_plan
 from ...sweep.trial import TrainingCourse, run_trial
 from ..measuring import map_in_processes, print_table, settings_of, write_result
 
@@ -93,7 +93,7 @@ def main() -> None:
 def run(options: Options, kind: Kind) -> dict[str, Any]:
     """Train until the goal is crossed; where, the noise on the way, and how the batch went."""
     chosen = SweepOptions(tasks=(kind.task,), batch_sizes="512", rollout_length=16, entropy_coef=options.entropy_coef)
-    plan = make_plan(kind.task, chosen)
+    plan = make_training_plan(kind.task, chosen)
     size = kind.batch_size or ENVIRONMENTS * plan.config.rollout.rollout_length
     trial = replace(plan.next_trials({})[0], batch_size=size, learning_rate=kind.learning_rate, seed=kind.seed)
     trial = replace(trial, id="run", most_optimizer_steps=None, limit=None, measures_noise=True, stage="noise")

@@ -11,7 +11,7 @@ from regressions import NOISE_SCALE, Regression
 from rich.console import Console
 
 from rlscale.analysis.comparison import compare
-from rlscale.benchmarks.sweep import run as sweep_module
+from rlscale.benchmarks.sweep import kinds
 from rlscale.benchmarks.sweep.options import SweepOptions
 from rlscale.benchmarks.sweep.run import run_sweeps
 from rlscale.records import read_sweep
@@ -49,7 +49,7 @@ def sweep(folder, seed):
 
 @pytest.mark.long
 def test_intervals_of_b_crit_and_of_the_noise_hold_in_eighteen_of_twenty_sweeps(tmp_path, monkeypatch):
-    monkeypatch.setattr(sweep_module, "TrainingCourse", planted_course)
+    monkeypatch.setattr(kinds, "TrainingCourse", planted_course)
     critical, noise = [], []
     for seed in SEEDS:
         row = sweep(tmp_path / str(seed), seed)
@@ -62,7 +62,7 @@ def test_intervals_of_b_crit_and_of_the_noise_hold_in_eighteen_of_twenty_sweeps(
 
 
 def test_one_sweep_of_a_known_task_through_the_whole_command(tmp_path, monkeypatch):
-    monkeypatch.setattr(sweep_module, "TrainingCourse", planted_course)
+    monkeypatch.setattr(kinds, "TrainingCourse", planted_course)
     row = sweep(tmp_path, 0)
     assert row.measured.value == pytest.approx(52.6, rel=0.3)
     assert row.s_min.value == pytest.approx(75.6, rel=0.2)

@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from rlscale.benchmarks.cli import main
+from rlscale.benchmarks.sweep import kinds
 from rlscale.benchmarks.sweep import run as sweep_module
 from rlscale.benchmarks.sweep.options import SweepOptions, make_plan
 from rlscale.benchmarks.sweep.run import Job, run_job, run_sweeps
@@ -159,14 +160,14 @@ def test_a_finished_sweep_is_left_as_it_is(undisturbed):
 
 
 def test_one_runs_failure_does_not_end_the_sweep(tmp_path, monkeypatch):
-    plain = sweep_module.TrainingCourse
+    plain = kinds.TrainingCourse
 
     def course(config, **options):
         if config.seed == 0:
             raise RuntimeError("the seed that fails\nwith details")
         return plain(config, **options)
 
-    monkeypatch.setattr(sweep_module, "TrainingCourse", course)
+    monkeypatch.setattr(kinds, "TrainingCourse", course)
     (folder,) = run_sweeps(SweepOptions(**{**QUICK, "seeds": 2}, jobs=0, out=str(tmp_path)), [], silent())
     results = read_sweep(folder).results
     lost = [r for r in results.values() if r.state == "failed"]

@@ -32,6 +32,13 @@ def test_a_published_sweep_says_what_it_said(name):
     assert len(row.points) == len(record.results), "every run enters"
 
 
+def test_the_published_sweep_of_a_supervised_task_says_what_it_said():
+    rows = compare([read_sweep(RESULTS / "supervised" / "digits")], []).rows
+    found = [(row.measured.value, row.s_min.value, row.predicted(*row.predictor).value) for row in rows]
+    assert [row.goal for row in rows] == [0.9, 0.95]
+    assert found == [pytest.approx((39.1, 60.3, 79.4), rel=5e-3), pytest.approx((110, 81.1, 98.1), rel=5e-3)]
+
+
 @each_sweep
 def test_a_result_is_written_as_it_was_read(name):
     lines = gzip.decompress((RESULTS / name / "results.jsonl.gz").read_bytes()).splitlines()
