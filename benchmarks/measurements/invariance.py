@@ -41,7 +41,7 @@ class Options:
     """Runs of each kind."""
     divisors: tuple[int, ...] = (1, 4, 16)
     """c: what both batch sizes are divided by."""
-    observations: int = 100_000
+    observations: int = 200_000
     """Observations of each run."""
     environments: int = 128
     """Environments of the whole batch."""
@@ -115,9 +115,8 @@ def show(task: str, runs: list[dict[str, Any]], options: Options) -> None:
             gaps.append(f"{statistics.fmean(values[-1]) - statistics.fmean(other):+.2f} ({low:+.2f}, {high:+.2f})")
         rows.append([{"end": "last fifth", "whole": "whole run"}[statistic], "yes" if averaged else "no", *cells, *gaps])
     sizes = [f"1/{c}" for c in options.divisors]
-    print_table(
-        f"Mean return of finished episodes, {task}", ["of", "averaged", *sizes, *(f"{sizes[-1]} - {s}" for s in sizes[:-1])], rows
-    )
+    columns = ["of", "averaged", *sizes, *(f"{sizes[-1]} - {size}" for size in sizes[:-1])]
+    print_table(f"Mean return of finished episodes, {task}", columns, rows)
 
 
 if __name__ == "__main__":

@@ -245,7 +245,7 @@ def test_several_learners_average_as_one(ray_of_four, stream):
 
 
 def test_the_rules_for_a_quarter_of_the_batch():
-    """c = 4: Adam's betas to the power of 1/4, warm-up and the average's center of mass times 4 (the paper's sections 3 and 4)."""
+    """c = 4: Adam's betas to the power of 1/4, warm-up and the average's center of mass times 4 (paper, sections 3 and 4)."""
     config = config_for(tuned_batch=4 * 8 * STEPS, beta2=0.99, warm_up=5)
     assert config.batch_divisor == 4
     learner = Learner(config, TASK, CPU, False)
