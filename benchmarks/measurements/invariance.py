@@ -5,7 +5,8 @@
 The settings are those of the whole batch. Both batch sizes of a run, the iteration's and the optimizer step's, are divided by c
 = 1, 4, 16 through the number of environments, and `--tuned-batch` fits everything else by the paper's rules. Runs with an
 averaged proximal policy (`--proximal-average`) stand beside runs without, whose proximal policy is the one that acted: it is the
-same in all else. Every run is one of `rlscale train`; seeds are the outer loop, and the same command goes on where it stopped.
+same in all else. Every run is one of `rlscale train`; seeds are the outer loop, the same command goes on where it stopped, and
+with more seeds it makes those that are missing.
 """
 
 import json
@@ -64,7 +65,7 @@ def main() -> None:
     runs: list[dict[str, Any]] = []
     if options.out.exists():
         found = json.loads(options.out.read_text(encoding="utf-8"))["readings"]
-        if found["options"] != asked:
+        if {**found["options"], "seeds": options.seeds} != asked:
             raise SystemExit(f"{options.out} holds runs of other options: choose another --out")
         runs = found["runs"]
     done = [(r["seed"], r["task"], r["divisor"], r["averaged"]) for r in runs]
