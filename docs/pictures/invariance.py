@@ -48,8 +48,8 @@ def main() -> None:
         panels = [panel([r for r in mine if r["averaged"] == kind], f"{task}: {name}", top) for kind, name in NAMES.items()]
         rows.append(alt.hconcat(*panels))
     chart = alt.vconcat(*rows).configure_axis(labelFontSize=13, titleFontSize=14).configure_title(fontSize=13)
-    chart = chart.configure_legend(labelFontSize=13, orient="bottom").configure_view(stroke=None)
-    chart.save(str(Path(__file__).with_name("invariance.png")), scale_factor=2)
+    chart = chart.configure_legend(labelFontSize=13, orient="bottom", symbolOpacity=1).configure_view(stroke=None)
+    chart.save(str(Path(__file__).with_name("invariance.png")), scale_factor=1.5)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Whether PPO-EWMA is batch size-invariant (Hilton, Cobbe and Schulman 2021): returns at a whole, a quarter, a sixteenth batch.
 
-    python -m rlscale.benchmarks.measurements.invariance [--tasks TASK ...] [--seeds N] [--observations N] [--out FILE]
+    python -m rlscale.benchmarks.measurements.learning.invariance [--tasks TASK ...] [--seeds N] [--observations N] [--out FILE]
 
 The settings are those of the whole batch. Both batch sizes of a run, the iteration's and the optimizer step's, are divided by c
 = 1, 4, 16 through the number of environments, and `--tuned-batch` fits everything else by the paper's rules. Runs with an
@@ -26,8 +26,8 @@ from scipy.stats import ttest_ind
 from rlscale.agents.train import train
 from rlscale.records import read_run
 
-from ..options import parse_train
-from .measuring import NO_HEADS, mean_return, print_table, returns_of, settings_of, write_result
+from ...options import parse_train
+from ..measuring import NO_HEADS, mean_return, print_table, returns_of, settings_of, write_result
 
 POINTS = 30  # of a learning curve in the record
 
@@ -86,7 +86,8 @@ def run(options: Options, task: str, divisor: int, averaged: bool, seed: int) ->
     words += ["--proximal-average", str(options.proximal_average)] if averaged else []
     started = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
-        train(parse_train(words), Path(folder) / "run", command=[])
+        if train(parse_train(words), Path(folder) / "run", command=[]).state == "stopped":
+            raise SystemExit("stopped within a run, which is not recorded")
         rows = read_run(Path(folder) / "run").rows
     edges = np.arange(1, POINTS + 1) * options.observations / POINTS
     numbers = np.searchsorted(edges, [row["observations"] for row in rows]).clip(max=POINTS - 1)
