@@ -24,10 +24,12 @@ _POSITIVE = (
         "straggler_seconds",
     ),
     *("clones", "epochs", "mini_batch", "width", "learning_rate", "clip", "max_grad_norm", "chunk", "learners", "lr_batch"),
+    "tuned_batch",
     *("observations", "optimizer_steps", "seconds", "checkpoint_seconds"),
 )
 _NOT_NEGATIVE = (
     *("seed", "actors", "random_first_steps", "reward_noise", "threads", "warm_up", "entropy_coef", "value_coef"),
+    "proximal_average",
     *("joint_noise_period", "policy_noise_period", "value_noise_period", "entropy_noise_period", "iteration_noise_period"),
 )
 
@@ -97,6 +99,7 @@ def check_config(config: TrainConfig) -> None:
         r.straggler_seconds is not None and not r.actors, "straggler-seconds", "there are no actors to wait for", no_actors
     )
     _check_batch(config)
+    _check_invariance(config)
     _check_fragments(config)
     _check_noise(config)
     if u.learners > 1:
@@ -145,6 +148,29 @@ def _check_batch(config: TrainConfig) -> None:
         "exchange-rate",
         "only an adaptive batch size follows it",
         "Give --batch-size adaptive as well",
+    )
+
+
+def _check_invariance(config: TrainConfig) -> None:
+    """An averaged proximal policy, and settings that were found at another batch size."""
+    u = config.update
+    _refuse_if(
+        u.proximal_average is not None and u.clip is None,
+        "proximal-average",
+        "without a clip nothing depends on the proximal policy",
+        "Give --clip 0.2 as well",
+    )
+    _refuse_if(
+        u.tuned_batch is not None and config.adaptive,
+        "tuned-batch",
+        "an adaptive batch has no size that settings could be fitted to",
+        "Leave it out, or give --batch-size a number",
+    )
+    _refuse_if(
+        u.tuned_batch is not None and u.lr_rule != "constant",
+        "tuned-batch",
+        f"--lr-rule {u.lr_rule} would scale the learning rate a second time",
+        "Leave out one of them",
     )
 
 

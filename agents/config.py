@@ -102,6 +102,8 @@ class Update:
     """With batch B: rate, rate x sqrt(B/b), rate x B/b, or rate / (1 + noise scale/B); B in observations per optimizer step."""
     lr_batch: int | None = None
     """The b that the learning rate was found at, for sqrt and linear; None: 256, the default mini-batch."""
+    tuned_batch: int | None = None
+    """Observations per optimizer step that the settings were found at: rate, Adam's betas and averages are fitted to B."""
     warm_up: int = 0
     """Optimizer steps over which the rate rises linearly from zero."""
     anneal: bool = False
@@ -112,6 +114,8 @@ class Update:
     """Lambda of generalized advantage estimation."""
     clip: float | None = 0.2
     """PPO's clip range; None for no clip."""
+    proximal_average: float | None = None
+    """PPO-EWMA: clip about an average of past policies; its center of mass in optimizer steps (the paper's beta 0.889 is 8)."""
     value_coef: float = 0.5
     """Weight of the value loss."""
     entropy_coef: float = 0.01
@@ -278,6 +282,16 @@ class TrainConfig:
     def mini_batch(self) -> int:
         """Steps of one optimization batch."""
         return self.batch if self.update.mini_batch is None else self.update.mini_batch
+
+    @property
+    def batch_divisor(self) -> float:
+        """c: an optimizer step sees 1/c of the observations that the settings were found at; 1 where none were named."""
+        tuned = self.update.tuned_batch
+        return 1.0 if tuned is None else tuned / self.mini_batch
+
+    def kept(self, share: float) -> float:
+        """What a running mean keeps each step so that it forgets after as many observations as one that kept `share` at c = 1."""
+        return float(share ** (1 / self.batch_divisor))
 
     @property
     def shuffles_transitions(self) -> bool:

@@ -3,6 +3,7 @@
 `rlscale.agents.setup` decides what a session needs and starts it.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -193,7 +194,7 @@ class Session:
         """Learning rate of this iteration, warm-up apart, given the valid observations of its batch."""
         config = self.config
         steps = 1 if config.update.mini_batch is None else max(config.batch // config.mini_batch, 1)
-        rate = scaled_rate(config.update, observations / steps, self._noise_window.scale())
+        rate = scaled_rate(config.update, observations / steps, self._noise_window.scale()) / math.sqrt(config.batch_divisor)
         if config.update.anneal and config.budget.observations is not None:
             rate *= max(0.0, 1.0 - self.progress.observations / config.budget.observations)
         return rate

@@ -14,8 +14,10 @@ from ..rollout import Fragment
 from .advantages import generalized_advantages
 from .frames import CpuFrames, DeviceFrames, Positions
 
-__all__ = ["FragmentSlot", "IterationBatch", "Moments", "Sum", "arrange_slots"]
+__all__ = ["ADVANTAGE_DECAY", "FragmentSlot", "IterationBatch", "Moments", "Sum", "arrange_slots"]
 
+ADVANTAGE_DECAY = 0.99
+"""Share of the advantages' running scale that an iteration keeps, at the batch size that the settings were found at."""
 Sum = Callable[[torch.Tensor], None]
 """Sums a tensor over all learners, in place; with one learner it does nothing."""
 
@@ -164,7 +166,7 @@ class IterationBatch:
             advantage = ((advantage - self.moments.mean) / (self.moments.deviation + 1e-8)).astype(np.float32)
         elif update.advantage_scale == "running":
             if not early:
-                self.scale_square = self.moments.running_square(scale_square)
+                self.scale_square = self.moments.running_square(scale_square, config.kept(ADVANTAGE_DECAY))
             assert self.scale_square is not None
             advantage = advantage / np.float32(np.sqrt(self.scale_square) + 1e-8)
 
@@ -226,8 +228,13 @@ class Moments:
         error = _variance(self.count, self.sums[5], self.sums[6])
         return 1.0 - error / max(_variance(self.count, self.sums[3], self.sums[4]), 1e-12)
 
-    def running_square(self, previous: float | None, decay: float = 0.99) -> float:
-        """Running mean square of the advantages: a scale that, unlike the batch's own, does not depend on the batch size."""
+    def running_square(self, previous: float | None, decay: float) -> float:
+        """Running mean square of the advantages: a scale that, unlike the batch's own, does not depend on the batch size.
+
+        Args:
+            previous: before this batch; None before the first.
+            decay: share of it that is kept.
+        """
         square = float(self.sums[2]) / max(self.count, 1)
         return square if previous is None else decay * previous + (1 - decay) * square
 

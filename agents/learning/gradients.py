@@ -23,6 +23,7 @@ from ..networks import ForwardTape, Layer, PolicyOutput, PolicyValueNet
 from .batch import IterationBatch
 from .frames import Positions
 from .losses import ppo_losses
+from .proximal import AveragedPolicy
 
 __all__ = ["FIGURES", "LAST_LAYER", "BlockGradients", "BlockPart"]
 
@@ -56,13 +57,22 @@ class BlockGradients:
         task: the run's task.
         device: where the network is.
         bfloat16: autocast the network to bfloat16; gradients stay float32.
+        average: the proximal policy; None for the one that an update starts from.
 
     Attributes:
-        lagged: the policy that an update starts from is not the one that acted; see `ppo_losses`.
+        lagged: the policy that an update starts from is the proximal one, and not the one that acted; see `ppo_losses`.
     """
 
-    def __init__(self, network: PolicyValueNet, config: TrainConfig, task: Task, device: torch.device, bfloat16: bool) -> None:
-        self._network, self._device, self._bfloat16 = network, device, bfloat16
+    def __init__(
+        self,
+        network: PolicyValueNet,
+        config: TrainConfig,
+        task: Task,
+        device: torch.device,
+        bfloat16: bool,
+        average: AveragedPolicy | None = None,
+    ) -> None:
+        self._network, self._device, self._bfloat16, self._average = network, device, bfloat16, average
         self._parameters = list(network.parameters())
         layers = [layer for layer in network.modules() if isinstance(layer, Layer)]
         bounds = pairwise(accumulate((_size(layer) for layer in layers), initial=0))
@@ -70,7 +80,7 @@ class BlockGradients:
         self._last_layer = ParameterSlice(network.policy_head, 0, _size(network.policy_head))
         assert [id(p) for layer in layers for p in layer.parameters()] == [id(p) for p in self._parameters]
         self._update = config.update
-        self.lagged = config.rollout.lag > 0
+        self.lagged = config.rollout.lag > 0 and average is None
         self._chunk = config.update.chunk or (
             4096 if device.type != "cpu" else 512 if math.prod(task.observation_shape) > 4096 else 1024
         )
@@ -117,9 +127,13 @@ class BlockGradients:
         u, index = self._update, positions.index
         # A single block needs no tape: autograd's own sum over the observations is 1 to 6% faster.
         tape: ForwardTape | None = [] if len(parts) > 1 else None
-        output = self._forward(batch, positions, tape)
+        observations = batch.observations(positions)
+        output = self._forward(self._network, observations, tape)
         action, proximal = batch.action[index], None
-        if self.lagged:
+        if self._average is not None:
+            with torch.no_grad():
+                proximal = self._log_prob(self._forward(self._average.network, observations), action)
+        elif self.lagged:
             # In the only step of an iteration the present policy is the one it starts from.
             proximal = self._log_prob(output, action) if batch.proximal is None else batch.proximal[index]
         distribution, policy, entropy_policy = self._network.distribution, output.policy, None
@@ -203,18 +217,18 @@ class BlockGradients:
         everything = Positions.of(np.arange(batch.steps * batch.environments), self._device)
         for chunk in self._chunks(everything.host):
             positions = everything.part(slice(chunk[0], chunk[-1] + 1))
-            output = self._forward(batch, positions)
+            output = self._forward(self._network, batch.observations(positions))
             batch.proximal[positions.index] = self._log_prob(output, batch.action[positions.index])
 
     @torch.no_grad()
     def _log_prob(self, output: PolicyOutput, action: torch.Tensor) -> torch.Tensor:
-        """Log-probability (n,) of each action under the present policy; carries no gradient."""
+        """Log-probability (n,) of each action under the policy of that output; carries no gradient."""
         return self._network.distribution(output.policy).log_prob(action)
 
-    def _forward(self, batch: IterationBatch, positions: Positions, tape: ForwardTape | None = None) -> PolicyOutput:
-        """The network's output for the observations at those positions."""
+    def _forward(self, network: PolicyValueNet, observations: torch.Tensor, tape: ForwardTape | None = None) -> PolicyOutput:
+        """A network's output for those observations."""
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bfloat16):
-            output: PolicyOutput = self._network(batch.observations(positions), tape)
+            output: PolicyOutput = network(observations, tape)
         return output
 
     def _chunks(self, positions: np.ndarray) -> list[np.ndarray]:

@@ -21,11 +21,12 @@ from ..config import TrainConfig
 from ..devices import on_cpu, upload
 from ..networks import flatten_parameters, make_network, policy_columns
 from ..rollout import Fragment
-from .batch import FragmentSlot, IterationBatch, Moments, Sum
+from .batch import ADVANTAGE_DECAY, FragmentSlot, IterationBatch, Moments, Sum
 from .blocks import BatchBlocks
 from .gradients import FIGURES, LAST_LAYER, BlockGradients, BlockPart
 from .losses import HEADS
 from .optimizer import BlockOptimizer, StepGradients
+from .proximal import AveragedPolicy
 from .results import UpdateResult
 
 __all__ = ["Learner"]
@@ -80,7 +81,9 @@ class Learner:
         self.network = make_network(task, config.update.network, config.seed, config.update.width).to(device)
         self.parameters = nn.Parameter(flatten_parameters(self.network))
         self.scale_square: float | None = None
-        self._gradients = BlockGradients(self.network, config, task, device, bfloat16)
+        age = config.update.proximal_average
+        self._average = None if age is None else AveragedPolicy(self.network, age * config.batch_divisor)
+        self._gradients = BlockGradients(self.network, config, task, device, bfloat16, self._average)
         last_layer_parameters = sum(p.numel() for p in self.network.policy_head.parameters())
         self._optimizer = BlockOptimizer(config, self.parameters, policy_columns(self.network), last_layer_parameters, add)
         self._generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([config.seed, 0x1EA2])))
@@ -156,7 +159,7 @@ class Learner:
                     continue  # nothing but resets
                 noise = measured and (len(members) > 1 or update.learners > 1)
                 heads = [LAST_LAYER, "joint"] if noise else ["joint"]
-                self._optimizer.step(self._compute(batch, names, members, sizes, heads), learning_rate)
+                self._step(self._compute(batch, names, members, sizes, heads), learning_rate)
         return self._optimizer.finish(batch.moments)
 
     def _measure_heads(self, batch: IterationBatch, blocks: BatchBlocks) -> None:
@@ -186,6 +189,12 @@ class Learner:
         matrices = self._optimizer.make_room(heads, len(members))
         parts = [BlockPart(row, block, max(sizes[row], 1.0)) for row, block in enumerate(members)]
         return StepGradients(names, sizes, matrices, self._gradients.add(batch, parts, matrices))
+
+    def _step(self, gradients: StepGradients, learning_rate: float) -> None:
+        """One optimizer step. Learners need not share the average: they all make the same steps."""
+        self._optimizer.step(gradients, learning_rate)
+        if self._average is not None:
+            self._average.add(self.parameters)
 
     def _due(self, head: str) -> bool:
         """Whether that head is measured in this iteration."""
@@ -240,11 +249,11 @@ class Learner:
                 matrix[row] *= stream.nominal[row] / gradients.sizes[row]
         self._add(moments.sums)
         if self._config.update.advantage_scale == "running":
-            self.scale_square = moments.running_square(self.scale_square)
+            self.scale_square = moments.running_square(self.scale_square, self._config.kept(ADVANTAGE_DECAY))
         for head in HEADS:
             if head in gradients.matrices:
                 self._optimizer.measure(gradients, head)
-        self._optimizer.step(gradients, learning_rate)
+        self._step(gradients, learning_rate)
         return self._optimizer.finish(moments)
 
     # --- checkpoints -------------------------------------------------------------------------------------------------------
@@ -261,6 +270,7 @@ class Learner:
             "optimizer": copy.deepcopy(self._optimizer.get_state()),
             "optimizer_steps": self._optimizer.steps,
             "scale_square": self.scale_square,
+            "average": None if self._average is None else self._average.get_state(),
             "generator": self._generator.bit_generator.state,
         }
 
@@ -269,4 +279,6 @@ class Learner:
         self.parameters.detach().copy_(upload(state["parameters"], self._device))
         self._optimizer.set_state(state["optimizer"], state["optimizer_steps"])
         self.scale_square = state["scale_square"]
+        if self._average is not None:
+            self._average.set_state(state.get("average"), self.parameters)
         self._generator.bit_generator.state = state["generator"]

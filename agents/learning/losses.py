@@ -49,7 +49,7 @@ def ppo_losses(
     With lag, the policy that acted is older than the one that the update starts from (the proximal policy). A clip around the
     behaviour policy would then limit what earlier updates changed as well. So the clip is around the proximal policy,
     ρ = π / π_proximal, and the behaviour policy enters as an importance weight π_proximal / π_behaviour (Hilton, Cobbe and
-    Schulman 2021).
+    Schulman 2021, arXiv:2110.00641). The proximal policy of PPO-EWMA is an average of past ones (`AveragedPolicy`).
 
     Args:
         policy: the present policy's distribution at the n observations.
@@ -58,7 +58,7 @@ def ppo_losses(
         clip: ε, or None for no clip.
         value_coef: weight of the value loss in the joint loss.
         entropy_coef: weight of the entropy bonus.
-        proximal_log_prob: (n,) float32, of the action under the policy that the update started from; None if that policy acted.
+        proximal_log_prob: (n,) float32, of the action under the proximal policy; None if that policy acted.
         entropy_policy: the same distribution made of another view of its parameters, for the entropy alone. The joint loss's
             gradient in that view is then the entropy's share, and in the other the policy's. None if they need not be separate.
     """

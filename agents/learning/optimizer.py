@@ -16,7 +16,7 @@ from torch import nn
 
 from rlscale.noise import block_products, statistics_of
 
-from ..config import TrainConfig, Update
+from ..config import TrainConfig
 from ..devices import fetch, upload
 from .batch import Moments, Sum
 from .gradients import FIGURES, LAST_LAYER
@@ -86,7 +86,8 @@ class BlockOptimizer:
         self._kind = "mini-batch" if config.shuffles_transitions else "rollout"
         self._parameters, self._last_layer_parameters = parameters, last_layer_parameters
         self._policy_columns = policy_columns
-        self._torch = _make_optimizer(config.update, parameters)
+        self._torch = _make_optimizer(config, parameters)
+        self._warm_up = config.update.warm_up * config.batch_divisor
         self.mean = torch.zeros_like(parameters.data)
         self.steps = 0
         self._kept: dict[str, torch.Tensor] = {}
@@ -162,8 +163,7 @@ class BlockOptimizer:
         norm = torch.linalg.vector_norm(self.mean)
         if self._update.max_grad_norm is not None:
             self.mean *= (self._update.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-        warm_up = self._update.warm_up
-        self._learning_rate = learning_rate * min(1.0, (self.steps + 1) / warm_up) if warm_up else learning_rate
+        self._learning_rate = learning_rate * min(1.0, (self.steps + 1) / self._warm_up) if self._warm_up else learning_rate
         for group in self._torch.param_groups:
             group["lr"] = self._learning_rate
         self._parameters.grad = self.mean
@@ -209,13 +209,15 @@ class BlockOptimizer:
         return self._torch.state_dict()
 
     def set_state(self, state: dict[str, Any], steps: int) -> None:
-        """Continue from a state of `get_state`, after that many optimizer steps."""
-        self._torch.load_state_dict(state)
+        """Continue from a state of `get_state`, after that many optimizer steps, with this run's own settings."""
+        self._torch.load_state_dict({**state, "param_groups": self._torch.state_dict()["param_groups"]})
         self._metric = None
         self.steps = steps
 
 
-def _make_optimizer(update: Update, parameters: nn.Parameter) -> torch.optim.Optimizer:
+def _make_optimizer(config: TrainConfig, parameters: nn.Parameter) -> torch.optim.Optimizer:
+    update = config.update
     if update.optimizer == "rmsprop":
-        return torch.optim.RMSprop([parameters], lr=update.learning_rate, alpha=0.99, eps=1e-5)
-    return torch.optim.Adam([parameters], lr=update.learning_rate, betas=(0.9, update.beta2), eps=1e-5, fused=True)
+        return torch.optim.RMSprop([parameters], lr=update.learning_rate, alpha=config.kept(0.99), eps=1e-5)
+    betas = config.kept(0.9), config.kept(update.beta2)
+    return torch.optim.Adam([parameters], lr=update.learning_rate, betas=betas, eps=1e-5, fused=True)

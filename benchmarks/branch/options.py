@@ -135,6 +135,12 @@ def _check_run(config: TrainConfig) -> None:
             "branches need a run of one learner that holds its batch, without lag and of one batch size",
             "Train without --learners, --lag, --stream and --batch-size adaptive",
         )
+    if config.update.proximal_average is not None or config.update.tuned_batch is not None:
+        raise UsageError(
+            "RUN",
+            "branches take other batch sizes, at which --proximal-average and --tuned-batch would mean other settings",
+            "Train without them",
+        )
     if config.rounds > 1:
         raise UsageError("RUN", "its batch is filled in rounds", "Train it with more environments instead of --batch-size")
     if config.update.mini_batch is not None and config.batch % config.update.mini_batch:

@@ -91,6 +91,7 @@ ONE_STEP = {"epochs": 1, "mini_batch": None, "advantage_scale": "running"}
     [
         pytest.param(LAGGED, {}, id="lag"),
         pytest.param({**LAGGED, **STREAMED}, {**ONE_STEP, "stream": True}, id="lag, rounds, streamed"),
+        pytest.param({}, {"proximal_average": 3.0, "tuned_batch": 256}, id="averaged policy, another batch size"),
         pytest.param(ADAPTIVE, {**ONE_STEP, "lr_rule": "noise", "warm_up": 5}, id="adaptive"),
     ],
 )

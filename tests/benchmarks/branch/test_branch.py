@@ -160,7 +160,7 @@ def test_every_prefix_of_the_branches_holds_all_sizes(trained):
 
 def test_a_run_that_branches_cannot_go_on_from_is_refused(trained):
     at, record = checkpoint(trained)
-    for rollout, update in ({"lag": 1}, {}), ({}, {"stream": True}), ({"batch_size": 1024}, {}):
+    for rollout, update in ({"lag": 1}, {}), ({}, {"stream": True}), ({"batch_size": 1024}, {}), ({}, {"proximal_average": 8.0}):
         config = replace(at.config, rollout=replace(at.config.rollout, **rollout), update=replace(at.config.update, **update))
         with pytest.raises(UsageError, match="RUN"):
             make_plan(BranchOptions("run"), config, record)
