@@ -121,12 +121,17 @@ def _of_torchvision(name: str, folder: str) -> tuple[Examples, Examples]:
     """A data set that torchvision has put into a folder; the first 2,000 of its test set, shuffled, are held out.
 
     Raises:
-        UsageError: torchvision is not installed, or the folder does not hold the data set.
+        UsageError: torchvision is not installed or does not load, or the folder does not hold the data set.
     """
     try:
         from torchvision import datasets
     except ModuleNotFoundError:
         raise UsageError("TASK", f"{name} is read by torchvision", "Install it: pip install 'rlscale[supervised]'") from None
+    except RuntimeError as error:  # its operators do not fit this build of PyTorch
+        mend = "Install both from one place, with the same build (CPU or CUDA)"
+        raise UsageError(
+            "TASK", f"{name} is read by torchvision, which does not load beside this PyTorch ({error})", mend
+        ) from None
     kind = getattr(datasets, name)
     learn, test = ({"split": "train"}, {"split": "test"}) if name == "SVHN" else ({"train": True}, {"train": False})
     try:

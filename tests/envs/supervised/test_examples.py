@@ -208,3 +208,15 @@ def test_a_folder_that_cannot_be_used_is_said_in_one_line(tmp_path):
         with pytest.raises(UsageError, match=rf"--data: .*{said}") as error:
             load(data)
         assert "\n" not in str(error.value)
+
+
+def test_a_torchvision_that_does_not_load_is_one_line(monkeypatch):
+    """As PyPI's does beside PyTorch's CPU build."""
+
+    class Broken(types.ModuleType):
+        def __getattr__(self, name):
+            raise RuntimeError("operator torchvision::nms does not exist")
+
+    monkeypatch.setitem(sys.modules, "torchvision", Broken("torchvision"))
+    with pytest.raises(UsageError, match=r"does not load beside this PyTorch \(operator .*same build"):
+        find_supervised("supervised/mnist").load("somewhere")
