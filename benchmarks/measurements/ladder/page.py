@@ -7,18 +7,23 @@ against the records.
 """
 
 import json
+import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rlscale.analysis import Comparison, Row, compare
 from rlscale.analysis.comparison import ComparedSweep
 from rlscale.analysis.predictions import PRIMARY
 from rlscale.analysis.verdict import (
+    FAILURE,
     GIVEN_UP,
     NOT_ENDED,
     SECONDARY,
+    SUCCESS,
+    UNRESOLVED,
     PredictorScore,
     Rung,
     interventions_of,
@@ -39,6 +44,9 @@ __all__ = ["PAGE", "PUBLISHED", "read_ladder", "rewritten", "what_is_published",
 
 PAGE, PICTURES = Path("docs/ladder.md"), Path("docs/pictures")
 PUBLISHED, SIMULATED = Path("rlscale/analysis/published.json"), Path("results/sweep-designs-sequential.json")
+HYPOTHESIS = ("joint", "sums")  # written down on 24 November 2026, when these tasks had been seen:
+BEFORE_HYPOTHESIS = ("blackjack", "cliffwalking-2", "frozenlake", "frozenlake-8x8", "pendulum")
+FEWEST_LATER = 5  # tasks, before anything is concluded
 _MADE = re.compile(r"(<!-- made: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -162,6 +170,35 @@ def _remark(tasks: Sequence[Rung], which: tuple[str, str]) -> str:
     return "better than the primary" if is_better(tasks, which) else ""
 
 
+def _hypothesis(comparison: Comparison, rungs: Sequence[Rung]) -> str:
+    """The second hypothesis of docs/preregistration.md, over the tasks that were scored after it was written down."""
+    tasks = [rung for rung in rungs if rung.role == "task" and rung.left_out is None and rung.folder not in BEFORE_HYPOTHESIS]
+    tasks = [rung for rung in tasks if rung.row.inner_steps == 1]
+    rows = [
+        [f"`{t.folder}`", t.row.measured.say(), t.row.predicted(*HYPOTHESIS).say(), t.row.ratio(*HYPOTHESIS).say("–")]
+        for t in tasks
+    ]
+    said = f"Open: {len(tasks)} of the {FEWEST_LATER} tasks that it needs are scored."
+    if len(tasks) >= FEWEST_LATER:
+        error, constant = _errors([t.row.measured.value for t in tasks], [t.row.ratio(*HYPOTHESIS).value for t in tasks])
+        state = "Refuted" if error > FAILURE or error >= constant else "Confirmed" if error <= SUCCESS else "Undecided"
+        said = (
+            f"{state}: over {len(tasks)} tasks it errs by {error:.3f} decades, the mean of the others' B_crit by {constant:.3f}."
+        )
+    return said + ("\n\n" + _table(["rung", "B_crit", "predicted", "measured / predicted"], rows) if rows else "")
+
+
+def _errors(measured: Sequence[float | None], ratios: Sequence[float | None]) -> tuple[float, float]:
+    """Root mean squares in decades, without an offset: of the prediction, and of the geometric mean of the other tasks' B_crit.
+
+    A prediction that is not resolved errs by one decade.
+    """
+    off = [UNRESOLVED if ratio is None else math.log10(ratio) for ratio in ratios]
+    logs = [math.log10(value) for value in measured if value is not None]
+    alone = [x - (sum(logs) - x) / (len(logs) - 1) for x in logs]
+    return math.sqrt(fmean(x * x for x in off)), math.sqrt(fmean(x * x for x in alone))
+
+
 def _interventions(comparison: Comparison, rungs: Sequence[Rung]) -> str:
     rows = [
         [f"`{one.name}`", one.measured.say("–"), one.predicted.say("–"), {True: "yes", False: "no", None: "–"}[one.holds]]
@@ -213,6 +250,7 @@ _PARTS: dict[str, Callable[[Comparison, Sequence[Rung]], str]] = {
     "ranking": _ranking,
     "growth": _growth,
     "predictors": _predictors,
+    "hypothesis": _hypothesis,
     "interventions": _interventions,
     "warnings": _warnings,
     "cost": _cost,
