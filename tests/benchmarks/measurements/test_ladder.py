@@ -18,7 +18,8 @@ from rlscale.records import read_sweep
 
 ROOT = Path(__file__).parent.parent.parent.parent
 RUNGS = read_rungs()[1]
-OUTSIDE = {"tasks", "out", "report", "ray-address"}  # where the sweep lies and runs, which is no part of its protocol
+# Where the sweep lies and runs is no part of its protocol; data are supervised tasks', of which no rung is.
+OUTSIDE = {"tasks", "out", "report", "ray-address", "data"}
 
 
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
