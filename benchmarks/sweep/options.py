@@ -235,6 +235,10 @@ def _supervised_plan(task: SupervisedTask, options: SweepOptions) -> SupervisedP
             raise UsageError(
                 "--batch-sizes", f"{size} is no multiple of an example's {task.length} observations", "Use multiples"
             )
+    goals = shared["goals"]
+    if goals[-1] > (1 if task.objective == "classify" else 0):
+        kind = "an accuracy, at most 1" if task.objective == "classify" else "minus a loss, so at most 0"
+        raise UsageError("--goals", f"{goals[-1]:g} is out of reach: a goal of {task.id} is {kind}", "Name lower ones")
     _, held_out = task.load(options.data)  # here, so that missing data are noticed before anything is made
     return SupervisedPlan(
         **shared,

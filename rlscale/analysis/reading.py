@@ -25,6 +25,7 @@ _RESOLVED = 2.0  # standard errors that |G|² must stand above zero
 _LEAST_SIGNAL = 0.5  # standard errors: of a weaker signal nothing can be said
 _MOST_GROUPS = 10
 _RISEN = 0.9  # of the rise in return: what comes after it is polish
+_LEAST_MEASURED = 5  # measurements of the policy's noise that a part of a run is read from
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def _while_it_learned(run: RunRecord) -> RunRecord:
     """The run up to the iteration in which nine tenths of the rise of its return were made.
 
     The whole run where that was in its second half, or where the return later fell below half of the rise, as one that only
-    wavers does.
+    wavers does, or where the noise was hardly measured by then.
     """
     points = returns(run)
     if not points:
@@ -99,7 +100,8 @@ def _while_it_learned(run: RunRecord) -> RunRecord:
     end = next(i for i, value in enumerate(reached) if value >= reached[0] + _RISEN * rise)
     until = points[end]["observations"]
     kept = rise > 0 and until <= run.rows[-1]["observations"] / 2 and min(reached[end:]) >= reached[0] + rise / 2
-    return replace(run, rows=[row for row in run.rows if row["observations"] <= until]) if kept else run
+    early = replace(run, rows=[row for row in run.rows if row["observations"] <= until])
+    return early if kept and len(early.noise("policy", "rollout")) >= _LEAST_MEASURED else run
 
 
 def _return_at(run: RunRecord, observations: float) -> float | None:

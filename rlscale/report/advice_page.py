@@ -160,8 +160,8 @@ def write_advice_page(page: Path, advice: Advice, run: RunRecord) -> None:
 
 
 _SHAPE = (
-    "Environments or steps: at one batch, 16 to 256 environments learned alike on two MinAtar games, and 1,024 of four steps "
-    "learned less. So let the batch grow by environments, with rollouts of 16 steps or more."
+    "Environments or steps: at one batch, three seeds showed no difference between 16 and 256 environments on two MinAtar games; "
+    "1,024 of four steps learned less on one of them. So let the batch grow by environments, with rollouts of 16 steps or more."
 )  # results/shapes.json
 _NOISE_NOTE = (
     "tr Σ / |G|², the batch at which noise and signal of the gradient are alike, in observations; band: 95% interval. A "

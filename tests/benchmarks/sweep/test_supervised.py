@@ -133,6 +133,7 @@ def test_the_name_of_the_task_decides_the_kind_of_plan():
         ({"optimizer": "rmsprop"}, "--optimizer: supervised/digits is learned from examples"),
         ({"data": "somewhere"}, "--data: supervised/digits brings its own examples"),
         ({"goals": ()}, "--goals: none was named"),
+        ({"goals": (0.9, 1.01)}, "--goals: 1.01 is out of reach: a goal of supervised/digits is an accuracy, at most 1"),
         ({"rates": 0}, "--rates: 0 is not a positive number"),
     ],
 )
@@ -141,6 +142,12 @@ def test_what_cannot_be_is_refused_in_one_line(changes, said):
         make_plan("supervised/digits", options_of(**changes))
     assert str(error.value).startswith(said)
     assert "\n" not in str(error.value)
+
+
+def test_a_loss_has_goals_below_zero():
+    with pytest.raises(UsageError, match=r"^--goals: 0\.1 is out of reach: .* is minus a loss, so at most 0"):
+        make_plan("supervised/digits-autoencoder", options_of(goals=(0.1,)))
+    assert make_plan("supervised/digits-autoencoder", options_of(goals=(-0.04,))).goals == (-0.04,)
 
 
 def test_a_task_with_an_environment_takes_no_data():

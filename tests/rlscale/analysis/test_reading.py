@@ -90,3 +90,13 @@ def test_what_follows_the_end_of_learning_is_left_out(tmp_path):
 def test_a_run_that_still_learns_or_never_did_is_read_whole(tmp_path, returns):
     found = read_noise(plateau(tmp_path / "run", [float(value) for value in returns]))
     assert (found.observations, found.idle) == (60 * 128, 0)
+
+
+def test_a_run_that_hardly_measured_its_noise_while_it_learned_is_read_whole(tmp_path):
+    """Four measurements before the end of learning: too few to read."""
+    run = plateau(tmp_path / "run", [*range(1, 11), *([10.0, 9.5] * 25)])
+    for row in run.rows[4:10]:
+        row["noise"] = []
+    found = read_noise(run)
+    assert (found.observations, found.idle) == (60 * 128, 0)
+    assert found.policy.value is not None
