@@ -1,6 +1,7 @@
 """`run_advise`: train for a minute or read a run, measure a few fleets, put both together. What is said of it is in `report`."""
 
 import json
+import math
 import os
 import time
 from dataclasses import asdict, replace
@@ -30,6 +31,7 @@ from ..workers.calibration import Shape, fit_fleet
 from ..workers.options import WorkersOptions
 from ..workers.recommendation import CLOSE, predict, to_measure
 from ..workers.run import fit_updates, measure, say_if_busy
+from .fastest import learning_times, shortest
 from .options import AdviseOptions, check_options
 from .settings import SMALLEST, Settings, configured, lines_for, settings_for
 
@@ -61,7 +63,9 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
     if not record.rows:
         raise UsageError("--run", f"{record.folder} has no finished iteration", "Let it run longer")
     reading = read_noise(record)
-    config = default_config(task) if task is not None and _is_foreign(record) else _config_of(record)
+    config = _config_of(record)
+    if task is not None and _is_foreign(record):
+        config = _as_this_task(config, default_config(task))
     settings = settings_for(config, reading.suggestion, max(config.actors, 1))
     throughput: Throughput | None = None
     more: list[ScaleOut] = []
@@ -135,14 +139,24 @@ def _measured(
         with watch_head(options.ray_address):
             shapes = to_measure(task, cpus)
             fleets, learning, emulator = measure(asked, config, task, compute, shapes, None, console)
+        times = learning_times(config, task, compute)
     finally:
         disconnect()
     law, learner = fit_fleet(fleets, config.rollout.rollout_length), fit_updates(learning)
+    critical = suggestion.value or (suggestion.interval or (0.0, 0.0))[0]
+    usual = min(config.update.mini_batch or config.batch, max(times))
     found = []
     for actors in sorted({*range(1, min(cpus, 8) + 1), *(2**k for k in range(16) if 2**k <= cpus), cpus}):
-        settings = _that_fit(config, task, settings_for(config, suggestion, actors))
+        here, learns = suggestion, learner
+        if critical > 0:
+            environments = settings_for(config, suggestion, actors).environments // actors
+            size = shortest(critical, 1 / (law.rate(actors, environments).value or math.inf), times)
+            # What makes up the learner's time but the mini-batch is the same.
+            learns = replace(learner, observation=max(learner.observation + times[size] - times[usual], 0.0))
+            here = Estimate(float(size), None)
+        settings = _that_fit(config, task, settings_for(config, here, actors))
         shape = Shape(actors, 1, settings.environments // actors)
-        found.append((settings, predict(asked, config, law, learner, emulator, shape)))
+        found.append((settings, predict(asked, config, law, learns, emulator, shape)))
     best = max(one.end_to_end for _, one in found)
     settings, chosen = next((settings, one) for settings, one in found if one.end_to_end >= CLOSE * best)
     passes = chosen.iteration.sampling_seconds + chosen.iteration.learning_seconds / config.update.epochs
@@ -156,10 +170,10 @@ def _measured(
         shares=chosen.shares,
     )
     # With a fixed number of optimizer steps an iteration, the iteration batch is critical where its mini-batches are.
-    critical = suggestion.value or (suggestion.interval or (0.0, 0.0))[0]
     more = []
     if critical > 0:
-        more = scale_out(critical * settings.batch_size / settings.mini_batch, law, learner, workers=chosen.shape.actors)
+        most = settings_for(config, suggestion, settings.actors)
+        more = scale_out(critical * most.batch_size / most.mini_batch, law, learner, workers=chosen.shape.actors)
     return settings, throughput, more
 
 
@@ -192,6 +206,17 @@ def _task_of(record: RunRecord) -> Task | None:
 
 def _is_foreign(record: RunRecord) -> bool:
     return "rollout" not in record.manifest["config"]
+
+
+def _as_this_task(job: TrainConfig, usual: TrainConfig) -> TrainConfig:
+    """The batch, epochs and rate of another library's job; everything else as the task is trained here."""
+    update = replace(
+        usual.update, epochs=job.update.epochs, mini_batch=job.update.mini_batch, learning_rate=job.update.learning_rate
+    )
+    rollout = replace(
+        usual.rollout, environments=job.rollout.environments, rollout_length=job.rollout.rollout_length, batch_size=None
+    )
+    return replace(usual, rollout=rollout, update=update)
 
 
 def _config_of(record: RunRecord) -> TrainConfig:

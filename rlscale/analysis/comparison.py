@@ -14,7 +14,7 @@ from ..estimate import Estimate
 from ..frontier import Surface
 from ..records import RunRecord, SweepRecord, TrialResult
 from .points import SurfacePoint, fit_points, surface_points
-from .predictions import ONLY_LOSS, PLAIN, PRIMARY, Prediction, predict, predict_from_run, ratio
+from .predictions import ADVISED, ONLY_LOSS, PLAIN, PRIMARY, Prediction, predict, predict_from_run, ratio
 from .summary import mean_batch
 
 __all__ = ["ComparedSweep", "Comparison", "Row", "agreement_of", "compare", "row_of_run"]
@@ -85,9 +85,14 @@ class Row:
 
     @property
     def predictor(self) -> tuple[str, str]:
-        """Head and quantity of the prediction shown first: the primary one, the paper's, or that of the only loss there is."""
+        """Head and quantity of the prediction shown first: the primary one, the paper's, or that of the only loss there is.
+
+        A single run, which has no goal and is no test of a prediction, suggests what `ADVISED` says.
+        """
         if not self.has_policy:
             return ONLY_LOSS
+        if self.goal is None and self.prediction(*ADVISED):
+            return ADVISED
         return PRIMARY if self.prediction(*PRIMARY) else PLAIN
 
     @property

@@ -15,9 +15,10 @@ from ..estimate import Estimate
 from ..noise import POOL_WINDOW, RUN_WINDOW, average_windows
 from ..records import RunRecord
 from ..records.trial import TrialResult
-from .summary import noise_over_run, noise_windows
+from .summary import noise_of_sums, noise_over_run, noise_windows
 
 __all__ = [
+    "ADVISED",
     "HEADS",
     "ONLY_LOSS",
     "PLAIN",
@@ -34,6 +35,12 @@ HEADS = ("policy", "value", "joint", "joint_policy_parameters", "policy_last_lay
 QUANTITIES = ("start", "goal", "cumulative", "cumulative_adam")
 PRIMARY = ("joint_policy_parameters", "cumulative_adam")
 """The predictor of the critical batch size, chosen before any frontier of the ladder was fitted (docs/preregistration.md)."""
+ADVISED = ("joint", "sums")
+"""What a single run suggests, and the second hypothesis of the ladder: the joint loss's ratio of sums in the plain metric.
+
+On every scored task with one optimizer step a batch it is nearer to the critical batch size than the primary one is
+(docs/ladder.md).
+"""
 PLAIN = ("policy", "cumulative")
 """The paper's own, which stands in where a record has nothing in Adam's metric."""
 ONLY_LOSS = ("joint", "cumulative")
@@ -186,13 +193,14 @@ def _pooled(runs: Sequence[TrialResult], goal: float, head: str, quantity: str) 
 
 
 def predict_from_run(run: RunRecord) -> tuple[Prediction, ...]:
-    """What one run's rollout noise predicts: over its first window, its last one, and cumulative over the whole run."""
+    """What one run's rollout noise predicts: over its first window, its last one, and over the whole run in three ways."""
     found = []
     for head in HEADS:
         windows, whole = noise_windows(run, head, "rollout"), noise_over_run(run, head, "rollout")
         if windows and whole is not None:
-            in_adams_metric = noise_over_run(run, head, "rollout", "adam")
-            for quantity, noise in zip(QUANTITIES, (windows[0].noise, windows[-1].noise, whole, in_adams_metric), strict=True):
+            in_adams_metric, sums = noise_over_run(run, head, "rollout", "adam"), noise_of_sums(run, head, "rollout")
+            noises = (windows[0].noise, windows[-1].noise, whole, in_adams_metric, sums)
+            for quantity, noise in zip((*QUANTITIES, "sums"), noises, strict=True):
                 if noise is not None:
                     scale = noise.noise_scale
                     found.append(Prediction(head, quantity, scale, int(scale.value is not None), 1, None))

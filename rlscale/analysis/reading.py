@@ -16,7 +16,7 @@ from ..errors import UsageError
 from ..estimate import Estimate
 from ..noise import noise_scale
 from ..records import RunRecord
-from .predictions import PRIMARY, predict_from_run
+from .predictions import ADVISED, PRIMARY, predict_from_run
 from .summary import noise_windows, recent_return, returns
 
 __all__ = ["NoiseReading", "published", "read_noise"]
@@ -33,8 +33,8 @@ class NoiseReading:
     """The noise of one run.
 
     Attributes:
-        suggestion: the critical batch size that the run predicts, in observations: its noise scale in the preregistered head and
-            metric where the run has that, else the policy's plain one.
+        suggestion: the critical batch size that the run predicts, in observations: the ratio of sums of its joint loss where the
+            run has that, else the preregistered predictor, else the policy's plain noise scale.
         policy: the noise scale of the policy's loss alone, averaged over the run.
         first, last: the policy's noise scale in the first window of updates and in the last.
         first_return, last_return: mean raw return when these windows ended; None where no episode had finished.
@@ -73,7 +73,7 @@ def read_noise(run: RunRecord) -> NoiseReading:
     windows = noise_windows(run, "policy", "rollout")
     observations = int(run.rows[-1]["observations"])
     return NoiseReading(
-        suggestion=found.get(PRIMARY, policy),
+        suggestion=found.get(ADVISED) or found.get(PRIMARY, policy),
         policy=policy,
         first=found["policy", "start"],
         last=found["policy", "goal"],
@@ -133,10 +133,11 @@ def _missing(run: RunRecord, observations: int) -> int | None:
 
 
 def published() -> Mapping[str, Any]:
-    """How far predictions were off on the published tasks, and what a sweep costs: published.json, made from the records.
+    """How far such predictions were off on the published tasks, and what a sweep costs: published.json, made from the records.
 
-    `measured_over_predicted` holds a number for every published task whose prediction is resolved, `unresolved` the number of the
-    others, and `sweep_cost` the least and the largest median cost of simulated sweeps, in units of E_min.
+    `measured_over_predicted` holds a number for every published task with one optimizer step a batch whose prediction is
+    resolved, `unresolved` the number of the others. `with_epochs` is the same for tasks with several epochs, of a mini-batch.
+    `sweep_cost` holds the least and the largest median cost of simulated sweeps, in units of E_min.
     """
     text = files("rlscale.analysis").joinpath("published.json").read_text(encoding="utf-8")
     known: Mapping[str, Any] = json.loads(text)

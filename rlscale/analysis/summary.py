@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..estimate import Estimate
-from ..noise import POOL_WINDOW, NoiseEstimate, pool, run_average
+from ..noise import POOL_WINDOW, BlockStatistics, NoiseEstimate, pool, run_average
 from ..records import RunRecord
 from ..returns import RecentReturn
 
@@ -24,6 +24,7 @@ __all__ = [
     "head_kinds",
     "lost_actors",
     "mean_batch",
+    "noise_of_sums",
     "noise_over_run",
     "noise_windows",
     "recent_return",
@@ -79,10 +80,20 @@ def noise_over_run(run: RunRecord, head: str, kind: str, metric: str = "plain") 
     A run measures densely at first. Its beginning would then count too much, so of these measurements only those count that
     stand as far apart as the last ones do.
     """
+    usable = _evenly_measured(run, head, kind, metric)
+    return run_average(usable, mean_batch(run)) if usable else None
+
+
+def noise_of_sums(run: RunRecord, head: str, kind: str, metric: str = "plain") -> NoiseEstimate | None:
+    """The sum of tr Σ over the run by the sum of |G|², of the same measurements; None where nothing was measured."""
+    usable = _evenly_measured(run, head, kind, metric)
+    return pool(usable) if usable else None
+
+
+def _evenly_measured(run: RunRecord, head: str, kind: str, metric: str) -> list[BlockStatistics]:
     measured = run.noise(head, kind, metric)
     kept = _evenly_spaced([row["iteration"] for row, _ in measured])
-    usable = [s for row, s in measured if row["iteration"] in kept and (s.size > 0).sum() > 1]
-    return run_average(usable, mean_batch(run)) if usable else None
+    return [s for row, s in measured if row["iteration"] in kept and (s.size > 0).sum() > 1]
 
 
 def _evenly_spaced(iterations: Sequence[int]) -> set[int]:

@@ -44,6 +44,7 @@ UNRESOLVED = 1.0  # decade
 GIVEN_UP, NOT_ENDED = "it was given up", "it has not ended"
 WITHIN, FEWEST_MOVED = 1.5, 3
 _DRAWS = 2000
+_ROUNDING = 1e-20  # decades squared
 
 
 @dataclass(frozen=True)
@@ -298,7 +299,8 @@ class _Table:
         rest = (np.where(self.resolved, self.error - np.asarray(offset)[..., None], 0.0) ** 2).sum(-1) / count
         mean = np.where(self.resolved, self.measured, 0.0).sum(-1) / count
         variance = (np.where(self.resolved, self.measured - mean[..., None], 0.0) ** 2).sum(-1) / count
-        return _log(rest) - np.where(variance > 0, _log(variance), np.nan)
+        # Of one resolved task alone rounding is left, which differs from machine to machine.
+        return _log(rest) - np.where(variance > _ROUNDING, _log(variance), np.nan)
 
     def estimate(
         self, statistic: Callable[["_Table"], np.ndarray], back: Callable[[float], float], spread: bool = True
@@ -330,7 +332,7 @@ def _draws(tasks: int) -> np.ndarray:
 
 
 def _log(mean_square: np.ndarray) -> np.ndarray:
-    return np.log(np.maximum(mean_square, 1e-20))
+    return np.log(np.maximum(mean_square, _ROUNDING))
 
 
 def _root(log_square: float) -> float:

@@ -135,7 +135,10 @@ def write_advice_page(page: Path, advice: Advice, run: RunRecord) -> None:
         body.append(noise)
     body.append("<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in rest) + "</ul>")
     lines = [[name, line] for name, line in advice.lines.items()]
-    note = "The batch is the suggested one, to the next power of two; the learning rate grows with its root, at most fourfold."
+    note = (
+        "The mini-batch is the one that is predicted to end soonest here; the suggested one is for many machines, and stands "
+        "where nothing was measured. The learning rate grows with its root, at most fourfold."
+    )
     body.append(section("Settings that follow it", table(["", "type or write"], lines), note))
     if figure is not None:
         body.append(noise)
@@ -175,6 +178,13 @@ def _answer(advice: Advice) -> str:
         "" if advice.throughput is None else f" Here {_fleet(advice.throughput)} will do: {say_limit(advice.throughput.shares)}."
     )
     trust = "fair" if advice.reading.policy.value is not None else "poor, the policy's own noise is not resolved"
+    if advice.throughput is not None and advice.reading.suggestion.value is not None:
+        size = advice.settings["mini_batch"]
+        if size < advice.reading.suggestion.value / 2:
+            here += (
+                f" With mini-batches of {size:,} a run is shortest here: larger ones save optimizer steps and cost observations, "
+                "which pays on more machines."
+            )
     return f"{advice.task}: {say_suggestion(advice.reading.suggestion)}. Confidence: {trust}.{here}"
 
 
@@ -186,6 +196,8 @@ def _caution() -> str:
     known = published()
     ratios = sorted(known["measured_over_predicted"].values())
     others = f"; of {known['unresolved']} more the prediction was not resolved" if known["unresolved"] else ""
+    for ratio in known["with_epochs"].values():
+        others += f"; of one with several epochs {ratio:.2g} times"
     if not ratios:
         return "This is a prediction, not a measurement; on no published task was such a prediction resolved yet."
     low, high = (f"{ratio:.2g}" for ratio in (ratios[0], ratios[-1]))

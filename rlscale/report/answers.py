@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 
 from ..analysis.comparison import ComparedSweep, Comparison, Row, row_of_run
-from ..analysis.predictions import PLAIN, PRIMARY
+from ..analysis.predictions import ADVISED, PLAIN, PRIMARY
 from ..analysis.summary import recent_return, time_shares
 from ..estimate import Estimate
 from ..records import RunRecord
@@ -99,7 +99,7 @@ def _suggestion(row: Row) -> str:
     settle = f"'rlscale sweep {row.task}'" if "/" in row.task or ":" in row.task else "a sweep"
     policy = row.predicted(*PLAIN)
     doubt = ""
-    if row.predictor == PRIMARY and scale.value is not None and policy.value is None:
+    if row.predictor in (ADVISED, PRIMARY) and scale.value is not None and policy.value is None:
         open_one = f"the noise of the policy's own loss is {policy.say()}"
         doubt = f" Take it with care: {open_one}; most of the signal is the value function's."
     return f"{said}. That is a prediction; {settle} measures it.{doubt}"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..analysis.comparison import row_of_run
-from ..analysis.predictions import PRIMARY
+from ..analysis.predictions import ADVISED
 from ..analysis.summary import (
     NoiseWindow,
     diagnostics,
@@ -19,6 +19,7 @@ from ..analysis.summary import (
     head_kinds,
     lost_actors,
     mean_batch,
+    noise_of_sums,
     noise_over_run,
     noise_windows,
     recent_return,
@@ -174,18 +175,14 @@ def _facts(runs: Sequence[RunRecord], names: list[str]) -> str:
 
 def _noise_table(run: RunRecord) -> str:
     rows = []
-    predicted = row_of_run(run).predicted(*PRIMARY)
     for head, kind in head_kinds(run):
         windows = noise_windows(run, head, kind)
         whole = noise_over_run(run, head, kind)
         if not windows or whole is None:
             continue
         rows.append([head_label(head, kind), *_noise_cells(windows, whole)])
-        if (head, kind) == (PRIMARY[0], "rollout") and predicted.reason != "not measured":
-            in_adams_metric = noise_over_run(run, head, kind, "adam")
-            if in_adams_metric is not None:
-                windows = noise_windows(run, head, kind, "adam")
-                rows.append(["the same in Adam's metric: the prediction", *_noise_cells(windows, in_adams_metric)])
+        if (head, kind) == (ADVISED[0], "rollout") and (sums := noise_of_sums(run, head, kind)) is not None:
+            rows.append(["the same as a ratio of sums: the suggestion", *_noise_cells(windows, sums)])
     note = (
         "Whole run: the mean over the run (paper, D.1), in which a step counts by how far it comes at "
         f"{format_quantity(mean_batch(run))} observations collected for each. "

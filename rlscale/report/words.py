@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from ..agreement import FEWEST_TASKS
 from ..analysis.comparison import LEAST_STEPS, ComparedSweep, Row, agreement_of
 from ..analysis.extension import next_command
-from ..analysis.predictions import HEADS, ONLY_LOSS, PLAIN, PRIMARY, QUANTITIES
+from ..analysis.predictions import ADVISED, HEADS, ONLY_LOSS, PLAIN, PRIMARY, QUANTITIES
 from ..analysis.verdict import FEWEST_SCORED, Rung, Verdict, interventions_of, verdict
 from ..text import format_quantity
 
@@ -36,7 +36,11 @@ QUANTITY_LABELS = {
     "sums": "ratio of sums",
     "sums_adam": "ratio of sums, in Adam's metric",
 }
-_OF = {PLAIN: "policy's", ONLY_LOSS: "only"}  # loss of a prediction that is not the primary one
+_OF = {  # a prediction that is not the primary one
+    PLAIN: "of the policy's loss, in the plain metric",
+    ONLY_LOSS: "of the only loss, in the plain metric",
+    ADVISED: "of the joint loss, ratio of sums",
+}
 AGREEMENT_COLUMNS = (
     "noise scale",
     "goals",
@@ -62,7 +66,7 @@ def say_predictor(row: Row) -> str:
     said = say_prediction(row, *row.predictor)
     if found is None or row.predictor == PRIMARY:
         return said
-    return f"{said}; of the {_OF[row.predictor]} loss, in the plain metric"
+    return f"{said}; {_OF[row.predictor]}"
 
 
 def say_prediction(row: Row, head: str, quantity: str) -> str:

@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 from run_records import charts_of, make_run
 
+from rlscale.agents.compute import resolve_compute
 from rlscale.agents.config import default_config
 from rlscale.analysis.reading import read_noise
+from rlscale.benchmarks.advise.fastest import learning_times, shortest
 from rlscale.benchmarks.advise.settings import configured, lines_for, settings_for
 from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.options import parse_train
+from rlscale.benchmarks.workers.calibration import ROLLOUT
 from rlscale.envs import find_task
 from rlscale.estimate import Estimate
 from rlscale.report.advice_page import Advice, Throughput, advice_lines, write_advice_page
@@ -39,6 +42,31 @@ def test_settings_follow_the_suggestion(suggestion, actors, mini_batch, environm
     assert found.batch_size == environments * 128
     wanted = PONG.update.learning_rate * min((mini_batch / 256) ** 0.5, 4)
     assert found.learning_rate == pytest.approx(wanted, rel=0.03), "two digits"
+
+
+@pytest.mark.parametrize(
+    ("critical", "sampling", "mini_batch"),
+    [
+        (1000.0, 2e-3, 256),  # by hand, ms for each of the fewest observations: 4.85 at 64, 4.26 at 256, 6.27 at 1,024, 15.4
+        (100_000.0, 2e-3, 1024),  # 4.57, 3.40, 3.13, 3.15
+        (64.0, 2e-3, 64),
+        (100_000.0, 1.0, 64),  # sampling takes all the time, and a larger batch more observations
+    ],
+)
+def test_the_mini_batch_that_ends_soonest(critical, sampling, mini_batch):
+    times = {size: 1e-3 * (1 + 100 / size) for size in (64, 256, 1024, 4096)}  # a step costs what 100 observations do
+    assert shortest(critical, sampling, times) == mini_batch
+
+
+def test_learning_is_timed_at_every_mini_batch():
+    """More optimizer steps take longer for the same observations, on any machine."""
+    task = find_task("classic/cartpole")
+    config = default_config(task)
+    times = learning_times(config, task, resolve_compute(config))
+    size = task.cost.many * ROLLOUT
+    usual = min(config.update.mini_batch or config.batch, size)
+    assert set(times) == {64 * 4**k for k in range(9) if 64 * 4**k <= size} | {usual}
+    assert times[64] > 2 * times[max(times)]
 
 
 def test_the_line_is_the_configuration():

@@ -8,7 +8,7 @@ from planted import Planted, make_plan, write_sweep
 from run_records import make_run
 
 from rlscale.analysis.comparison import compare
-from rlscale.analysis.predictions import PLAIN, PRIMARY, Prediction
+from rlscale.analysis.predictions import ADVISED, PLAIN, Prediction
 from rlscale.estimate import Estimate
 from rlscale.report.answers import answers, run_answer, say_suggestion
 from rlscale.report.ranking import rank_figure
@@ -102,7 +102,7 @@ def test_a_suggestion_is_doubted_while_the_policy_s_own_noise_is_not_resolved(tm
     """After a minute of Pong the joint loss resolves a noise scale of one observation: the value function's."""
     comparison = compare([], [make_run(tmp_path / "run")])
     (row,) = comparison.rows
-    resolved = Prediction(*PRIMARY, Estimate(0.96, (0.65, 1.3)), 1, 1, None)
+    resolved = Prediction(*ADVISED, Estimate(0.96, (0.65, 1.3)), 1, 1, None)
     for policy, care in (
         (
             Estimate(None, (1900.0, math.inf), "open"),

@@ -1,0 +1,55 @@
+"""The optimization batch with which a run is shortest on this machine.
+
+A small one needs the fewest observations and the most optimizer steps, a large one the reverse. Where one machine makes all
+observations that is far below the critical batch size, which is what many machines can use.
+"""
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import replace
+
+from rlscale.agents.compute import Compute
+from rlscale.agents.config import TrainConfig
+from rlscale.envs import Task
+
+from ..workers.calibration import measure_learner, sample_fragments
+from .settings import SMALLEST
+
+__all__ = ["learning_times", "shortest"]
+
+
+def learning_times(config: TrainConfig, task: Task, compute: Compute) -> dict[int, float]:
+    """Seconds that an observation is learned from, all epochs and the noise included, by the size of the mini-batch.
+
+    Measured at the configured mini-batch and at powers of four, from the smallest one that is suggested to one short
+    iteration batch, of which all are parts.
+    """
+    fragments = sample_fragments(config, task, compute, task.cost.many, 1)
+    size = sum(fragment.environments * fragment.steps for fragment in fragments)
+    usual = min(config.update.mini_batch or config.batch, size)
+    sizes = {SMALLEST * 4**k for k in range(12) if SMALLEST * 4**k <= size} | {usual}
+    found = {}
+    for mini_batch in sorted(sizes):
+        configured = replace(config, update=replace(config.update, mini_batch=mini_batch))
+        reading = measure_learner(configured, task, compute, fragments, None)
+        found[mini_batch] = statistics.median(reading["seconds"]) / size
+    return found
+
+
+def shortest(critical: float, sampling: float, learning: Mapping[int, float]) -> int:
+    """The mini-batch, of those measured, that reaches a goal soonest.
+
+    At a mini-batch B a run takes 1 + B/B_crit times the fewest observations (paper, equation 2.7), each of which is sampled and
+    learned from. Of two that take equally long the smaller one is returned, since a prediction of B_crit may be too large.
+
+    Args:
+        critical: B_crit, observations of an optimizer step.
+        sampling: seconds that an observation is sampled.
+        learning: seconds that an observation is learned from, by mini-batch.
+
+    Raises:
+        ValueError: the critical batch size is not positive, or nothing was measured.
+    """
+    if not critical > 0 or not learning:
+        raise ValueError("critical must be positive, and learning must hold a mini-batch")
+    return min(learning, key=lambda size: ((1 + size / critical) * (sampling + learning[size]), size))
