@@ -13,7 +13,6 @@ from rlscale.agents.config import TrainConfig
 from rlscale.envs import Task
 
 from ..workers.calibration import measure_learner, sample_fragments
-from .settings import SMALLEST
 
 __all__ = ["learning_times", "shortest"]
 
@@ -21,15 +20,15 @@ __all__ = ["learning_times", "shortest"]
 def learning_times(config: TrainConfig, task: Task, compute: Compute) -> dict[int, float]:
     """Seconds that an observation is learned from, all epochs and the noise included, by the size of the mini-batch.
 
-    Measured at the configured mini-batch and at powers of four, from the smallest one that is suggested to one short
-    iteration batch, of which all are parts.
+    Measured at the configured mini-batch and at four, sixteen, … times as many, up to one short iteration batch, of which all are
+    parts. Smaller ones are not tried: the task's own settings are known to work, and with several epochs a prediction of less
+    has been too small (docs/decisions.md).
     """
     fragments = sample_fragments(config, task, compute, task.cost.many, 1)
     size = sum(fragment.environments * fragment.steps for fragment in fragments)
     usual = min(config.update.mini_batch or config.batch, size)
-    sizes = {SMALLEST * 4**k for k in range(12) if SMALLEST * 4**k <= size} | {usual}
     found = {}
-    for mini_batch in sorted(sizes):
+    for mini_batch in (usual * 4**k for k in range(12) if usual * 4**k <= size):
         configured = replace(config, update=replace(config.update, mini_batch=mini_batch))
         reading = measure_learner(configured, task, compute, fragments, None)
         found[mini_batch] = statistics.median(reading["seconds"]) / size

@@ -33,7 +33,7 @@ from ..workers.recommendation import CLOSE, predict, to_measure
 from ..workers.run import fit_updates, measure, say_if_busy
 from .fastest import learning_times, shortest
 from .options import AdviseOptions, check_options
-from .settings import SMALLEST, Settings, configured, lines_for, settings_for
+from .settings import Settings, configured, lines_for, settings_for
 
 __all__ = ["run_advise"]
 
@@ -179,15 +179,14 @@ def _measured(
 
 def _that_fit(config: TrainConfig, task: Task, settings: Settings) -> Settings:
     """These settings, or those of half the batch and so on, with which a run can begin here."""
-    while settings.mini_batch > SMALLEST:
-        wanted = configured(config, settings)
-        try:
-            check_config(wanted)
-            memory_plan(wanted, task, None)
-        except UsageError:
-            settings = settings_for(config, Estimate(settings.mini_batch / 2, None), settings.actors)
-        else:
-            return settings
+    wanted = configured(config, settings)
+    try:
+        check_config(wanted)
+        memory_plan(wanted, task, None)
+    except UsageError:
+        smaller = settings_for(config, Estimate(settings.mini_batch / 2, None), settings.actors)
+        if smaller.mini_batch < settings.mini_batch:
+            return _that_fit(config, task, smaller)
     return settings
 
 
@@ -234,7 +233,7 @@ def _config_of(record: RunRecord) -> TrainConfig:
         job = stored["rllib"]
         actors = int(job.get("num_env_runners") or 0)
         environments = max(actors, 1) * int(job.get("num_envs_per_env_runner") or 1)
-        batch = int(job.get("train_batch_size_per_learner") or job.get("train_batch_size") or 4000)
+        batch = int(job.get("_train_batch_size_per_learner") or job.get("train_batch_size") or 4000)  # as RLlib stores them
         epochs, mini_batch, rate = job.get("num_epochs"), job.get("minibatch_size"), job.get("lr")
     rollout = Rollout(environments=environments, rollout_length=max(1, batch // environments), actors=actors)
     update = Update(epochs=int(epochs or 1), mini_batch=int(mini_batch or batch), learning_rate=float(rate or 5e-5))

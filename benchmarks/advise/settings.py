@@ -44,12 +44,12 @@ def settings_for(config: TrainConfig, suggestion: Estimate, actors: int) -> Sett
 
     Args:
         config: how the task is trained by default.
-        suggestion: predicted critical batch size in observations; where only its lower end is known that is taken, and where
-            nothing is known the batch stays as it is.
+        suggestion: predicted critical batch size in observations; where only its lower end is known that is taken. Where nothing
+            is known, or less than the usual batch, that stays.
         actors: to spread the environments over.
     """
     usual = config.update.mini_batch or config.batch
-    wanted = suggestion.value or (suggestion.interval or (0.0, math.inf))[0] or float(usual)
+    wanted = max(suggestion.value or (suggestion.interval or (0.0, math.inf))[0], float(usual))
     size = int(min(max(2 ** round(math.log2(wanted)), SMALLEST), LARGEST))
     steps = config.rollout.rollout_length
     most = max(config.batch, MINI_BATCHES * size)
