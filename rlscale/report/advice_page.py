@@ -178,13 +178,14 @@ def _answer(advice: Advice) -> str:
         "" if advice.throughput is None else f" Here {_fleet(advice.throughput)} will do: {say_limit(advice.throughput.shares)}."
     )
     trust = "fair" if advice.reading.policy.value is not None else "poor, the policy's own noise is not resolved"
-    if advice.throughput is not None and advice.reading.suggestion.value is not None:
-        size = advice.settings["mini_batch"]
-        if size < advice.reading.suggestion.value / 2:
-            here += (
-                f" With mini-batches of {size:,} a run is shortest here: larger ones save optimizer steps and cost observations, "
-                "which pays on more machines."
-            )
+    suggested, size = advice.reading.suggestion.value, advice.settings["mini_batch"]
+    if suggested is not None and size > 2 * suggested:
+        here += f" Mini-batches of {size:,} stay, as in use: with several epochs such a prediction has been too small."
+    elif suggested is not None and advice.throughput is not None and size < suggested / 2:
+        here += (
+            f" With mini-batches of {size:,} a run is shortest here: larger ones save optimizer steps and cost observations, "
+            "which pays on more machines."
+        )
     return f"{advice.task}: {say_suggestion(advice.reading.suggestion)}. Confidence: {trust}.{here}"
 
 

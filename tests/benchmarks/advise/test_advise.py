@@ -120,6 +120,25 @@ def test_the_page_begins_with_the_answer(tmp_path):
     assert json.loads(json.dumps(advice.as_json(), allow_nan=False))["more"][1]["speedup"] == 1.8
 
 
+@pytest.mark.parametrize(
+    ("mini_batch", "measured", "said"),
+    [
+        (16, True, "With mini-batches of 16 a run is shortest here"),
+        (32, True, None),
+        (256, True, "Mini-batches of 256 stay"),
+        (256, False, "Mini-batches of 256 stay"),
+        (16, False, None),
+    ],
+)
+def test_the_first_line_tells_why_the_settings_are_not_the_suggestion(tmp_path, mini_batch, measured, said):
+    _run, advice = advice_of(tmp_path, settings={"mini_batch": mini_batch, "batch_size": 2048})
+    reading = replace(advice.reading, suggestion=Estimate(50.0, (40.0, 60.0)))
+    advice = replace(advice, reading=reading, throughput=advice.throughput if measured else None)
+    first = advice_lines(advice)[0]
+    assert said is None or said in first
+    assert ("ini-batches of" in first) == (said is not None)
+
+
 def test_a_policy_that_is_not_resolved_is_never_given_a_number(tmp_path):
     weak = replace(
         advice_of(tmp_path)[1].reading,
