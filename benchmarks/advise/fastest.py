@@ -12,23 +12,27 @@ from rlscale.agents.compute import Compute
 from rlscale.agents.config import TrainConfig
 from rlscale.envs import Task
 
-from ..workers.calibration import measure_learner, sample_fragments
+from ..workers.calibration import ROLLOUT, measure_learner, sample_fragments
 
 __all__ = ["learning_times", "shortest"]
 
 
-def learning_times(config: TrainConfig, task: Task, compute: Compute) -> dict[int, float]:
+def learning_times(config: TrainConfig, task: Task, compute: Compute, critical: float) -> dict[int, float]:
     """Seconds that an observation is learned from, all epochs and the noise included, by the size of the mini-batch.
 
     Measured at the configured mini-batch and at four, sixteen, … times as many, up to one short iteration batch, of which all are
-    parts. Smaller ones are not tried: the task's own settings are known to work, and with several epochs a prediction of less
-    has been too small (docs/decisions.md).
+    parts, and to twice the critical batch size. Where that leaves the configured one alone nothing is measured, and its time is
+    given as zero. Smaller ones are not tried: the task's own settings are known to work, and with several epochs a prediction of
+    less has been too small (docs/decisions.md).
     """
-    fragments = sample_fragments(config, task, compute, task.cost.many, 1)
-    size = sum(fragment.environments * fragment.steps for fragment in fragments)
+    size = task.cost.many * ROLLOUT
     usual = min(config.update.mini_batch or config.batch, size)
+    sizes = [usual, *(usual * 4**k for k in range(1, 12) if usual * 4**k <= min(size, 2 * critical))]
+    if len(sizes) == 1:
+        return {usual: 0.0}
+    fragments = sample_fragments(config, task, compute, task.cost.many, 1)
     found = {}
-    for mini_batch in (usual * 4**k for k in range(12) if usual * 4**k <= size):
+    for mini_batch in sizes:
         configured = replace(config, update=replace(config.update, mini_batch=mini_batch))
         reading = measure_learner(configured, task, compute, fragments, None)
         found[mini_batch] = statistics.median(reading["seconds"]) / size

@@ -139,11 +139,11 @@ def _measured(
         with watch_head(options.ray_address):
             shapes = to_measure(task, cpus)
             fleets, learning, emulator = measure(asked, config, task, compute, shapes, None, console)
-        times = learning_times(config, task, compute)
+        critical = suggestion.value or (suggestion.interval or (0.0, 0.0))[0]
+        times = learning_times(config, task, compute, critical)
     finally:
         disconnect()
     law, learner = fit_fleet(fleets, config.rollout.rollout_length), fit_updates(learning)
-    critical = suggestion.value or (suggestion.interval or (0.0, 0.0))[0]
     usual = min(config.update.mini_batch or config.batch, max(times))
     found = []
     for actors in sorted({*range(1, min(cpus, 8) + 1), *(2**k for k in range(16) if 2**k <= cpus), cpus}):

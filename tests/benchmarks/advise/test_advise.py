@@ -63,12 +63,13 @@ def test_learning_is_timed_at_every_mini_batch():
     """More optimizer steps take longer for the same observations, on any machine."""
     task = find_task("classic/cartpole")
     config = default_config(task)
-    times = learning_times(config, task, resolve_compute(config))
+    times = learning_times(config, task, resolve_compute(config), 1e6)
     size = task.cost.many * ROLLOUT
     usual = min(config.update.mini_batch or config.batch, size)
     assert set(times) == {usual * 4**k for k in range(9) if usual * 4**k <= size}
     assert len(times) > 1
     assert times[usual] > times[max(times)]
+    assert set(learning_times(config, task, resolve_compute(config), 1.9 * usual)) == {usual}
 
 
 def test_the_line_is_the_configuration():
