@@ -431,7 +431,8 @@ def test_two_learners_measure_the_whole_batch(tmp_path, ray_of_four):
     assert {entry["head"] for entry in row["noise"]} == set(HEADS)
     for entry in row["noise"]:
         assert sum(entry["size"]) == row["batch_observations"]
-        assert max(entry["size"]) - min(entry["size"]) <= 2  # every environment gave as many steps, whoever learned from them
+        # Every environment gave as many steps, whoever learned from them, but for those that its resets took.
+        assert max(entry["size"]) - min(entry["size"]) <= 4
 
 
 def test_a_restored_algorithm_goes_on_with_its_record(tmp_path, ray_of_four):
