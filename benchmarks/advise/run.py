@@ -1,7 +1,6 @@
 """`run_advise`: train for a minute or read a run, measure a few fleets, put both together. What is said of it is in `report`."""
 
 import json
-import math
 import os
 import time
 from dataclasses import asdict, replace
@@ -36,6 +35,8 @@ from .options import AdviseOptions, check_options
 from .settings import Settings, configured, lines_for, settings_for
 
 __all__ = ["run_advise"]
+
+_NOTHING = Estimate(None, None, "nothing is known")
 
 
 def run_advise(options: AdviseOptions, command: list[str]) -> int:
@@ -144,17 +145,15 @@ def _measured(
     finally:
         disconnect()
     law, learner = fit_fleet(fleets, config.rollout.rollout_length), fit_updates(learning)
-    usual = min(config.update.mini_batch or config.batch, max(times))
     found = []
     for actors in sorted({*range(1, min(cpus, 8) + 1), *(2**k for k in range(16) if 2**k <= cpus), cpus}):
-        here, learns = suggestion, learner
-        if critical > 0:
-            environments = settings_for(config, suggestion, actors).environments // actors
-            size = shortest(critical, 1 / (law.rate(actors, environments).value or math.inf), times)
-            # What makes up the learner's time but the mini-batch is the same.
-            learns = replace(learner, observation=max(learner.observation + times[size] - times[usual], 0.0))
-            here = Estimate(float(size), None)
-        settings = _that_fit(config, task, settings_for(config, here, actors))
+        usual = settings_for(config, _NOTHING, actors)
+        sampling = law.rate(actors, usual.environments // actors).value
+        assert sampling is not None
+        size = shortest(critical, 1 / sampling, times) if critical > 0 else min(times)
+        # All of the learner's time but what the mini-batch changes stays as it was measured.
+        learns = replace(learner, observation=max(learner.observation + times[size] - times[min(times)], 0.0))
+        settings = _that_fit(config, task, settings_for(config, Estimate(float(size), None), actors))
         shape = Shape(actors, 1, settings.environments // actors)
         found.append((settings, predict(asked, config, law, learns, emulator, shape)))
     best = max(one.end_to_end for _, one in found)

@@ -49,8 +49,8 @@ def settings_for(config: TrainConfig, suggestion: Estimate, actors: int) -> Sett
         actors: to spread the environments over.
     """
     usual = config.update.mini_batch or config.batch
-    wanted = max(suggestion.value or (suggestion.interval or (0.0, math.inf))[0], float(usual))
-    size = int(min(max(2 ** round(math.log2(wanted)), SMALLEST), LARGEST))
+    wanted = suggestion.value or (suggestion.interval or (0.0, math.inf))[0]
+    size = usual if wanted <= usual else max(usual, int(min(max(2 ** round(math.log2(wanted)), SMALLEST), LARGEST)))
     steps = config.rollout.rollout_length
     most = max(config.batch, MINI_BATCHES * size)
     environments = actors * max(1, math.ceil(most / (steps * actors)))

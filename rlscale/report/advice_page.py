@@ -183,7 +183,7 @@ def _answer(advice: Advice) -> str:
         here += f" Mini-batches of {size:,} stay, as in use: with several epochs such a prediction has been too small."
     elif suggested is not None and advice.throughput is not None and size < suggested / 2:
         here += (
-            f" With mini-batches of {size:,} a run is shortest here: larger ones save optimizer steps and cost observations, "
+            f" Of the mini-batches timed here, {size:,} ends soonest: larger ones save optimizer steps and cost observations, "
             "which pays on more machines."
         )
     return f"{advice.task}: {say_suggestion(advice.reading.suggestion)}. Confidence: {trust}.{here}"

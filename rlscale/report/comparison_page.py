@@ -110,7 +110,7 @@ _MAIN_NOTE = (
     "B_crit: the critical batch size in observations, where training takes twice the fewest optimizer steps S_min and twice the "
     "fewest observations E_min. Noise scale: of the joint loss on the policy's parameters in Adam's metric, averaged from the "
     "start to the goal, which is what B_crit means too; where a record has none, of the policy's loss in the plain metric, or of "
-    "the only loss that a supervised task has, and marked so. "
+    "the only loss that a supervised task has, and marked so; of a single run, the joint loss's ratio of sums. "
     "Brackets: 95% intervals. Observations are agent steps."
 )
 _AGREEMENT_NOTE = (
@@ -227,7 +227,7 @@ def _prediction_table(rows: Sequence[Row]) -> str:
     columns = ["run" if single else "goal", "average", *map(head_name, HEADS), "γ, policy", "at batch size"]
     cells = []
     for row in rows:
-        for quantity in QUANTITIES if row.predictions else ():
+        for quantity in (QUANTITIES if not single else tuple(_OF_RUN)) if row.predictions else ():
             policy = row.prediction("policy", quantity)
             gain = "–" if policy is None or policy.gain is None else f"{policy.gain:.2f}"
             batch = "–" if row.prediction_batch is None else f"{row.prediction_batch:,.0f}"
@@ -242,6 +242,7 @@ _OF_RUN = {
     "goal": "last window",
     "cumulative": "cumulative over the run",
     "cumulative_adam": "the same in Adam's metric",
+    "sums": "ratio of sums over the run",
 }
 
 

@@ -72,6 +72,14 @@ def test_learning_is_timed_at_every_mini_batch():
     assert set(learning_times(config, task, resolve_compute(config), 1.9 * usual)) == {usual}
 
 
+@pytest.mark.parametrize(
+    ("in_use", "suggested", "mini_batch"), [(90, 70.0, 90), (90, 100.0, 128), (32, 10.0, 32), (2**18, 1e9, 2**18)]
+)
+def test_the_mini_batch_in_use_is_the_least(in_use, suggested, mini_batch):
+    config = replace(PONG, update=replace(PONG.update, mini_batch=in_use))
+    assert settings_for(config, Estimate(suggested, None), 1).mini_batch == mini_batch
+
+
 def test_the_line_is_the_configuration():
     settings = settings_for(PONG, Estimate(1100.0, None), 2)
     lines = lines_for("atari/pong", settings)
@@ -124,7 +132,7 @@ def test_the_page_begins_with_the_answer(tmp_path):
 @pytest.mark.parametrize(
     ("mini_batch", "measured", "said"),
     [
-        (16, True, "With mini-batches of 16 a run is shortest here"),
+        (16, True, "Of the mini-batches timed here, 16 ends soonest"),
         (32, True, None),
         (256, True, "Mini-batches of 256 stay"),
         (256, False, "Mini-batches of 256 stay"),
@@ -137,7 +145,7 @@ def test_the_first_line_tells_why_the_settings_are_not_the_suggestion(tmp_path, 
     advice = replace(advice, reading=reading, throughput=advice.throughput if measured else None)
     first = advice_lines(advice)[0]
     assert said is None or said in first
-    assert ("ini-batches of" in first) == (said is not None)
+    assert ("ini-batches" in first) == (said is not None)
 
 
 def test_a_policy_that_is_not_resolved_is_never_given_a_number(tmp_path):
