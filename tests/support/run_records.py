@@ -50,6 +50,16 @@ def make_run(folder, *, signal=0.8, iterations=40, episodes=3, transfer=0.1):
     return read_run(folder)
 
 
+def add_joint(run):
+    """The same run with noise of the joint loss: ten early gradients nine times as large, of a signal twice as strong."""
+    rng = np.random.default_rng(1)
+    for i, row in enumerate(run.rows):
+        g = 9 * (rng.normal(size=(8, 20)) + 0.8) if i < 10 else rng.normal(size=(8, 20)) + 0.4
+        statistics = BlockStatistics([16] * 8, (g * g).sum(1), g @ g.mean(0))
+        row["noise"].append({"head": "joint", "kind": "rollout", "optimizer_step": i, **pack_statistics(statistics)})
+    return run
+
+
 def charts_of(page) -> list[dict]:
     text = page.read_text()
     return list(json.loads(re.search(r"const charts = (\{.*?\});\n", text, re.DOTALL).group(1).replace("<\\/", "</")).values())

@@ -12,6 +12,7 @@ from run_records import charts_of, make_run
 from rlscale.agents.compute import resolve_compute
 from rlscale.agents.config import default_config
 from rlscale.analysis.reading import read_noise
+from rlscale.benchmarks.advise import fastest
 from rlscale.benchmarks.advise.fastest import learning_times, shortest
 from rlscale.benchmarks.advise.settings import configured, lines_for, settings_for
 from rlscale.benchmarks.cli import main
@@ -48,7 +49,7 @@ def test_settings_follow_the_suggestion(suggestion, actors, mini_batch, environm
 @pytest.mark.parametrize(
     ("critical", "sampling", "mini_batch"),
     [
-        (1000.0, 2e-3, 256),  # by hand, ms for each of the fewest observations: 4.85 at 64, 4.26 at 256, 6.27 at 1,024, 15.4
+        (800.0, 2e-3, 256),  # by hand, ms for each of the fewest observations: 4.93 at 64, 4.48 at 256, 7.06 at 1,024, 18.5
         (100_000.0, 2e-3, 1024),  # 4.57, 3.40, 3.13, 3.15
         (64.0, 2e-3, 64),
         (100_000.0, 1.0, 64),  # sampling takes all the time, and a larger batch more observations
@@ -57,6 +58,14 @@ def test_settings_follow_the_suggestion(suggestion, actors, mini_batch, environm
 def test_the_mini_batch_that_ends_soonest(critical, sampling, mini_batch):
     times = {size: 1e-3 * (1 + 100 / size) for size in (64, 256, 1024, 4096)}  # a step costs what 100 observations do
     assert shortest(critical, sampling, times) == mini_batch
+
+
+def test_the_time_of_an_observation_is_that_of_the_batch_by_its_size(monkeypatch):
+    task = find_task("classic/cartpole")
+    config = default_config(task)
+    monkeypatch.setattr(fastest, "measure_learner", lambda *given: {"seconds": [2.0, 4.0]})
+    times = learning_times(config, task, resolve_compute(config), 1e6)
+    assert set(times.values()) == {3.0 / (task.cost.many * ROLLOUT)}
 
 
 def test_learning_is_timed_at_every_mini_batch():

@@ -5,13 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from run_records import make_run
+from run_records import add_joint, make_run
 
 from rlscale.analysis.reading import published, read_noise
 from rlscale.analysis.summary import noise_over_run
 from rlscale.errors import UsageError
-from rlscale.noise import BlockStatistics, noise_scale
-from rlscale.records.run import pack_statistics
+from rlscale.noise import noise_scale
 
 
 def test_a_strong_signal_is_read_with_its_trend(tmp_path):
@@ -55,12 +54,7 @@ def test_a_run_without_noise_is_refused(tmp_path):
 
 def test_the_joint_loss_is_read_as_a_ratio_of_sums(tmp_path):
     """Ten early gradients nine times as large, of a signal twice as strong: in the sums they are almost all there is."""
-    run = make_run(tmp_path / "run", signal=0.4)
-    rng = np.random.default_rng(1)
-    for i, row in enumerate(run.rows):
-        g = 9 * (rng.normal(size=(8, 20)) + 0.8) if i < 10 else rng.normal(size=(8, 20)) + 0.4
-        statistics = BlockStatistics([16] * 8, (g * g).sum(1), g @ g.mean(0))
-        row["noise"].append({"head": "joint", "kind": "rollout", "optimizer_step": i, **pack_statistics(statistics)})
+    run = add_joint(make_run(tmp_path / "run", signal=0.4))
     found = read_noise(run)
     joint = [noise_scale(s) for _, s in run.noise("joint", "rollout")]
     sums = sum(one.trace_cov for one in joint) / sum(one.grad_sq for one in joint)

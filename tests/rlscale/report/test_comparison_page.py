@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from planted import Planted, make_plan, write_sweep
 from rich.console import Console
-from run_records import charts_of, make_run
+from run_records import add_joint, charts_of, make_run
 
 from rlscale.analysis.comparison import compare
+from rlscale.analysis.summary import noise_of_sums
 from rlscale.analysis.verdict import rungs_of
 from rlscale.benchmarks.commands.compare import CompareOptions, read_folders, run_compare
 from rlscale.errors import UsageError
@@ -214,3 +215,12 @@ def test_other_bad_input(tmp_path):
         write_comparison(comparison, blocked)
     with pytest.raises(UsageError, match="--figures"):
         write_comparison(comparison, tmp_path / "page.html", figures=blocked)
+
+
+def test_a_single_run_is_compared_by_its_ratio_of_sums(tmp_path):
+    run = add_joint(make_run(tmp_path / "run"))
+    write_comparison(compare([], [run]), tmp_path / "page.html")
+    suggested = str(noise_of_sums(run, "joint", "rollout").noise_scale)
+    text = (tmp_path / "page.html").read_text().replace("\xa0", " ")
+    (cells,) = re.findall(r"<td[^>]*>ratio of sums over the run</td>(.*?)</tr>", text)
+    assert f"<td data-label='joint'>{suggested}</td>" in cells

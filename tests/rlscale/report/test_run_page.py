@@ -6,9 +6,9 @@ import re
 import numpy as np
 import pytest
 import vl_convert
-from run_records import charts_of, make_run
+from run_records import add_joint, charts_of, make_run
 
-from rlscale.analysis.summary import diagnostics, final_value, noise_over_run, noise_windows, returns, time_shares
+from rlscale.analysis.summary import diagnostics, final_value, noise_of_sums, noise_over_run, noise_windows, returns, time_shares
 from rlscale.errors import UsageError
 from rlscale.noise import pool
 from rlscale.records.run import read_run
@@ -169,6 +169,17 @@ def test_lost_workers_are_on_the_page(tmp_path):
     assert re.search(r"7\s+1,024\s+1\s+hung\s+1, 3\s+2\s+worker 4\s+2.3 s", text)
     assert re.search(r"died\s+1, 3\s+2\s+the others\s+2.3 s", text)
     assert len(re.findall(r"lost workers\s+2\s", text)) == 2, "on the first screen as well"
+
+
+def test_the_ratio_of_sums_is_on_the_page_as_the_suggestion(tmp_path):
+    run = add_joint(make_run(tmp_path / "run"))
+    write_report([run], tmp_path / "report.html")
+    suggested = str(noise_of_sums(run, "joint", "rollout").noise_scale)
+    assert suggested != str(noise_over_run(run, "joint", "rollout").noise_scale)
+    text = (tmp_path / "report.html").read_text()
+    (cells,) = re.findall(r"<td[^>]*>the same as a ratio of sums: the suggestion</td>(.*?)</tr>", text)
+    assert f"<td data-label='whole run'>{suggested}</td>" in cells
+    assert f"{suggested}; of the joint loss, ratio of sums" in text
 
 
 def test_the_mean_over_a_run_weighs_a_dense_beginning_no_more_than_the_rest(tmp_path):
