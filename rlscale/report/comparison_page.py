@@ -126,8 +126,9 @@ _PREDICTION_NOTE = (
     "be multiplied by √γ, so 1 means nothing to gain."
 )
 _RUN_NOTE = (
-    "In observations, with 95% intervals: over the first and the last window of the run, which are momentary, and the mean over "
-    "its full-batch steps (paper, D.1). A single run gives a prediction and no measurement."
+    "In observations, with 95% intervals: over the first and the last window of the run, which are momentary, the mean over its "
+    "full-batch steps (paper, D.1), and the sum of the noise by the sum of the signal, of which the joint loss's is what the run "
+    "suggests. A single run gives a prediction and no measurement."
 )
 _FIT_NOTE = (
     "Residual: standard deviation of ln S about the surface, stuck runs left out. Stuck: the fraction of runs, at sizes between "

@@ -186,6 +186,7 @@ def _noise_table(run: RunRecord) -> str:
     note = (
         "Whole run: the mean over the run (paper, D.1), in which a step counts by how far it comes at "
         f"{format_quantity(mean_batch(run))} observations collected for each. "
+        "Ratio of sums: the sum of the noise by the sum of the signal, which gives the early updates more weight. "
         "Noisiest tenth: share of the noise that the noisiest tenth of the blocks carries; far above 10% means heavy tails."
     )
     columns = ["head", "first window", "last window", "whole run", "measurements", "blocks", "noisiest tenth"]
