@@ -136,8 +136,8 @@ def write_advice_page(page: Path, advice: Advice, run: RunRecord) -> None:
     body.append("<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in rest) + "</ul>")
     lines = [[name, line] for name, line in advice.lines.items()]
     note = (
-        "The mini-batch is the one that is predicted to end soonest here, never less than the one in use. The suggested one is for "
-        "many machines; it stands where nothing was measured. The learning rate grows with its root, at most fourfold."
+        "The mini-batch is the one that is predicted to end soonest here, never less than the one in use. The suggested one is "
+        "for many machines; it stands where nothing was measured. The learning rate grows with its root, at most fourfold."
     )
     body.append(section("Settings that follow it", table(["", "type or write"], lines), note))
     if figure is not None:
