@@ -18,6 +18,8 @@ _NOTES = {
     "digits": "name scikit-learn's 8x8 digits, one a step: a positive control",
     "catch": "bsuite's Catch: a ball falls, a paddle of one cell is to be below it",
     "umbrella": "bsuite's Umbrella of 10 steps with 20 distractors: the first action decides the last reward",
+    "connect-four": "Connect Four against a player who drops discs at random",
+    "2048": "the game 2048: push equal tiles together",
 }
 _TASKS: dict[str, dict[str, Any]] = {
     "frozenlake": dict(frame_shape=(16,), actions=4, goals=(0.3, 0.6)),
@@ -28,9 +30,22 @@ _TASKS: dict[str, dict[str, Any]] = {
     "digits": dict(frame_shape=(64,), actions=10, goals=(0.9, 0.95)),
     "catch": dict(frame_shape=(50,), actions=3, goals=(0.0, 0.8)),
     "umbrella": dict(frame_shape=(23,), actions=2, goals=(0.5, 0.8)),
+    "connect-four": dict(frame_shape=(84,), actions=7, goals=(0.6, 0.9)),
+    "2048": dict(frame_shape=(256,), actions=4, goals=(2000.0, 3000.0), reward_scale=0.01),  # rewards are 0 to 1024
 }
-_PREPROCESSING = {"digits": "pixels from 0 to 1", "catch": "as they are", "umbrella": "as they are"}  # the others: one-hot
-_EPISODES = {"blackjack": 4096, "digits": 1024, "catch": 1024, "umbrella": 4096}  # of one evaluation, where luck rules an episode
+_PREPROCESSING = {  # the others: one-hot
+    "digits": "pixels from 0 to 1",
+    "catch": "as they are",
+    "umbrella": "as they are",
+    "connect-four": "the discs of both players, cell by cell",
+}
+_EPISODES = {
+    "blackjack": 4096,
+    "digits": 1024,
+    "catch": 1024,
+    "umbrella": 4096,
+    "connect-four": 1024,
+}  # of one evaluation, where luck rules an episode
 
 
 def list_tasks() -> list[TaskListing]:
@@ -57,7 +72,9 @@ def make_env(task: Task, num_envs: int, *, threads: int, cut_on_life_loss: bool)
     """N environments, all stepped in one NumPy call."""
     from .blackjack import BlackjackVectorEnv
     from .bsuite import CatchVectorEnv, UmbrellaVectorEnv
+    from .connect_four import ConnectFourVectorEnv
     from .digits import DigitsVectorEnv
+    from .game_2048 import Game2048VectorEnv
     from .table import TableVectorEnv
 
     makers: dict[str, Any] = {
@@ -69,5 +86,7 @@ def make_env(task: Task, num_envs: int, *, threads: int, cut_on_life_loss: bool)
         "toy/digits": DigitsVectorEnv,
         "toy/catch": CatchVectorEnv,
         "toy/umbrella": UmbrellaVectorEnv,
+        "toy/connect-four": ConnectFourVectorEnv,
+        "toy/2048": Game2048VectorEnv,
     }
     return ArraysTaskEnv(task, makers[task.id](num_envs), one_seed=True)
