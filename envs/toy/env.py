@@ -20,6 +20,7 @@ _NOTES = {
     "umbrella": "bsuite's Umbrella of 10 steps with 20 distractors: the first action decides the last reward",
     "connect-four": "Connect Four against a player who drops discs at random",
     "2048": "the game 2048: push equal tiles together",
+    "snake": "Snake on 8x8 cells: apples eaten",
 }
 _TASKS: dict[str, dict[str, Any]] = {
     "frozenlake": dict(frame_shape=(16,), actions=4, goals=(0.3, 0.6)),
@@ -32,12 +33,14 @@ _TASKS: dict[str, dict[str, Any]] = {
     "umbrella": dict(frame_shape=(23,), actions=2, goals=(0.5, 0.8)),
     "connect-four": dict(frame_shape=(84,), actions=7, goals=(0.6, 0.9)),
     "2048": dict(frame_shape=(256,), actions=4, goals=(2000.0, 3000.0), reward_scale=0.01),  # rewards are 0 to 1024
+    "snake": dict(frame_shape=(192,), actions=4, goals=(3.0, 8.0)),
 }
 _PREPROCESSING = {  # the others: one-hot
     "digits": "pixels from 0 to 1",
     "catch": "as they are",
     "umbrella": "as they are",
     "connect-four": "the discs of both players, cell by cell",
+    "snake": "body, head and apple, cell by cell",
 }
 _EPISODES = {
     "blackjack": 4096,
@@ -75,6 +78,7 @@ def make_env(task: Task, num_envs: int, *, threads: int, cut_on_life_loss: bool)
     from .connect_four import ConnectFourVectorEnv
     from .digits import DigitsVectorEnv
     from .game_2048 import Game2048VectorEnv
+    from .snake import SnakeVectorEnv
     from .table import TableVectorEnv
 
     makers: dict[str, Any] = {
@@ -88,5 +92,6 @@ def make_env(task: Task, num_envs: int, *, threads: int, cut_on_life_loss: bool)
         "toy/umbrella": UmbrellaVectorEnv,
         "toy/connect-four": ConnectFourVectorEnv,
         "toy/2048": Game2048VectorEnv,
+        "toy/snake": SnakeVectorEnv,
     }
     return ArraysTaskEnv(task, makers[task.id](num_envs), one_seed=True)

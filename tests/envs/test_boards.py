@@ -1,9 +1,10 @@
-"""Connect Four and 2048, move for move against slow references that play on lists of cells."""
+"""Connect Four, 2048 and Snake, move for move against slow references that play on lists of cells."""
 
 import numpy as np
 
 from rlscale.envs.toy.connect_four import ConnectFourVectorEnv
 from rlscale.envs.toy.game_2048 import Game2048VectorEnv
+from rlscale.envs.toy.snake import SnakeVectorEnv
 
 
 def four_in_a_row(discs):
@@ -180,3 +181,72 @@ def test_a_game_of_2048_that_does_not_end_is_cut():
     for step in range(1, 2001):
         _, reward, terminated, truncated, _ = env.step(np.array([0]))
         assert (reward[0], terminated[0], truncated[0]) == (0, False, step == 2000)
+
+
+STEPS = {0: (0, -1), 1: (-1, 0), 2: (0, 1), 3: (1, 0)}
+
+
+def test_snake_by_its_rules():
+    """300 boards, 400 steps towards the apple or anywhere, each also played as a list of cells, the head first."""
+    env, rng = SnakeVectorEnv(300), np.random.default_rng(0)
+    seen, _ = env.reset(seed=3)
+    cells_of = lambda plane: {(int(r), int(c)) for r, c in zip(*np.nonzero(plane), strict=True)}  # noqa: E731
+    snakes = [list(cells_of(row.reshape(3, 8, 8)[1])) for row in seen]
+    fresh = np.ones(300, dtype=bool)
+    apples, longest, ends, tails = 0, 1, 0, 0
+    for _ in range(400):
+        planes = seen.reshape(300, 3, 8, 8)
+        heads = np.array([np.argwhere(board[1])[0] for board in planes])
+        towards = np.array([np.argwhere(board[2])[0] for board in planes]) - heads
+        along = np.where(towards[:, 1] < 0, 0, np.where(towards[:, 1] > 0, 2, np.where(towards[:, 0] < 0, 1, 3)))
+        actions = np.where(rng.random(300) < 0.15, rng.integers(0, 4, 300), along)
+        before = seen
+        seen, reward, terminated, truncated, _ = env.step(actions)
+        for i in range(300):
+            body, head, apple = map(cells_of, seen[i].reshape(3, 8, 8))
+            if not fresh[i]:
+                assert (reward[i], terminated[i]) == (0, False)
+                assert len(body) == 1
+                assert body == head
+                assert not apple & body
+                snakes[i], fresh[i] = list(head), True
+                continue
+            snake = snakes[i]
+            (target,) = cells_of(before[i].reshape(3, 8, 8)[2])
+            new = (snake[0][0] + STEPS[actions[i]][0], snake[0][1] + STEPS[actions[i]][1])
+            eats = new == target
+            rest = snake if eats else snake[:-1]
+            tails += new == snake[-1] and len(snake) > 2
+            dies = new in rest or not (0 <= new[0] < 8 and 0 <= new[1] < 8)
+            assert reward[i] == eats
+            assert terminated[i] == dies
+            if not dies:
+                snakes[i] = [new, *rest]
+                assert head == {new}
+                assert body == set(snakes[i])
+                assert len(apple) == 1
+                assert not apple & body
+                assert eats or apple == {target}
+            apples += eats
+            ends += dies
+            longest = max(longest, len(snakes[i]))
+            fresh[i] = not (terminated[i] or truncated[i])
+    assert apples > 5000
+    assert longest > 12
+    assert ends > 500
+    assert tails > 0, "a head may follow its own tail"
+
+
+def test_a_snake_that_fills_the_board_has_won():
+    """63 cells along a path through all rows; the last apple is before the head."""
+    env = SnakeVectorEnv(1)
+    env.reset(seed=0)
+    path = [(row, column if row % 2 == 0 else 7 - column) for row in range(8) for column in range(8)]
+    env.state[0] = 0
+    for age, (row, column) in enumerate(path[:63], 1):
+        env.state[0, 8 * row + column] = age
+    (head, apple) = (8 * row + column for row, column in path[62:])
+    env.state[0, -2:] = head, apple
+    seen, reward, terminated, _, _ = env.step(np.array([0]))
+    assert (reward[0], terminated[0]) == (1, True)
+    assert seen[0, :64].all()
