@@ -161,7 +161,7 @@ def terminal_tables(comparison: Comparison) -> list[Table]:
     predicted = _table("Noise scale, cumulative to the goal", columns)
     for row in rows:
         name = f"{escape(row.name)}\n  {row.goal_label if row.goal is None else f'goal {row.goal_label}'}"
-        if row.goal is not None:
+        if row.goal is not None and not row.quick:
             b_crit = row.measured.say("not identifiable")
             figures = (b_crit, row.s_min.say("unknown"), row.e_min.say("unknown"))
             mark, rates = (

@@ -88,7 +88,11 @@ def _sweep(folder: Path) -> list[str]:
     observations = f"{sum(result.observations for result in results):,}"
     if not results:
         return [record.task, count, observations, "", "", ""]
-    measured = [row for row in compare([record], []).rows if row.measured.value is not None]
+    rows = compare([record], []).rows
+    if predicted := [row for row in rows if row.quick and row.predictions]:
+        row = predicted[-1]
+        return [record.task, count, observations, f"goal {row.goal_label}", row.predicted(*row.predictor).say(), ""]
+    measured = [row for row in rows if row.measured.value is not None]
     if not measured:
         return [record.task, count, observations, "", "", "not identifiable"]
     row = measured[-1]

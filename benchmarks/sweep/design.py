@@ -10,6 +10,8 @@ A sweep that is not told its sizes goes through four stages, and `next_run` says
    what is known of the surface, so that a rate that is not known yet is explored on the way.
 4. *noise*: runs at the size nearest the noise scale, at the best rate; they measure the noise.
 
+A quick sweep goes from the pilot to the noise at once: `quick_run` says at what rate.
+
 Nothing here runs anything, and nothing is random: the same runs give the same next run. `plan` says what is a trial, and
 `rlscale.frontier` fits the surface.
 """
@@ -25,7 +27,7 @@ from rlscale.frontier.response import Fitted, Response
 from rlscale.frontier.runs import check_runs
 from rlscale.frontier.surface import STOPPED_CONFIDENCE, allowed_rise, critical_interval
 
-__all__ = ["PILOT_RUNS", "Candidate", "Known", "RunSoFar", "fit_known", "nearest_size", "next_run", "rounded"]
+__all__ = ["PILOT_RUNS", "Candidate", "Known", "RunSoFar", "fit_known", "nearest_size", "next_run", "quick_run", "rounded"]
 
 PILOT_OFFSETS = (0, 4, -4)  # of the pilot's rates, in half octaves
 PILOT_RUNS = len(PILOT_OFFSETS)
@@ -178,6 +180,18 @@ def next_run(
     wide = [size for size in sizes if low <= size <= high]
     size, rate = _sharpest(known, runs, wide, ratio)
     return Candidate("sharpen", size, rounded(rate), PATIENCE * _expected(known, ended, size))
+
+
+def quick_run(pilot: Sequence[RunSoFar], *, pilot_rate: float, size: int) -> Candidate:
+    """A noise run at that size, where nothing but the pilot is known: at its cheapest rate, by the root rule.
+
+    Args:
+        pilot: its runs, all of which have ended.
+        pilot_rate: its first learning rate.
+        size: batch size of the noise run.
+    """
+    rate = _cheapest_rate(pilot, pilot_rate) * math.sqrt(size / pilot[0].batch_size)
+    return Candidate("noise", size, rounded(rate), PATIENCE * _expected(None, pilot, size))
 
 
 def nearest_size(sizes: Sequence[int], wanted: float) -> int:

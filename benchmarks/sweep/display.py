@@ -17,7 +17,8 @@ from rich.text import Text
 from rlscale.records import Trial, TrialResult
 from rlscale.text import format_clock, format_quantity
 
-from .plan import SweepPlan
+from .design import PILOT_RUNS
+from .plan import QUICK_RUNS, SweepPlan
 
 __all__ = ["SweepDisplay"]
 
@@ -78,6 +79,14 @@ class SweepDisplay:
     def _progress(self, sweep: int) -> str:
         """How far a sweep is: runs of a grid, or what is known of B_crit so far."""
         plan, results = self._plans[sweep], self._results[sweep]
+        if plan.quick:
+            predicted = plan.predicted(results)
+            runs = (
+                f"{len(results)} of {PILOT_RUNS + QUICK_RUNS} runs"
+                if len(results) <= PILOT_RUNS + QUICK_RUNS
+                else f"{len(results)} runs"
+            )
+            return f"{runs}; the noise suggests {predicted.say()}" if predicted.interval else runs
         known = plan.known(results) if any(r.stage == "noise" for r in results.values()) or len(results) > 3 else None
         runs = "1 run" if len(results) == 1 else f"{len(results)} runs"
         if plan.batch_sizes is not None:

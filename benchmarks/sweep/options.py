@@ -13,6 +13,7 @@ from rlscale.agents.config import Budget, NoiseSettings, Rollout, TrainConfig, U
 from rlscale.agents.memory import PROCESS_BYTES, require_processes
 from rlscale.agents.networks import make_network
 from rlscale.agents.supervised import SupervisedConfig, SupervisedUpdate
+from rlscale.analysis.predictions import FEWEST_POOLED
 from rlscale.envs import Network, Task, find_task
 from rlscale.envs.supervised import SupervisedTask, find_supervised
 from rlscale.errors import UsageError
@@ -43,6 +44,8 @@ class SweepOptions:
     """Tasks, for example minatar/breakout; 'rlscale tasks' lists them."""
     data: str | None = None
     """Of a supervised task: the file or folder that holds its examples; None: the task's own source, docs/tasks.md."""
+    quick: bool = False
+    """Predict B_crit from the noise of a few runs, to about a factor of two, at a tenth of the cost, and measure nothing."""
     interval_ratio: float = 2.0
     """End when the upper end of B_crit's 95% interval is at most so many times the lower one."""
     total_observations: int | None = None
@@ -60,7 +63,8 @@ class SweepOptions:
     pilot_batch: int | None = None
     """Batch size of the first runs, which look for the rate and the noise scale; None: 640, or a supervised task's own."""
     noise_runs: int = 8
-    """Runs at the end that measure the noise of every loss, at a batch size near the noise scale and the cheapest rate there."""
+    """Runs at the end that measure the noise of every loss, at a batch size near the noise scale and the cheapest rate there;
+    with --quick the most, of which four may be enough."""
     observations: int | None = None
     """A run that has spent so many is given up; None: the task's own limit."""
     evaluation_episodes: int | None = None
@@ -277,6 +281,7 @@ def _shared(task: Task | SupervisedTask, options: SweepOptions) -> dict[str, Any
         "interval_ratio": options.interval_ratio,
         "total_observations": options.total_observations,
         "hours": options.hours,
+        "quick": options.quick,
         "jobs": len(os.sched_getaffinity(0)) if options.jobs is None else max(options.jobs, 1),
     }
 
@@ -314,6 +319,8 @@ def _check(task_id: str, options: SweepOptions, goals: tuple[float, ...]) -> Non
             "reward-noise": options.reward_noise,
         }
     )
+    if options.quick:
+        _check_quick(options)
     if not 1 < options.interval_ratio < math.inf:
         raise UsageError(
             "--interval-ratio", f"{options.interval_ratio} is not above 1", "Give for example 2, or 4 for a quick look"
@@ -326,6 +333,23 @@ def _check(task_id: str, options: SweepOptions, goals: tuple[float, ...]) -> Non
         require_processes("--jobs", options.jobs, PROCESS_BYTES["actor"])
     if options.evaluation_episodes == 1:
         raise UsageError("--evaluation-episodes", "one episode has no standard error", "Give at least 2; 64 is the default")
+
+
+def _check_quick(options: SweepOptions) -> None:
+    if options.batch_sizes is not None:
+        raise UsageError("--quick", "a grid makes all of its runs", "Leave out --quick or --batch-sizes")
+    if options.epochs > 1 or options.mini_batches > 1:
+        raise UsageError(
+            "--quick",
+            "how well the noise predicts is known for one optimizer step a batch alone",
+            "Leave out --epochs and --mini-batches, or --quick",
+        )
+    if options.noise_runs < FEWEST_POOLED:
+        raise UsageError(
+            "--noise-runs",
+            f"{options.noise_runs} are too few to predict from",
+            f"Give at least {FEWEST_POOLED}; 8 is the default",
+        )
 
 
 def _check_grid(options: SweepOptions, sizes: tuple[int, ...], length: int) -> None:

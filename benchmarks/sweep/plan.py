@@ -5,7 +5,7 @@ A *grid* names its batch sizes: every size is tried at the same number of learni
 the last goal that the pilot reached, until B_crit's interval is sharp enough or a budget is spent. With J jobs the k-th decision
 knows the results of the runs before k - J alone, so that a sweep that was killed makes the same runs again. Both kinds end with
 *noise* runs: at the batch size nearest the noise scale that was measured so far, and at the rate there that takes the fewest
-expected steps, those of runs that fail counted.
+expected steps, those of runs that fail counted. A *quick* sweep has the pilot and noise runs alone.
 
 A sweep can be extended: what was decided stays as it is recorded, and a plan that asks for more goes on from there. Nothing is
 run here: how a trial is set up and begun is the business of the two kinds of plan, in `kinds`.
@@ -21,9 +21,11 @@ from typing import Any
 
 from rlscale.agents.config import TrainConfig
 from rlscale.agents.supervised import SupervisedConfig
+from rlscale.analysis.predictions import ADVISED, predict
+from rlscale.estimate import Estimate
 from rlscale.records import Trial, TrialResult
 
-from .design import PATIENCE, PILOT_RUNS, Known, RunSoFar, fit_known, nearest_size, next_run, rounded
+from .design import PATIENCE, PILOT_RUNS, Known, RunSoFar, fit_known, nearest_size, next_run, quick_run, rounded
 from .trial import Course
 
 __all__ = ["SweepPlan"]
@@ -31,6 +33,9 @@ __all__ = ["SweepPlan"]
 MOST_RUNS = 400  # of a sequential sweep, whatever its interval
 FEWEST_STEPS = 24  # never give up sooner: crossings need a few evaluations on either side
 MOST_PARTS = 2**15  # of a sequential sweep's largest size: environments, or examples
+QUICK_RUNS = 4  # noise runs of a quick sweep, after which it looks whether they are enough; else it makes all that it may
+QUICK_RATIO = 4.0  # of the upper to the lower end of its prediction: a factor of two either way
+QUICK_GROWTH = 4  # its noise runs have the pilot's batch size, or one at most so many times as large
 NOISE_SEEDS = 10_000  # added to the seeds of the noise runs, which no other run has
 
 Results = Mapping[str, TrialResult]  # by trial id
@@ -59,6 +64,7 @@ class SweepPlan(ABC):
         jobs: J, runs side by side.
         episodes: of one evaluation; of a supervised task, held-out examples.
         most_observations: a run that has spent so many is given up.
+        quick: end with the pilot and the noise runs, of which the first `QUICK_RUNS` may be enough.
     """
 
     config: TrainConfig | SupervisedConfig
@@ -77,6 +83,7 @@ class SweepPlan(ABC):
     jobs: int
     episodes: int
     most_observations: int
+    quick: bool
     # Decisions by their number and that of the results they know; a plan object is asked about one growing set of results.
     _decided: dict[tuple[int, int], Trial | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -178,7 +185,7 @@ class SweepPlan(ABC):
         known = {trial.id: results[trial.id] for trial in trials[:awaited]}
         piloting = len(trials) < PILOT_RUNS
         goal = self.target(known)
-        if not piloting and (goal is None or self.is_spent(known) or len(trials) >= MOST_RUNS):
+        if not piloting and (self.quick or goal is None or self.is_spent(known) or len(trials) >= MOST_RUNS):
             return None
         candidate = next_run(
             [_run_so_far(trial, known.get(trial.id), self.goals[-1] if goal is None else goal) for trial in trials],
@@ -208,20 +215,52 @@ class SweepPlan(ABC):
         """None where too few runs reached a goal for a best rate."""
         if not self.noise_runs:
             return []
-        names = [f"noise-{number + 1}" for number in range(self.noise_runs)]
+        names = _noise_names(self.noise_runs)
+        if self.quick and self._few_are_enough(results):
+            names = names[:QUICK_RUNS]
         recorded: list[Trial] = [results[name] for name in names if name in results]
         if recorded:
             like = recorded[0]  # what was made before the sweep was extended stays, and the others are like it
         else:
-            goal, known = self.target(results), self.known(results)
-            if known is None:
+            goal = self.target(results)
+            found = self._noise_run(results, goal)
+            if found is None:
                 return []
-            size = nearest_size(self.sizes, self.noise_scale(results) or known.b_crit)
-            most, limit = _limit(PATIENCE * known.steps(size))
-            like = Trial("", "noise", size, None, rounded(known.cheapest_rate(size)), 0, most, limit, True, goal)
+            size, rate, most_steps = found
+            most, limit = _limit(most_steps)
+            like = Trial("", "noise", size, None, rate, 0, most, limit, True, goal)
         first = self.config.seed + NOISE_SEEDS
         settings = {name: getattr(like, name) for name in Trial.__dataclass_fields__}
         return [Trial(**{**settings, "id": name, "seed": first + number}) for number, name in enumerate(names)]
+
+    def _noise_run(self, results: Results, goal: float | None) -> tuple[int, float, float] | None:
+        """Batch size, learning rate and most optimizer steps of the noise runs; None where too few runs reached a goal."""
+        if self.quick:
+            pilot = [] if goal is None else [_run_so_far(result, result, goal) for result in self._pilot(results)]
+            if not pilot:
+                return None
+            # Two environments or so show no noise, and large batches cost much while little is known.
+            least = pilot[0].batch_size
+            size = nearest_size(self.sizes, min(max(self.noise_scale(results) or least, least), QUICK_GROWTH * least))
+            like = quick_run(pilot, pilot_rate=pilot[0].learning_rate, size=size)
+            return size, like.learning_rate, like.most_steps
+        known = self.known(results)
+        if known is None:
+            return None
+        size = nearest_size(self.sizes, self.noise_scale(results) or known.b_crit)
+        return size, rounded(known.cheapest_rate(size)), PATIENCE * known.steps(size)
+
+    def _pilot(self, results: Results) -> list[TrialResult]:
+        """Its runs that ended, in their order."""
+        return [results[name] for name in map(_name, range(PILOT_RUNS)) if name in results]
+
+    def _few_are_enough(self, results: Results) -> bool:
+        """Whether the first noise runs predict sharply enough; true while they have not all ended."""
+        first = [results[name] for name in _noise_names(QUICK_RUNS) if name in results]
+        if len(first) < QUICK_RUNS:
+            return True
+        low, high = self._predicted(first).interval or (0.0, math.inf)
+        return high <= QUICK_RATIO * low
 
     # --- what the results say ----------------------------------------------------------------------------------------------
 
@@ -239,6 +278,18 @@ class SweepPlan(ABC):
                 if (noise.head, noise.quantity, noise.goal) == ("joint", "cumulative", goal) and noise.scale.value is not None:
                     return noise.scale.value
         return None
+
+    def predicted(self, results: Results) -> Estimate:
+        """B_crit at the target as the noise runs predict it; what a quick sweep is for."""
+        return self._predicted([result for result in results.values() if result.stage == "noise"])
+
+    def _predicted(self, runs: list[TrialResult]) -> Estimate:
+        goal = runs[0].last_goal if runs else None
+        nothing = Estimate(None, None, "too few noise runs have ended")
+        if goal is None:
+            return nothing
+        predictions, _ = predict(runs, goal, runs[0].batch_size)
+        return next((found.scale for found in predictions if (found.head, found.quantity) == ADVISED), nothing)
 
     def known(self, results: Results) -> Known | None:
         """The surface of the target through all results; None while too few runs reached it."""
@@ -264,6 +315,10 @@ class SweepPlan(ABC):
 def _name(number: int) -> str:
     """Of the run that was decided on as the so-manieth, from 0."""
     return f"run-{number + 1:03d}"
+
+
+def _noise_names(number: int) -> list[str]:
+    return [f"noise-{k + 1}" for k in range(number)]
 
 
 def _knows(number: int, jobs: int) -> int:

@@ -46,6 +46,7 @@ class Row:
         provisional: batch sizes whose best learning rate lies outside those tried there and at the sizes beside it.
         notes: what else to know about this row, one sentence each.
         has_policy: False for a supervised task, which has one loss.
+        quick: of a quick sweep, which predicts and measures nothing.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Row:
     provisional: tuple[int, ...]
     notes: tuple[str, ...]
     has_policy: bool = True
+    quick: bool = False
 
     def scored(self, least_steps: float = LEAST_STEPS) -> bool:
         """Whether the goal counts for how well the noise scale predicts: it needs at least so many optimizer steps."""
@@ -87,11 +89,11 @@ class Row:
     def predictor(self) -> tuple[str, str]:
         """Head and quantity of the prediction shown first: the primary one, the paper's, or that of the only loss there is.
 
-        A single run, which has no goal and is no test of a prediction, suggests what `ADVISED` says.
+        A single run and a quick sweep, which are no test of a prediction, suggest what `ADVISED` says.
         """
         if not self.has_policy:
             return ONLY_LOSS
-        if self.goal is None and self.prediction(*ADVISED):
+        if (self.goal is None or self.quick) and self.prediction(*ADVISED):
             return ADVISED
         return PRIMARY if self.prediction(*PRIMARY) else PLAIN
 
@@ -237,6 +239,9 @@ def _row(record: SweepRecord, name: str, goal: float) -> Row:
     else:
         frontier = None
         measured = s_min = e_min = Estimate(None, None, _say_none_reached(runs))
+    quick = bool(record.plan.get("quick"))
+    if quick and reached:
+        measured = s_min = e_min = Estimate(None, None, "a quick sweep predicts and measures nothing")
     best = {} if frontier is None else _best_rates(frontier, reached)
     predictions, prediction_batch = _predict(record, goal)
     notes = []
@@ -272,6 +277,7 @@ def _row(record: SweepRecord, name: str, goal: float) -> Row:
         provisional=_provisional(best, reached),
         notes=tuple(notes),
         has_policy=_has_policy(record.plan["config"]),
+        quick=quick,
     )
 
 

@@ -73,7 +73,7 @@ def _columns() -> list[tuple[str, str, Callable[[Row], Any]]]:
         ("prediction_batch", "double", lambda row: None if row.prediction_batch is None else float(row.prediction_batch)),
     ]
     for head in HEADS:
-        for quantity in QUANTITIES:
+        for quantity in (*QUANTITIES, "sums"):
             name = f"{head}_{quantity}"
             columns += _ends(name, partial(Row.predicted, head=head, quantity=quantity))
             columns += _ends(f"ratio_{name}", partial(Row.ratio, head=head, quantity=quantity))

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from ..records import SweepRecord, folder_name
 from .comparison import Row
+from .predictions import ADVISED
 
 __all__ = ["next_command"]
 
@@ -14,7 +15,8 @@ USUAL_FOLDER = "sweeps"  # where `rlscale sweep` puts its folders unless --out s
 def next_command(record: SweepRecord, rows: Sequence[Row]) -> list[str] | None:
     """The words of a command that goes on with a sweep, in the place where it was begun.
 
-    A sequential sweep that is not as sharp as it was asked to be goes on with the same command, with twice the budget where that
+    A quick sweep whose prediction is resolved goes on as one that measures, another one with twice the noise runs. A sequential
+    sweep that is not as sharp as it was asked to be goes on with the same command, with twice the budget where that
     is spent; a sharp one gets half the width of its interval in ln B_crit. A grid gets a size beyond the end at which B_crit is
     open, or else twice the seeds.
 
@@ -34,6 +36,10 @@ def next_command(record: SweepRecord, rows: Sequence[Row]) -> list[str] | None:
         words = list(extension["command"])
     words = _with(words, "--out", str(record.folder.parent))
     words = words[:-2] if words[-1] == USUAL_FOLDER else words
+    if plan.get("quick"):
+        if reached[-1].predicted(*ADVISED).value is None:
+            return _with(words, "--noise-runs", str(2 * plan["noise_runs"]))
+        return [word for word in words if word not in ("--quick", "--no-quick")]
     low, high = reached[-1].measured.interval or (0.0, math.inf)
     if plan["batch_sizes"] is not None:
         sizes = plan["batch_sizes"]

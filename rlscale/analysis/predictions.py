@@ -19,6 +19,7 @@ from .summary import noise_of_sums, noise_over_run, noise_windows
 
 __all__ = [
     "ADVISED",
+    "FEWEST_POOLED",
     "HEADS",
     "ONLY_LOSS",
     "PLAIN",
@@ -45,6 +46,8 @@ PLAIN = ("policy", "cumulative")
 """The paper's own, which stands in where a record has nothing in Adam's metric."""
 ONLY_LOSS = ("joint", "cumulative")
 """That of a supervised task, which has one loss and is learned by SGD, whose metric is the plain one."""
+FEWEST_POOLED = 3
+"""Runs that are summed before anything is divided; of fewer the geometric mean is taken, and there is no ratio of sums."""
 MORE_QUANTITIES = ("goal_adam", "sums", "sums_adam")  # of three runs or more, for the preregistered comparison
 
 
@@ -181,7 +184,7 @@ def _pooled(runs: Sequence[TrialResult], goal: float, head: str, quantity: str) 
                     span = slice(max(0, last - few), last)
                 parts.append(np.array([sums.trace_cov[span], sums.grad_sq[span], sums.updates[span]], dtype=np.float64))
     parts = [part for part in parts if part[2].any()]
-    if len(parts) < 3:
+    if len(parts) < FEWEST_POOLED:
         return None
     longest = max(part.shape[1] for part in parts)
     if quantity.startswith("sums"):  # one window of everything

@@ -136,10 +136,10 @@ class Verdict:
 
 
 def rungs_of(comparison: Comparison) -> list[Rung]:
-    """Every sweep at its last goal that a run reached."""
+    """Every sweep that measures, at its last goal that a run reached."""
     found = []
     for sweep in comparison.sweeps:
-        reached = [row for row in sweep.rows if row.frontier is not None]
+        reached = [row for row in sweep.rows if row.frontier is not None and not row.quick]
         if reached:
             row = max(reached, key=lambda row: row.goal or 0.0)
             ladder = sweep.record.ladder

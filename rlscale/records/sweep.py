@@ -26,7 +26,8 @@ SWEEP_SCHEMA = 1
 _MANIFEST, _RESULTS = "sweep.json", "results.jsonl"
 
 # Settings of a plan that a later command may change: the runs made so far stay as they are, and the sweep goes on from them.
-EXTENDABLE = ("interval_ratio", "total_observations", "hours", "noise_runs", "batch_sizes", "rates", "seeds")
+EXTENDABLE = ("interval_ratio", "total_observations", "hours", "noise_runs", "batch_sizes", "rates", "seeds", "quick")
+_LATER = {"quick": False}  # settings that plans of earlier versions lack, as they were then
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Sweep:
             else:
                 manifest = {"schema": SWEEP_SCHEMA, "created": now(), **facts, "plan": dict(plan)}
                 write_atomically(folder / _MANIFEST, dump_json(manifest, indent=1).encode())
-            changed = _differences(manifest["plan"], plan) - {"jobs"}
+            changed = _differences({**_LATER, **manifest["plan"]}, plan) - {"jobs"}
             same_kind = (manifest["plan"]["batch_sizes"] is None) == (plan["batch_sizes"] is None)
             if not same_kind or any(name.partition(".")[0] not in EXTENDABLE for name in changed):
                 raise UsageError(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.comparison import ComparedSweep, Comparison, Row
-from ..analysis.predictions import HEADS, QUANTITIES
+from ..analysis.predictions import HEADS
 from ..analysis.verdict import rungs_of
 from ..text import format_duration, format_quantity
 from .answers import CONFIDENCE, answers
@@ -58,7 +58,7 @@ def write_comparison(
         UsageError: the page or a picture cannot be written.
     """
     rows, charts = comparison.rows, _Charts()
-    measured = [row for row in rows if row.goal is not None]
+    measured = [row for row in rows if row.goal is not None and not row.quick]
     tasks = len({row.task for row in rows})
     title = rows[0].task if tasks == 1 else f"{tasks} tasks"
     found = answers(comparison)
@@ -73,6 +73,7 @@ def write_comparison(
         body.append(f"<p class='note'>{CONFIDENCE}</p>" if any(answer.confidence for answer in found) else "")
         if comparison.sweeps:
             body.append(_next(comparison.sweeps[0]))
+        if measured:
             body.append(section("Optimizer steps against observations", charts.add([frontier_figure(comparison.sweeps[0])])))
     body.append(section("Measured and predicted", _main_table(rows), _MAIN_NOTE))
     if doubts := warnings(rows):
@@ -110,7 +111,7 @@ _MAIN_NOTE = (
     "B_crit: the critical batch size in observations, where training takes twice the fewest optimizer steps S_min and twice the "
     "fewest observations E_min. Noise scale: of the joint loss on the policy's parameters in Adam's metric, averaged from the "
     "start to the goal, which is what B_crit means too; where a record has none, of the policy's loss in the plain metric, or of "
-    "the only loss that a supervised task has, and marked so; of a single run, the joint loss's ratio of sums. "
+    "the only loss that a supervised task has, and marked so; of a single run or a quick sweep, the joint loss's ratio of sums. "
     "Brackets: 95% intervals. Observations are agent steps."
 )
 _AGREEMENT_NOTE = (
@@ -123,7 +124,8 @@ _PREDICTION_NOTE = (
     "In observations, from runs at one batch size on fresh seeds. "
     "<em>At the start</em> and <em>at the goal</em> are momentary. In brackets the 95% interval, and how many seeds resolve it "
     "where not all do. γ: gain of a batch size that follows the noise scale; steps and observations beyond the fewest would both "
-    "be multiplied by √γ, so 1 means nothing to gain."
+    "be multiplied by √γ, so 1 means nothing to gain. Ratio of sums: of the noise and of the signal from the start to the goal, "
+    "what a quick sweep predicts with."
 )
 _RUN_NOTE = (
     "In observations, with 95% intervals: over the first and the last window of the run, which are momentary, the mean over its "
@@ -166,9 +168,13 @@ def _sweep_sections(sweep: ComparedSweep, charts: _Charts, *, frontier: bool) ->
     def part(title: str, figure: Figure | None, content: str = "", note: str = "") -> str:
         return section(title, (charts.add([figure]) if figure else "") + content, note)
 
+    name = f"<h2>{html.escape(sweep.name)}</h2>"
+    noise = part("Noise scale of every loss", None, _prediction_table(sweep.rows), _PREDICTION_NOTE)
+    if all(row.quick for row in sweep.rows):
+        return "\n".join([name, part("Next", None, _next(sweep)) if frontier else "", noise])
     return "\n".join(
         [
-            f"<h2>{html.escape(sweep.name)}</h2>",
+            name,
             part(
                 "Frontier",
                 frontier_figure(sweep) if frontier else None,
@@ -176,7 +182,7 @@ def _sweep_sections(sweep: ComparedSweep, charts: _Charts, *, frontier: bool) ->
                 _FIT_NOTE,
             ),
             part("Critical batch size and noise scale against return", return_figure(sweep)),
-            part("Noise scale of every loss", None, _prediction_table(sweep.rows), _PREDICTION_NOTE),
+            noise,
             part("Learning rates", rate_figure(sweep), _rate_table(sweep)),
         ]
     )
@@ -210,16 +216,23 @@ def _main_table(rows: Sequence[Row]) -> str:
             [
                 row.name,
                 row.goal_label,
-                "–" if row.goal is None else row.measured.say("⚠ not identifiable") + (f" ⚠ {flags(row)}" if flags(row) else ""),
+                _measured(row),
                 say_predictor(row),
                 row.ratio(*row.predictor).say("–"),
-                "–" if row.goal is None else row.s_min.say("unknown"),
-                "–" if row.goal is None else row.e_min.say("unknown"),
+                "–" if row.goal is None or row.quick else row.s_min.say("unknown"),
+                "–" if row.goal is None or row.quick else row.e_min.say("unknown"),
                 range_of(row.learning_rates),
             ]
             for row in rows
         ],
     )
+
+
+def _measured(row: Row) -> str:
+    """B_crit with what must not be overlooked about it; a dash where nothing was to be measured."""
+    if row.goal is None or row.quick:
+        return "–"
+    return row.measured.say("⚠ not identifiable") + (f" ⚠ {flags(row)}" if flags(row) else "")
 
 
 def _prediction_table(rows: Sequence[Row]) -> str:
@@ -228,7 +241,8 @@ def _prediction_table(rows: Sequence[Row]) -> str:
     columns = ["run" if single else "goal", "average", *map(head_name, HEADS), "γ, policy", "at batch size"]
     cells = []
     for row in rows:
-        for quantity in (QUANTITIES if not single else tuple(_OF_RUN)) if row.predictions else ():
+        known = {found.quantity for found in row.predictions}
+        for quantity in (name for name in _OF_RUN if name in known):
             policy = row.prediction("policy", quantity)
             gain = "–" if policy is None or policy.gain is None else f"{policy.gain:.2f}"
             batch = "–" if row.prediction_batch is None else f"{row.prediction_batch:,.0f}"

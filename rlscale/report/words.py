@@ -97,12 +97,12 @@ def warnings(rows: Sequence[Row]) -> list[str]:
     """One sentence for every reason to take a measured figure with care, with the goals that it holds for."""
     found = []
     for row in rows:
-        if row.goal is not None and row.measured.value is None:
+        if row.goal is not None and row.measured.value is None and not (row.quick and row.frontier):
             found.append((row, f"B_crit is not identifiable: {row.measured.reason}"))
         if row.provisional:
             sizes = ("sizes " if len(row.provisional) > 1 else "size ") + ", ".join(f"{size:,}" for size in row.provisional)
             found.append((row, f"provisional: the best learning rate at batch {sizes} lies outside those that reached the goal"))
-        if row.frontier is not None and row.frontier.warning:
+        if row.frontier is not None and row.frontier.warning and not row.quick:
             found.append((row, f"the surface does not fit: {row.frontier.warning}"))
         if row.measured.value is not None and not row.scored():
             found.append((row, f"not scored: S_min is below {LEAST_STEPS} optimizer steps, so the frontier is mostly transient"))

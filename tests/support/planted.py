@@ -39,6 +39,7 @@ def make_plan(**changes) -> TrainingPlan:
         "jobs": 2,
         "episodes": 128,
         "most_observations": 50_000_000,
+        "quick": False,
     }
     return TrainingPlan(**{**settings, **changes})
 

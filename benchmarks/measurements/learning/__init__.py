@@ -4,6 +4,7 @@
 * `adaptive`: with a batch size that follows the noise scale, and with the best fixed one.
 * `shapes`: with many environments for few steps, and few environments for many.
 * `invariance`: PPO and PPO-EWMA at a whole batch, a quarter and a sixteenth of it.
+* `quick`: quick sweeps of the ladder's tasks beside the whole ones.
 * `advised`: with what `rlscale advise` prints, and with the default settings, in the same time.
 
 What runs share lives in `..measuring`. Start with `unharmed`, the simplest.

@@ -18,8 +18,9 @@ from rlscale.records import read_sweep
 
 ROOT = Path(__file__).parent.parent.parent.parent
 RUNGS = read_rungs()[1]
-# Where the sweep lies and runs is no part of its protocol; data are supervised tasks', of which no rung is.
-OUTSIDE = {"tasks", "out", "report", "ray-address", "data"}
+# Where the sweep lies and runs is no part of its protocol; data are supervised tasks', of which no rung is;
+# and no rung is quick.
+OUTSIDE = {"tasks", "out", "report", "ray-address", "data", "quick"}
 
 
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
