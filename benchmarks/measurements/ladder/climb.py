@@ -4,6 +4,7 @@
     python -m rlscale.benchmarks.measurements.ladder collect
     python -m rlscale.benchmarks.measurements.ladder status
     python -m rlscale.benchmarks.measurements.ladder page
+    python -m rlscale.benchmarks.measurements.ladder again RUNG [...]
 
 `climb` runs every rung that has not ended, or those that are named, at low priority, from a clone of the commit that rungs.toml
 names; a rung that has begun goes on from the commit and with the command that it began with, on another machine too. The file is
@@ -11,10 +12,8 @@ read again after every rung. Sweeps are in runs/ladder. Every few minutes their 
 which is what is committed; `collect` does nothing but that. Ctrl-C stops after the copy, and the same command goes on.
 """
 
-import gzip
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -25,18 +24,20 @@ from typing import Annotated, Literal
 
 import tyro
 
-from rlscale.records import folder_name, read_sweep
+from rlscale.records import read_sweep
 from rlscale.records.files import dump_json, write_atomically
 
 from ..measuring import print_table
+from .again import run_again
 from .page import write_page
 from .rungs import Rung, read_rungs
+from .storage import folder_in, keep_record, restore_record
 
-__all__ = ["Progress", "climb", "collect", "main", "status"]
+__all__ = ["Progress", "again", "climb", "collect", "main", "status"]
 
 SWEEPS, RECORDS = Path("runs/ladder"), Path("results/ladder")
 COPY_SECONDS = 300
-_RECORD, _MANIFEST, _RESULTS = "ladder.json", "sweep.json", "results.jsonl"
+_RECORD, _MANIFEST = "ladder.json", "sweep.json"
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,14 @@ def climb(names: tuple[str, ...] = ()) -> int:
             print(f"rung {rung.name} ended with exit code {exit_code}; its record is kept", file=sys.stderr)
 
 
+def again(names: tuple[str, ...]) -> int:
+    """Run these rungs once more, with other seeds; the largest exit code."""
+    if not names:
+        print("again: no rung was named; for example: again digits", file=sys.stderr)
+        return 2
+    return max(run_again(rung) for rung in _chosen(read_rungs()[1], names))
+
+
 def _has_ended(name: str) -> bool:
     progress = Progress.read(name)
     return progress is not None and progress.ended
@@ -105,7 +114,7 @@ def _chosen(rungs: list[Rung], names: tuple[str, ...]) -> list[Rung]:
 def _run(rung: Rung, progress: Progress) -> int:
     """Run the sweep of a rung to its end, or until it is stopped; its exit code."""
     home = SWEEPS / rung.name
-    _restore(rung.name, home)
+    restore_record(RECORDS / rung.name, home)
     home.mkdir(parents=True, exist_ok=True)
     progress.write(rung.name)
     clone = _clone(progress.code)
@@ -150,30 +159,11 @@ def _clone(commit: str) -> Path:
     return folder
 
 
-def _folder_of(name: str) -> Path | None:
-    """Where the sweep of a rung is; None while it has not begun."""
-    found = sorted((SWEEPS / name / "sweeps").glob(f"*/{_MANIFEST}"))
-    return found[0].parent if found else None
-
-
-def _restore(name: str, home: Path) -> None:
-    """Put a sweep that was kept in results/ladder where it can go on, if it is not there."""
-    kept = RECORDS / name
-    if _folder_of(name) is None and (kept / _MANIFEST).exists():
-        task = json.loads((kept / _MANIFEST).read_text(encoding="utf-8"))["task"]["id"]
-        folder = home / "sweeps" / folder_name(task)
-        folder.mkdir(parents=True)
-        shutil.copy(kept / _MANIFEST, folder)
-        with gzip.open(kept / f"{_RESULTS}.gz") as stored, (folder / _RESULTS).open("wb") as file:
-            shutil.copyfileobj(stored, file)
-
-
 def _copy(name: str) -> None:
     """Keep the plan and the results; the records of single runs stay where they are."""
-    folder = _folder_of(name)
+    folder = folder_in(SWEEPS / name)
     if folder is not None:
-        shutil.copy(folder / _MANIFEST, RECORDS / name)
-        write_atomically(RECORDS / name / f"{_RESULTS}.gz", gzip.compress((folder / _RESULTS).read_bytes(), mtime=0))
+        keep_record(folder, RECORDS / name)
 
 
 def collect() -> int:
@@ -209,10 +199,11 @@ def status() -> int:
 class Options:
     """Run the ladder's rungs, or say how far they are."""
 
-    action: Annotated[Literal["climb", "collect", "status", "page"], tyro.conf.Positional]
-    """climb: run what has not ended; collect: copy the records; status: say how far they are; page: write docs/ladder.md."""
+    action: Annotated[Literal["climb", "collect", "status", "page", "again"], tyro.conf.Positional]
+    """climb: run what has not ended; collect: copy the records; status: say how far they are; page: write docs/ladder.md;
+    again: run rungs once more with other seeds."""
     rungs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Rungs to climb; all without."""
+    """Rungs to climb; all without. Rungs to run again."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -227,6 +218,7 @@ def main(arguments: list[str] | None = None) -> int:
         "collect": collect,
         "status": status,
         "page": lambda: write_page(RECORDS),
+        "again": lambda: again(options.rungs),
     }
     code = actions[options.action]()
     if options.action == "climb":

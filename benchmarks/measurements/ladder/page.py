@@ -40,6 +40,8 @@ from rlscale.report.pictures import write_figures
 from rlscale.report.words import QUANTITY_LABELS, head_name, say_verdict
 from rlscale.text import format_quantity
 
+from .again import AGAIN, repetitions
+
 __all__ = ["PAGE", "PUBLISHED", "read_ladder", "rewritten", "what_is_published", "write_page"]
 
 PAGE, PICTURES = Path("docs/ladder.md"), Path("docs/pictures")
@@ -247,6 +249,16 @@ def _warnings(comparison: Comparison, rungs: Sequence[Rung]) -> str:
     )
 
 
+def _again(comparison: Comparison, rungs: Sequence[Rung]) -> str:
+    """Rungs that were run once more."""
+    records = comparison.sweeps[0].record.folder.parent
+    rows = [
+        [f"`{one.name}`", f"{one.goal:g}", one.first.say(), one.second.say(), one.ratio.say("–"), "yes" if one.agrees else "no"]
+        for one in repetitions(records, records.parent / AGAIN.name)
+    ]
+    return _table(["rung", "goal", "B_crit", "again", "again / first", "alike"], rows) if rows else "None has been repeated yet."
+
+
 _PARTS: dict[str, Callable[[Comparison, Sequence[Rung]], str]] = {
     "verdict": _verdict,
     "ranking": _ranking,
@@ -255,6 +267,7 @@ _PARTS: dict[str, Callable[[Comparison, Sequence[Rung]], str]] = {
     "hypothesis": _hypothesis,
     "interventions": _interventions,
     "warnings": _warnings,
+    "again": _again,
     "cost": _cost,
 }
 

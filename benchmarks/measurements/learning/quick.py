@@ -37,7 +37,7 @@ def main(
         out: Where the record goes.
     """
     known = {rung.name: rung for rung in read_rungs()[1]}
-    cases: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))["cases"] if out.exists() else {}
+    cases: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))["readings"]["cases"] if out.exists() else {}
     for name in rungs:
         cases[name] = measure(known[name], seed)
         write_result(out, {"cases": cases})

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from rlscale.benchmarks.measurements.ladder import climb as ladder
+from rlscale.benchmarks.measurements.ladder.again import SEED, Repetition
 from rlscale.benchmarks.measurements.ladder.page import PAGE, PUBLISHED, _errors, read_ladder, rewritten, what_is_published
 from rlscale.benchmarks.measurements.ladder.rungs import read_rungs
 from rlscale.benchmarks.options import parse
 from rlscale.benchmarks.sweep.options import SweepOptions, make_plan
+from rlscale.estimate import Estimate
 from rlscale.records import read_sweep
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -101,12 +103,34 @@ def test_a_rung_that_nobody_knows_is_named(checkout):
         ladder.main(["climb", "big"])
 
 
+def test_a_rung_is_run_again_with_other_seeds_and_goes_on_from_its_compact_record(checkout, capfd):
+    assert ladder.main(["again", "tiny"]) == 0
+    record = Path("results/ladder-again/tiny")
+    assert sorted(path.name for path in record.iterdir()) == ["results.jsonl.gz", "sweep.json"]
+    first = read_sweep(record)
+    assert {result.seed for result in first.results.values()} <= set(range(SEED, SEED + 100))
+    assert not Path("results/ladder/tiny").exists(), "the rung itself is not touched"
+    shutil.rmtree("runs")
+    assert ladder.main(["again", "tiny"]) == 0
+    assert read_sweep(record).results == first.results
+    assert ladder.main(["again"]) == 2
+    assert "no rung was named" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("second", "alike"), [((900.0, 1300.0), True), ((1900.0, 2700.0), False)])
+def test_two_sweeps_of_a_rung_are_alike_within_their_combined_error(second, alike):
+    """1,000 [800, 1,250] and another one: half-widths in logs are ln 1.25 and about ln 1.2, together a factor of 1.33."""
+    middle = (second[0] * second[1]) ** 0.5
+    repetition = Repetition("a", 1.0, Estimate(1000.0, (800.0, 1250.0)), Estimate(middle, second))
+    assert repetition.agrees == alike
+
+
 def test_the_page_says_what_the_records_say():
     """Every figure of docs/ladder.md is what `page` would write now."""
     text = (ROOT / PAGE).read_text()
     comparison = read_ladder(ROOT / "results" / "ladder")
     assert rewritten(text, comparison) == text, "run: python -m rlscale.benchmarks.measurements.ladder page"
-    assert text.count("<!-- made: ") == 8
+    assert text.count("<!-- made: ") == 9
 
 
 def test_the_second_hypothesis_errs_in_decades_without_an_offset():

@@ -1,0 +1,89 @@
+"""Run a rung again, with other seeds and from this checkout: does somebody else find the same?
+
+    python -m rlscale.benchmarks.measurements.ladder again RUNG [...]
+
+The command is the rung's own but for its seed. The sweep is in runs/ladder-again, its compact record in results/ladder-again;
+Ctrl-C stops, and the same command goes on. The two B_crit are compared by their ratio, whose interval joins both (`ratio`).
+"""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlscale.analysis import Row, compare
+from rlscale.analysis.predictions import ratio
+from rlscale.estimate import Estimate
+from rlscale.records import read_sweep
+
+from .rungs import Rung
+from .storage import folder_in, keep_record, restore_record
+
+__all__ = ["AGAIN", "Repetition", "repetitions", "run_again"]
+
+SWEEPS, AGAIN = Path("runs/ladder-again"), Path("results/ladder-again")
+SEED = 100_000  # of the first run; no rung has made so many
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """A rung and its repetition, both at the last goal that the rung reached.
+
+    Attributes:
+        name: of the rung.
+        goal: mean return.
+        first: B_crit as it is published.
+        second: that of the repetition.
+    """
+
+    name: str
+    goal: float
+    first: Estimate
+    second: Estimate
+
+    @property
+    def ratio(self) -> Estimate:
+        """The second over the first."""
+        return ratio(self.second, self.first)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether they differ by less than their combined 95% error."""
+        low, high = self.ratio.interval or (0.0, 0.0)
+        return low <= 1 <= high
+
+
+def run_again(rung: Rung) -> int:
+    """Run a rung's sweep to its end, or until it is stopped; its exit code."""
+    home = SWEEPS / rung.name
+    restore_record(AGAIN / rung.name, home)
+    home.mkdir(parents=True, exist_ok=True)
+    words = [*rung.command("sweeps"), "--seed", str(SEED)]
+    print(f"== {rung.name}: rlscale {' '.join(words)}", flush=True)
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([sys.executable, "-m", "rlscale", *words], cwd=home, env=environment)
+    try:
+        exit_code = process.wait()
+    except KeyboardInterrupt:
+        exit_code = process.wait()  # it got the same signal, and says what it keeps
+    if folder := folder_in(home):
+        keep_record(folder, AGAIN / rung.name)
+    return exit_code
+
+
+def repetitions(records: Path, again: Path) -> list[Repetition]:
+    """Every rung that was repeated, from the folders of both kinds of record."""
+    found = []
+    for path in sorted(again.glob("*/sweep.json")):
+        name = path.parent.name
+        reached = [row for row in _rows(records / name) if row.measured.value is not None]
+        goal = reached[-1].goal
+        assert goal is not None
+        second = next(row for row in _rows(path.parent) if row.goal == goal)
+        found.append(Repetition(name, goal, reached[-1].measured, second.measured))
+    return found
+
+
+def _rows(folder: Path) -> tuple[Row, ...]:
+    return compare([read_sweep(folder)], []).rows
