@@ -58,7 +58,8 @@ def _of_sweep(sweep: ComparedSweep) -> Answer:
     row = (measured or reached or list(sweep.rows))[-1]
     name = f"{row.name} to a return of {row.goal_label}"
     if row.quick and row.frontier is not None:
-        return _of_quick_sweep(sweep, row, name)
+        suggested = say_suggestion(row.predicted(*row.predictor))
+        return Answer(name, row, None, f"{name}: {suggested}. That is a prediction, nothing is measured.")
     batch, steps = ("an iteration", "iterations") if row.inner_steps > 1 else ("an optimizer step", "optimizer steps")
     if row.measured.value is None:
         low, high = row.measured.interval or (0.0, math.inf)
@@ -80,13 +81,6 @@ def _of_sweep(sweep: ComparedSweep) -> Answer:
         f"Up to {format_quantity(row.measured.value / 5)} training takes at most a fifth more observations than the fewest. "
         f"Confidence: {confidence}{why}.",
     )
-
-
-def _of_quick_sweep(sweep: ComparedSweep, row: Row, name: str) -> Answer:
-    scale = row.predicted(*row.predictor)
-    asked = say_next(sweep)
-    settle = "" if not asked else f" To {'measure it' if scale.value else 'know more'}, {asked}"
-    return Answer(name, row, None, f"{name}: {say_suggestion(scale)}. That is a prediction, nothing is measured.{settle}")
 
 
 def _confidence(row: Row) -> str:
