@@ -1,6 +1,11 @@
 """Where the `rlscale` command starts. This module alone looks upwards: it hands over to `rlscale.benchmarks.cli`."""
 
+import os
 import sys
+
+# The matrices of a fit are tiny, and threads of NumPy's BLAS only spin while they wait for each other: beside four other
+# processes on two cores, reading the ladder took 139 s with two threads and 11 s with one. PyTorch has its own (`--threads`).
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from rlscale.benchmarks.cli import main
 

@@ -7,6 +7,7 @@ import time
 # Idle threads of OpenMP sleep, here and in every process that a test starts. By default they spin: on cores that several
 # processes share, a test of 12 seconds took 140.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its idle threads spin too
 
 import pytest
 import torch

@@ -1,5 +1,6 @@
 """The command as a person meets it: real processes, what they print, what they answer to wrong input."""
 
+import os
 import re
 import signal
 import socket
@@ -178,3 +179,13 @@ def test_report_writes_a_page(run):
     done = rlscale("report", "first", "--out", "page.html", cwd=run.parent)
     assert done.returncode == 0, done.stderr
     assert (run.parent / "page.html").stat().st_size > 500_000
+
+
+@pytest.mark.parametrize(("chosen", "threads"), [({}, 1), ({"OPENBLAS_NUM_THREADS": "2"}, 2)])
+def test_the_command_has_one_thread_of_numpys_blas_unless_it_is_told_otherwise(chosen, threads):
+    """Which libraries are loaded is asked of threadpoolctl; a machine of one core has no second thread to give."""
+    found = "{i['num_threads'] for i in threadpool_info() if i['internal_api'] == 'openblas'}"
+    code = f"import rlscale.__main__, numpy, scipy.linalg; from threadpoolctl import threadpool_info; print({found})"
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")} | chosen
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert shown.stdout.strip() in (f"{{{min(threads, os.cpu_count() or 1)}}}", "set()")
