@@ -45,7 +45,7 @@ class SweepOptions:
     data: str | None = None
     """Of a supervised task: the file or folder that holds its examples; None: the task's own source, docs/tasks.md."""
     quick: bool = False
-    """Predict B_crit from the noise of a few runs, to about a factor of two, at a tenth of the cost, and measure nothing."""
+    """Predict B_crit from the noise of a few runs, at a tenth of the cost, and measure nothing; docs/beyond.md: how well."""
     interval_ratio: float = 2.0
     """End when the upper end of B_crit's 95% interval is at most so many times the lower one."""
     total_observations: int | None = None
