@@ -90,7 +90,7 @@ class Sweep:
         Args:
             folder: of the sweep.
             plan: what is to be done. The settings in `EXTENDABLE` may differ from those that the folder has, if a grid stays a
-                grid; `jobs` stays what it was, because the decisions depend on it.
+                grid and a whole sweep is not made a quick one; `jobs` stays what it was, because the decisions depend on it.
             facts: task, command, commit, versions and machine, for the record.
 
         Raises:
@@ -112,7 +112,8 @@ class Sweep:
                 write_atomically(folder / _MANIFEST, dump_json(manifest, indent=1).encode())
             changed = _differences({**_LATER, **manifest["plan"]}, plan) - {"jobs"}
             same_kind = (manifest["plan"]["batch_sizes"] is None) == (plan["batch_sizes"] is None)
-            if not same_kind or any(name.partition(".")[0] not in EXTENDABLE for name in changed):
+            narrowed = "quick" in changed and plan["quick"]  # its runs would measure, and be said to predict alone
+            if not same_kind or narrowed or any(name.partition(".")[0] not in EXTENDABLE for name in changed):
                 raise UsageError(
                     "--out",
                     f"{folder} holds a sweep with another plan ({', '.join(sorted(changed))})",

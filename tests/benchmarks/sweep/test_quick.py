@@ -17,6 +17,7 @@ from rlscale.benchmarks.commands.compare import terminal_tables
 from rlscale.benchmarks.sweep import kinds
 from rlscale.benchmarks.sweep.options import SweepOptions
 from rlscale.benchmarks.sweep.run import run_sweeps
+from rlscale.errors import UsageError
 from rlscale.records import read_sweep
 from rlscale.records.trial import NoiseSums
 from rlscale.report.answers import answers
@@ -103,6 +104,12 @@ def test_without_the_flag_it_goes_on_as_a_whole_sweep(tmp_path):
     assert row.measured.interval[0] < 1440 < row.measured.interval[1]
     (extension,) = whole.manifest["extensions"]
     assert extension["quick"] is False
+
+
+def test_a_whole_sweep_is_not_made_a_quick_one(tmp_path):
+    quick_sweep(tmp_path, plan=replace(QUICK, quick=False), most=3)
+    with pytest.raises(UsageError, match=r"another plan \(quick\)"):
+        quick_sweep(tmp_path)
 
 
 def test_a_sweep_of_before_goes_on_and_is_not_said_to_be_extended(tmp_path):
