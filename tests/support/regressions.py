@@ -54,3 +54,10 @@ class Regression:
 
     def close(self, state, reason):
         pass
+
+
+def planted_course(config, **settings):
+    """What stands in for a course of training, given the settings of its run."""
+    rollout = config.rollout
+    blocks = 32 if config.noise.joint_noise_period else 0
+    return Regression(rollout.environments * rollout.rollout_length, config.update.learning_rate, config.seed, blocks=blocks)

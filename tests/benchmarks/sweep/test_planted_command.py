@@ -7,7 +7,7 @@ record, surface, prediction.
 """
 
 import pytest
-from regressions import NOISE_SCALE, Regression
+from regressions import NOISE_SCALE, planted_course
 from rich.console import Console
 
 from rlscale.analysis.comparison import compare
@@ -17,12 +17,6 @@ from rlscale.benchmarks.sweep.run import run_sweeps
 from rlscale.records import read_sweep
 
 SEEDS = range(100, 2100, 100)  # of twenty sweeps; their runs' seeds do not overlap
-
-
-def planted_course(config, **settings):
-    rollout = config.rollout
-    blocks = 32 if config.noise.joint_noise_period else 0
-    return Regression(rollout.environments * rollout.rollout_length, config.update.learning_rate, config.seed, blocks=blocks)
 
 
 def sweep(folder, seed):
