@@ -28,7 +28,7 @@ _POSITIVE = (
     *("observations", "optimizer_steps", "seconds", "checkpoint_seconds"),
 )
 _NOT_NEGATIVE = (
-    *("seed", "actors", "random_first_steps", "reward_noise", "threads", "warm_up", "entropy_coef", "value_coef"),
+    *("seed", "actors", "random_first_steps", "reward_noise", "actor_price", "threads", "warm_up", "entropy_coef", "value_coef"),
     "proximal_average",
     *("joint_noise_period", "policy_noise_period", "value_noise_period", "entropy_noise_period", "iteration_noise_period"),
 )
@@ -97,6 +97,12 @@ def check_config(config: TrainConfig) -> None:
     )
     _refuse_if(
         r.straggler_seconds is not None and not r.actors, "straggler-seconds", "there are no actors to wait for", no_actors
+    )
+    _refuse_if(
+        r.actor_price is not None and not config.elastic,
+        "actor-price",
+        "it decides how many actors a run keeps, and their number is fixed",
+        "Give --actors auto as well",
     )
     _check_batch(config)
     _check_invariance(config)

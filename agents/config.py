@@ -62,6 +62,8 @@ class Rollout:
     """Most memory that fragments may take, for example 12GiB; None: what the machine has to spare."""
     actors: int | Literal["auto"] = 0
     """Ray actors that sample side by side; 0 samples in this process; auto: as many as there are CPUs for, also later on."""
+    actor_price: float | None = None
+    """Auto: an actor's cost as a share of the rest; keeps the number that samples cheapest. None: all there is room for."""
     actor_cpus: int = 1
     """CPUs, and threads, of each Ray actor."""
     straggler_seconds: float | None = None

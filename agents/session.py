@@ -19,7 +19,7 @@ from .cluster import spilled_bytes
 from .config import TrainConfig
 from .learning import FragmentSlot, Learner, NoiseWindow, RemoteLearners, UpdateResult, adaptive_batch, arrange_slots, scaled_rate
 from .memory import MemoryPlan
-from .rollout import Fleet, FragmentSummary, Sampled
+from .rollout import ActorSearch, Fleet, FragmentSummary, Sampled
 
 __all__ = ["Progress", "Session"]
 
@@ -51,15 +51,24 @@ class Session:
         memory: the fragments that its batches are made of.
         learner: one in this process, or several processes behind the same interface.
         fleet: the rollout workers.
+        actor_search: told of every iteration; says how many actors the fleet should have, where the run is to find that out.
 
     Attributes:
         progress: the run's counters.
     """
 
-    def __init__(self, config: TrainConfig, memory: MemoryPlan, learner: Learner | RemoteLearners, fleet: Fleet) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        memory: MemoryPlan,
+        learner: Learner | RemoteLearners,
+        fleet: Fleet,
+        actor_search: ActorSearch | None = None,
+    ) -> None:
         self.config = config
         self.progress = Progress()
         self._memory, self._learner, self._fleet = memory, learner, fleet
+        self._actor_search = actor_search
         self._noise_window = NoiseWindow()
         self._requested: deque[int] = deque()  # fragments of each iteration batch that was requested and not taken yet
         self._latest: dict[int, tuple[int, int]] = {}  # generation and index of each group's fragment that was taken last
@@ -96,6 +105,7 @@ class Session:
             return None
         progress.observations += result.observations
         self._noise_window.add(result.noise)
+        trial = None if self._actor_search is None else self._actor_search.add(result.observations, seconds)
         row = {
             "iteration": progress.iteration,
             "observations": progress.observations,
@@ -109,6 +119,7 @@ class Session:
             **_lags(summaries, progress.iteration),
             "fragment_ids": _identities(summaries),
             "actors": self._fleet.actors,
+            **({} if trial is None else {"actor_trial": asdict(trial)}),
             "losses": [{k: v for k, v in asdict(lost).items() if k != "noticed"} for lost in self._fleet.lost_actors()],
             **self._times(summaries, result, seconds, waited),
             "noise": [

@@ -17,7 +17,7 @@ from .learning import Learner, RemoteLearners
 from .machine import describe_machine, find_commit, find_versions
 from .memory import STORE_SHARE, MemoryPlan, memory_plan
 from .networks import make_network
-from .rollout import Fleet, LocalFleet, RayFleet, WorkerSettings
+from .rollout import ActorSearch, Fleet, LocalFleet, RayFleet, WorkerSettings
 from .session import Session
 
 __all__ = ["RunSetup", "prepare"]
@@ -108,7 +108,10 @@ class RunSetup:
             if isinstance(learner, RemoteLearners):
                 learner.close()
             raise
-        return Session(config, memory, learner, fleet)
+        search = None
+        if config.rollout.actor_price is not None and isinstance(fleet, RayFleet):
+            search = ActorSearch(fleet, config.rollout.actor_price, memory.groups, settle=2 if config.overlaps else 1)
+        return Session(config, memory, learner, fleet, search)
 
     def start_fleet(self, memory: MemoryPlan, generation: int) -> Fleet:
         """Start the rollout workers alone; the arguments are as in `start`, and the fragments that batches are made of."""
@@ -135,6 +138,8 @@ class RunSetup:
         actors = config.actors
         if config.elastic and rollout.ray_address is not None:
             actors = max(free_cpus() // rollout.actor_cpus, 1)
+        if rollout.actor_price is not None:
+            actors = 1
         return RayFleet(
             settings,
             memory.most_fragments,

@@ -3,12 +3,14 @@
 A `RolloutWorker` steps groups of environments with a frozen policy; each call gives a `Fragment` of T steps of N environments.
 `LocalFleet` has its workers in this process, `RayFleet` as Ray actors; both make the same fragments in the same order.
 `ray_fleet` finds lost actors, `actors` starts and ends them, and `assignment` keeps the books of which actor holds which group.
+`actor_search` finds how many actors are worth their price.
 `Evaluator` plays whole episodes with a frozen policy, outside of any run's observations.
 
 Nothing is learned here. The environments themselves are in `rlscale.envs`, and how a Ray cluster is reached in `..cluster`.
 Start with `fragments`, then `worker`, then `fleet`.
 """
 
+from .actor_search import ActorSearch
 from .evaluate import Evaluation, Evaluator
 from .fleet import Fleet, LocalFleet, LostActor, Sampled
 from .fragments import Fragment, FragmentSummary, FragmentTensors, read, steps_since_reset, tensor_view
@@ -16,6 +18,7 @@ from .ray_fleet import RayFleet
 from .worker import RolloutWorker, WorkerSettings
 
 __all__ = [
+    "ActorSearch",
     "Evaluation",
     "Evaluator",
     "Fleet",

@@ -152,7 +152,7 @@ class RolloutActors:
         raise LostWorkerError(f"a rollout worker {why}; none is left, and {none}")
 
     def end(self, number: int) -> None:
-        """End what may be left of a lost actor; Ray kills one that does not react within seconds."""
+        """End an actor, or what may be left of a lost one; Ray kills one that does not react within seconds."""
         del self.node_of[number]
         self._ray.kill(self.working.pop(number))
 

@@ -4,6 +4,7 @@ The groups of environments of a lost actor are made afresh by another one (`Grou
 fragments are requested again.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -58,7 +59,10 @@ class RayFleet:
         actors: number to begin with, where that is not `workers`.
         straggler_seconds: an actor that has finished no fragment for so long is given up; None: 30, or five times what the
             slowest fragment so far took if that is more.
-        grows: start more actors whenever the cluster has CPUs for them, up to one a group.
+        grows: start more actors whenever the cluster has CPUs for them, up to one a group; fewer after `resize`.
+
+    Attributes:
+        short: whether there was no room for as many actors as are wanted when the cluster was last looked at.
     """
 
     def __init__(
@@ -79,6 +83,8 @@ class RayFleet:
         groups = [dict.fromkeys(self._assignment.groups_of(actor), settings.generation) for actor in range(first)]
         self._actors = RolloutActors(settings, groups, fewest=1 if grows else first)
         self._straggler_seconds, self._grows = straggler_seconds, grows
+        self._wanted, self.short = self._groups, False
+        self._leaving: set[int] = set()  # actors whose groups have moved away, and that still have fragments to be taken
         self._most = most_fragments
         self._waiting: deque[tuple[Any, int]] = deque()  # parameters and version of each fragment that there is no room for yet
         self._requests: deque[_Request] = deque()  # in the order in which they are taken, finished or not
@@ -97,7 +103,11 @@ class RayFleet:
 
     @property
     def actors(self) -> int:
-        return len(self._actors.working)
+        return len(self._staying)
+
+    @property
+    def _staying(self) -> list[int]:
+        return [number for number in self._actors.working if number not in self._leaving]
 
     @property
     def generation(self) -> int:
@@ -136,6 +146,7 @@ class RayFleet:
                     raise
                 self._replace(self._find_dead(first.actor, error))
         self._requests.popleft()
+        self._end_idle()
         self._held += 1
         self._slowest = max(self._slowest, summary.seconds)
         self._afresh.discard(first.group)
@@ -214,6 +225,7 @@ class RayFleet:
         if not found:
             return
         noticed = time.monotonic()
+        self._leaving.clear()  # all that are left may be needed now; those too many leave again at the next request
         lost_of: dict[int, LostActor] = {}  # by group
         lost = []
         for number, (what, why) in found.items():
@@ -252,19 +264,42 @@ class RayFleet:
             actor = self._actors.working[self._assignment.actor_of[group]]
             actor.prepare.remote({group: self._assignment.generation[group]})
 
+    def resize(self, actors: int) -> None:
+        """Have so many actors from the next request on, as far as there are CPUs for them. Only of a fleet that grows."""
+        self._wanted, self.short = actors, False
+        self._looked = -math.inf
+
     def _grow(self) -> None:
-        """Give new actors their share of the groups; start more if there are CPUs for them."""
+        """Give new actors their share of the groups; start more if there are CPUs for them, and send away those too many."""
         now = time.monotonic()
         if self._grows and not self._actors.starting and now - self._looked > LOOK_SECONDS:
             self._looked = now
-            self._actors.start_where_free(self._groups - self.actors)
+            self._send_away(self.actors - self._wanted)
+            self._actors.start_where_free(self._wanted - self.actors)
+            self.short = self.actors + self._actors.starting < self._wanted
         if not self._actors.starting:
             return
         for newcomer in self._actors.wait_for(self._actors.starting, 0):
-            moved = self._assignment.make_room(newcomer, self._actors.working)
+            moved = self._assignment.make_room(newcomer, self._staying)
             self._make_afresh(group for group, _ in moved)
             for group, before in moved:
                 self._actors.working[before].drop.remote(group)  # behind the fragments that were requested of it
+
+    def _send_away(self, actors: int) -> None:
+        """Have so many actors, the newest, hand their groups to the others; each ends when its last fragment has been taken."""
+        going = sorted(self._staying)[-actors:] if actors > 0 else []
+        self._leaving.update(going)
+        for number in going:
+            moved = self._assignment.groups_of(number)
+            self._assignment.share_out(moved, self._staying)
+            self._make_afresh(moved)
+        self._end_idle()
+
+    def _end_idle(self) -> None:
+        """End the actors that are leaving and have nothing more to make."""
+        for number in self._leaving - {request.actor for request in self._requests} if self._leaving else ():
+            self._leaving.discard(number)
+            self._actors.end(number)
 
     def get_state(self) -> dict[str, Any] | None:
         return None

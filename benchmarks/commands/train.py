@@ -47,7 +47,10 @@ def run(arguments: list[str]) -> int:
         with ExitStack() as showing:
 
             def announce() -> None:
-                workers = "as many Ray actors as there is room for" if config.elastic else f"{config.actors or 'no'} Ray actors"
+                workers = f"{config.actors or 'no'} Ray actors"
+                if config.elastic:
+                    worth = config.rollout.actor_price is not None
+                    workers = f"as many Ray actors as {'are worth their price' if worth else 'there is room for'}"
                 size = f"{config.rollout.environments} environments x {config.rollout.rollout_length} steps on {workers}"
                 if config.update.mini_batch is not None:
                     size += f", in mini-batches of {config.update.mini_batch}"

@@ -62,6 +62,8 @@ class TrainingDisplay:
         """Take in the row of one iteration and the noise measured in it."""
         with self._lock:
             self._take_in(row, noise)
+        if trial := row.get("actor_trial"):
+            self._console.print(say_trial(**trial), soft_wrap=True, markup=False, highlight=False)
         now = time.monotonic()
         if not self._live and (now - self._printed >= PLAIN_SECONDS or row["iteration"] == 0):
             self._printed = now
@@ -161,6 +163,12 @@ class TrainingDisplay:
                 table.add_row(f"noise scale, {head.replace('_', ' ')}", scale)
         table.add_row("entropy, KL", f"{format_quantity(row['entropy'])}, {format_quantity(row['approx_kl'])}")
         return Group(self._bar, table)
+
+
+def say_trial(actors: int, observations_per_second: float, next: int, settled: bool) -> str:
+    """What a number of rollout actors gave, and what follows from it; see `rlscale.agents.rollout.actor_search`."""
+    found = f"{actors} {'actor' if actors == 1 else 'actors'}: {observations_per_second:,.0f} observations/s"
+    return f"{found}; {'the run keeps' if settled else 'next'} {next}"
 
 
 def lost(workers: int) -> str:

@@ -52,6 +52,17 @@ def test_a_panel_before_the_first_iteration_says_what_is_under_way():
     assert "starting making environments and the first rollout" in last_panel(shown([], terminal=True))
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_trial_of_actors_is_a_line_of_its_own(terminal):
+    trials = [
+        {"actors": 1, "observations_per_second": 1234.4, "next": 2, "settled": False},
+        {"actors": 2, "observations_per_second": 1300.0, "next": 1, "settled": True},
+    ]
+    text = shown([row(0, actor_trial=trials[0]), row(1), row(2, actor_trial=trials[1])], terminal=terminal)
+    assert text.count("1 actor: 1,234 observations/s; next 2") == 1
+    assert text.count("2 actors: 1,300 observations/s; the run keeps 1") == 1
+
+
 def test_the_panel_has_counts_rates_return_and_noise():
     noise = [NoiseRecord("policy", "rollout", 0, STATISTICS), NoiseRecord("joint", "mini-batch", 0, STATISTICS)]
     text = last_panel(shown([row(0), row(1, episodes=4, return_mean=-20.5)], terminal=True, noise=noise))

@@ -4,7 +4,7 @@ import copy
 import gzip
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator, ValidationError
 from rich.console import Console
 
 from rlscale.agents.config import default_config
+from rlscale.agents.rollout.actor_search import ActorTrial
 from rlscale.agents.train import train
 from rlscale.benchmarks.sweep.options import SweepOptions
 from rlscale.benchmarks.sweep.run import run_sweeps
@@ -127,6 +128,15 @@ def test_what_is_wrong_is_found(fresh, change, complaint):
     change(wrong)
     with pytest.raises(ValidationError, match=re.escape(complaint)):
         validator("row", closed=False).validate(wrong)
+
+
+def test_a_trial_of_actors_is_part_of_a_row(fresh):
+    row = json.loads((fresh / "iterations.jsonl").read_text().splitlines()[0])
+    trial = asdict(ActorTrial(actors=2, observations_per_second=12.5, next=4, settled=False))
+    validator("row").validate(row | {"actor_trial": trial})
+    for name in trial:
+        with pytest.raises(ValidationError, match=f"'{name}' is a required property"):
+            validator("row").validate(row | {"actor_trial": {k: v for k, v in trial.items() if k != name}})
 
 
 def test_fields_of_later_versions_are_no_error(fresh):
