@@ -10,7 +10,7 @@ PROCESSES ?= 2
 PYTEST := .venv/bin/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long lint types unit bench peers ladder ladder-status clean
+.PHONY: help install demo test test-long lint types unit site bench peers ladder ladder-status clean
 
 help:
 	@echo "make demo     measure the critical batch size of MinAtar Breakout, train Pong for a minute, write a page"
@@ -18,6 +18,7 @@ help:
 	@echo "make test-long  the long tests: whole sweeps killed again and again, nodes that join and are lost, the bench suite"
 	@echo "make lint, make types, make unit  the three parts of make test"
 	@echo "make install  the environment in .venv that both use"
+	@echo "make site     the documentation as a web site, in build/site"
 	@echo "make bench    cost of the noise measurement, sampling, memory, learning, scaling: an hour on a quiet machine"
 	@echo "make ladder   the published ladder of tasks, rung after rung: a day or more; make ladder-status says how far it is"
 	@echo "make peers    end-to-end speed beside Stable-Baselines3, RLlib and TorchRL (installs them into .venv-peers)"
@@ -52,6 +53,9 @@ unit: $(STAMP)
 test-long: $(STAMP)
 	@echo "== pytest, the long tests"
 	$(PYTEST) -m long
+
+site: $(STAMP)
+	@.venv/bin/python docs/site.py
 
 bench: $(STAMP)
 	.venv/bin/python -m rlscale.benchmarks.measurements.learner noise-cost
