@@ -9,6 +9,7 @@ import tyro
 
 from rlscale.errors import UsageError
 from rlscale.records import RunRecord, read_run
+from rlscale.report.answers import run_answer
 from rlscale.report.run_page import write_report
 
 from ..options import parse
@@ -40,7 +41,7 @@ def run(arguments: list[str]) -> int:
 
 
 def write_page(folders: Sequence[str], out: str | None = None) -> None:
-    """Write the page and say where it is; by default into the first folder. What cannot be read beside others is said.
+    """Write the page, say where it is, by default in the first folder, and print its answers. What cannot be read is said.
 
     Raises:
         UsageError: nothing can be read, or the page cannot be written.
@@ -62,3 +63,5 @@ def write_page(folders: Sequence[str], out: str | None = None) -> None:
     page = Path(out) if out else runs[0].folder / "report.html"
     write_report(runs, page)
     print(f"wrote {page}")
+    for run in runs:
+        print(run_answer(run))

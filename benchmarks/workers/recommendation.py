@@ -147,7 +147,9 @@ def train_command(
     words += ["--environments", str(shape.actors * shape.environments)]
     if known is not None and choice is not None:
         usual = default_config(find_task(config.task))
-        words += ["--rollout-length", str(config.rollout.rollout_length), "--observations", str(round(choice.observations))]
+        # To the goal, so that the plan can be checked; a run that takes twice the planned observations is given up.
+        words += ["--rollout-length", str(config.rollout.rollout_length), "--goal", f"{known.goal:g}"]
+        words += ["--observations", str(2 * round(choice.observations))]
         words += ["--learning-rate", f"{known.rates[round(choice.batch_size)]:.4g}"]
         for field in fields(config.update):
             value = getattr(config.update, field.name)

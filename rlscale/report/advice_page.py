@@ -186,7 +186,8 @@ def _answer(advice: Advice) -> str:
             f" Of the mini-batches timed here, {size:,} ends soonest: larger ones save optimizer steps and cost observations, "
             "which pays on more machines."
         )
-    return f"{advice.task}: {say_suggestion(advice.reading.suggestion)}. Confidence: {trust}.{here}"
+    said = say_suggestion(advice.reading.suggestion, advice.reading.policy)
+    return f"{advice.task}: {said}. Confidence: {trust}.{here}"
 
 
 def _fleet(measured: Throughput) -> str:

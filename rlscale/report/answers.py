@@ -21,6 +21,8 @@ _GOOD, _FAIR = 2.5, 4.0  # of the upper to the lower end of B_crit's interval
 # Doubling a batch of B saves B_crit / (2 (B + B_crit)) of the steps: a sixth at twice B_crit. The observations are
 # E_min (1 + B/B_crit): a fifth more than the fewest at a fifth of B_crit.
 _BEYOND, _SAVED = 2.0, "a sixth"
+_SUGGESTS = "its noise scale suggests"
+_APART = 20.0  # on the ladder's tasks the policy's noise scale is at most some seventeen times what was measured
 CONFIDENCE = (
     f"Confidence is good where the ends of the 95% interval are at most a factor of {_GOOD:g} apart and nothing speaks against "
     f"the figure, fair up to {_FAIR:g}, otherwise poor."
@@ -57,17 +59,18 @@ def _of_sweep(sweep: ComparedSweep) -> Answer:
     reached = [row for row in sweep.rows if row.frontier is not None]
     row = (measured or reached or list(sweep.rows))[-1]
     name = f"{row.name} to a return of {row.goal_label}"
+    asked = say_next(sweep) or f"next: rlscale sweep {row.task}"
+    settle = f"{asked[0].upper()}{asked[1:]}"
     if row.quick and row.frontier is not None:
         suggested = say_suggestion(row.predicted(*row.predictor))
-        return Answer(name, row, None, f"{name}: {suggested}. That is a prediction, nothing is measured.")
+        return Answer(name, row, None, f"{name}: {suggested}. That is a prediction, nothing is measured. {settle}")
     batch, steps = ("an iteration", "iterations") if row.inner_steps > 1 else ("an optimizer step", "optimizer steps")
     if row.measured.value is None:
         low, high = row.measured.interval or (0.0, math.inf)
         known = f" (more than {format_quantity(low)})" if low > 0 else f" (fewer than {format_quantity(high)})"
         limit = known if low > 0 or math.isfinite(high) else ""
-        asked = say_next(sweep)
-        settle = f" {asked[0].upper()}{asked[1:]}" if asked else ""
-        return Answer(name, row, None, f"{name}: how many observations {batch} are well spent cannot be said yet{limit}.{settle}")
+        unknown = f"how many observations {batch} are well spent cannot be said yet{limit}"
+        return Answer(name, row, None, f"{name}: {unknown}. {settle}")
     low, high = row.measured.interval or (0.0, math.inf)
     between = f"{format_quantity(low)} to {format_quantity(high)}" if math.isfinite(high) else f"at least {format_quantity(low)}"
     confidence = _confidence(row)
@@ -97,27 +100,45 @@ def _of_run(row: Row) -> Answer:
 def _suggestion(row: Row) -> str:
     """What the noise of a single run suggests, and how it would be measured."""
     scale = row.predicted(*row.predictor)
-    said = say_suggestion(scale)
-    # A job of another library may have a name of its own for its task.
-    settle = f"'rlscale sweep {row.task}'" if "/" in row.task or ":" in row.task else "a sweep"
-    policy = row.predicted(*PLAIN)
+    joint = row.predictor in (ADVISED, PRIMARY)
+    policy = row.predicted(*PLAIN) if joint else None
+    said = say_suggestion(scale, policy)
+    # A job of another library has a name of its own for its task, `CartPole-v1` or `ALE/Pong-v5`; ours begin in lower case.
+    ours = ("/" in row.task or ":" in row.task) and row.task[0].islower()
+    settle = f"'rlscale sweep {row.task}'" if ours else "'rlscale sweep TASK' ('rlscale tasks' lists the names)"
+    if not said.startswith(_SUGGESTS):
+        return f"{said}; {settle} measures it."
     doubt = ""
-    if row.predictor in (ADVISED, PRIMARY) and scale.value is not None and policy.value is None:
+    if policy is not None and policy.value is None:
         open_one = f"the noise of the policy's own loss is {policy.say()}"
         doubt = f" Take it with care: {open_one}; most of the signal is the value function's."
     return f"{said}. That is a prediction; {settle} measures it.{doubt}"
 
 
-def say_suggestion(scale: Estimate) -> str:
-    """The batch that a noise scale suggests, as the end of a sentence about a task."""
+def say_suggestion(scale: Estimate, policy: Estimate | None = None) -> str:
+    """The batch that a noise scale suggests, as the end of a sentence about a task.
+
+    Args:
+        scale: that predicts.
+        policy: noise scale of the policy's loss, where the first is that of the joint loss. Where it is not resolved, and known
+            to be far above, the joint loss shows the value function alone, and no batch is suggested.
+    """
     low, high = scale.interval or (0.0, math.inf)
+    if scale.value is not None and policy is not None and policy.value is None:
+        least = (policy.interval or (0.0, math.inf))[0]
+        if low == 0 or least > _APART * high:
+            bound = f"above {format_quantity(least)}" if least > 0 else "not resolved"
+            return (
+                "its noise does not say yet how many observations an optimizer step can use: the policy's noise scale is "
+                f"{bound}, and the joint loss's, {scale.say()}, is mostly the value function's"
+            )
     if scale.value is not None:
         between = (
             f"{format_quantity(low)} to {format_quantity(high)}" if math.isfinite(high) else f"at least {format_quantity(low)}"
         )
-        return f"its noise scale suggests {format_quantity(scale.value)} observations an optimizer step (95%: {between})"
+        return f"{_SUGGESTS} {format_quantity(scale.value)} observations an optimizer step (95%: {between})"
     if low > 0:
-        return f"its noise scale suggests more than {format_quantity(low)} observations an optimizer step (95%)"
+        return f"{_SUGGESTS} more than {format_quantity(low)} observations an optimizer step (95%)"
     return "its noise says nothing yet about how many observations an optimizer step can use"
 
 

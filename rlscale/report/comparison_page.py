@@ -71,7 +71,7 @@ def write_comparison(
     else:
         body.append(_answers(said))
         body.append(f"<p class='note'>{CONFIDENCE}</p>" if any(answer.confidence for answer in found) else "")
-        if comparison.sweeps:
+        if comparison.sweeps and found[0].confidence:  # else the answer itself ends with the command
             body.append(_next(comparison.sweeps[0]))
         if measured:
             body.append(section("Optimizer steps against observations", charts.add([frontier_figure(comparison.sweeps[0])])))
@@ -81,10 +81,11 @@ def write_comparison(
     if measured:
         rungs = rungs_of(comparison)
         statement = f"<p class='statement'>{html.escape(say_conclusion(rungs))}</p>" if rungs else ""
-        ladders = [figure for figure in (verdict_figure(rungs), ladder_figure(rows)) if figure]
+        # Of one task both would show the same points; the second lets the loss be chosen.
+        ladders = [figure for figure in (verdict_figure(rungs) if tasks > 1 else None, ladder_figure(rows)) if figure]
         body.append(section("Does the noise scale predict the critical batch size?", statement + charts.add(ladders[:1])))
         body += [section(figure.title, charts.add([figure])) for figure in ladders[1:]]
-        if agreements := say_all_agreements(rows):
+        if tasks > 1 and (agreements := say_all_agreements(rows)):
             body.append(section("Every loss and every average", _table(AGREEMENT_COLUMNS, agreements), _AGREEMENT_NOTE))
     for sweep in comparison.sweeps:
         body.append(_sweep_sections(sweep, charts, frontier=len(comparison.sweeps) > 1))
@@ -267,7 +268,6 @@ def _fit_table(rows: Sequence[Row]) -> str:
     for row in rows:
         frontier = row.frontier
         if frontier is None:
-            cells.append([row.goal_label, row.measured.say("not identifiable"), *["–"] * 7])
             continue
         without = [value for value in frontier.leave_one_size_out.values() if value is not None]
         cells.append(
@@ -283,7 +283,7 @@ def _fit_table(rows: Sequence[Row]) -> str:
                 frontier.overhead_batch(0.2).say(),
             ]
         )
-    return _table(columns, cells)
+    return _table(columns, cells) if cells else "<p>No goal was reached.</p>"
 
 
 def _cost_table(sweeps: Sequence[ComparedSweep]) -> str:

@@ -1,6 +1,7 @@
 """The charts of a run: returns, noise scales, speed, and what the time was spent on."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -28,13 +29,19 @@ def _colour(field: str, domain: list[str], *, symbol: str = "stroke") -> Any:
     return alt.Color(f"{field}:N", title=None, scale=scale, legend=legend if len(domain) > 1 else None)
 
 
+def _line(points: Sequence[Mapping[str, Any]], by: str | None = None) -> dict[str, Any]:
+    """How a line is drawn: with points where a series has one alone, which a line would not show."""
+    counts = Counter(None if by is None else point[by] for point in points)
+    return {"strokeWidth": 2, "point": alt.OverlayMarkDef(size=30) if 1 in counts.values() else False}
+
+
 def return_chart(runs: Sequence[RunRecord], names: list[str]) -> Any:
     """Mean raw return of the last 100 episodes of each run, with the goals that were reached."""
     data = [{**point, "run": name} for run, name in zip(runs, names, strict=True) for point in returns(run)]
     goals = sorted({goal for run in runs for goal in run.manifest["task"]["goals"]})
     line = (
         draw(data)
-        .mark_line(strokeWidth=2)
+        .mark_line(**_line(data, "run"))
         .encode(
             x=_observations_axis(),
             y=alt.Y("return:Q", title="return (raw score)", scale=alt.Scale(zero=False)),
@@ -133,7 +140,7 @@ def diagnostic_chart(name: str, points: list[dict[str, float]]) -> Any:
     """One loss or diagnostic against observations."""
     line = (
         draw(points)
-        .mark_line(strokeWidth=2)
+        .mark_line(**_line(points))
         .encode(
             x=_observations_axis(),
             y=alt.Y("value:Q", title=name, scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=4)),
@@ -161,7 +168,7 @@ def speed_chart(run: RunRecord) -> Any:
                 data.append({"observations": part[-1]["observations"], "rate": count / value, "part": name})
     chart = (
         draw(data)
-        .mark_line(strokeWidth=2)
+        .mark_line(**_line(data, "part"))
         .encode(
             x=_observations_axis(),
             y=alt.Y("rate:Q", title="observations per second", axis=alt.Axis(labelExpr=SI_LABEL), scale=alt.Scale(domainMin=0)),

@@ -204,8 +204,9 @@ def say_all_agreements(rows: Sequence[Row]) -> list[list[str]]:
         if a is not None:
             figures = (a.r_squared, a.r_squared_offset, a.offset, a.rms, a.rms_offset, a.left_out)
             name = f"{head_name(head)}, {QUANTITY_LABELS[quantity]}{which}"
-            found.append([name, str(a.goals), *(figure.say("–") for figure in figures)])
+            said = [figure.say("–") for figure in figures]
+            found += [[name, str(a.goals), *said]] if set(said) != {"–"} else []
     plain = agreement_of(rows, *PLAIN)
-    if plain is not None:
+    if plain is not None and plain.constant.value is not None:
         found.append(["none: a constant", str(plain.goals), *["–"] * 5, plain.constant.say("–")])
     return found

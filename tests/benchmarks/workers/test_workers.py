@@ -164,7 +164,8 @@ def test_a_plan_and_the_choice_that_was_asked_for(known):
     u = config.update
     assert (u.epochs, u.mini_batch, u.advantage_scale, u.entropy_coef, u.learning_rate) == (1, None, "running", 0.03, 0.0123)
     assert config.rollout.rollout_length == 16
-    assert config.budget.observations == round(chosen.observations)
+    assert config.budget.observations == 2 * round(chosen.observations)
+    assert config.budget.goal == known.goal
 
 
 def page_of(law, planned, cpus=4):

@@ -99,22 +99,61 @@ def test_a_run_says_what_it_came_to_and_whether_more_workers_help(tmp_path):
 
 
 def test_a_suggestion_is_doubted_while_the_policy_s_own_noise_is_not_resolved(tmp_path):
-    """After a minute of Pong the joint loss resolves a noise scale of one observation: the value function's."""
+    """After a minute of Pong the joint loss resolves a noise scale of one observation, the value function's: no suggestion."""
     comparison = compare([], [make_run(tmp_path / "run")])
     (row,) = comparison.rows
-    resolved = Prediction(*ADVISED, Estimate(0.96, (0.65, 1.3)), 1, 1, None)
-    for policy, care in (
-        (
-            Estimate(None, (1900.0, math.inf), "open"),
-            "own loss is not resolved, above 1,900; most of",
-        ),
-        (Estimate(3000.0, (1900.0, 5000.0)), None),
-    ):
-        changed = replace(row, predictions=(resolved, Prediction(*PLAIN, policy, 1, 1, None)))
+
+    def said(joint, policy):
+        changed = replace(row, predictions=(Prediction(*ADVISED, joint, 1, 1, None), Prediction(*PLAIN, policy, 1, 1, None)))
         (answer,) = answers(replace(comparison, rows=(changed,)))
-        assert "its noise scale suggests 0.960 observations an optimizer step (95%: 0.650 to 1.30)" in answer.sentence
-        assert ("Take it with care" in answer.sentence) == (care is not None)
-        assert care is None or care in answer.sentence
+        return answer.sentence
+
+    unresolved = Estimate(None, (1900.0, math.inf), "open")
+    assert said(Estimate(0.96, (0.65, 1.3)), unresolved) == (
+        "atari/pong (run run): its noise does not say yet how many observations an optimizer step can use: the policy's noise "
+        "scale is above 1,900, and the joint loss's, 0.960 [0.650, 1.30], is mostly the value function's; "
+        "'rlscale sweep atari/pong' measures it."
+    )
+    # The other reading of the joint loss is not resolved itself: its interval reaches down to zero.
+    assert "does not say yet" in said(Estimate(600.0, (0.0, 4400.0)), unresolved)
+    # A factor of twenty apart is more than on any task that was measured; up to there it is a matter of care.
+    assert "does not say yet" in said(Estimate(80.0, (70.0, 94.9)), unresolved)
+    careful = said(Estimate(80.0, (70.0, 95.1)), unresolved)
+    assert "its noise scale suggests 80.0 observations an optimizer step (95%: 70.0 to 95.1). That is a prediction" in careful
+    assert careful.endswith(
+        "Take it with care: the noise of the policy's own loss is not resolved, above 1,900; most of the signal is the value "
+        "function's."
+    )
+    resolved = said(Estimate(0.96, (0.65, 1.3)), Estimate(3000.0, (1900.0, 5000.0)))
+    assert "suggests 0.960 observations" in resolved
+    assert "care" not in resolved
+
+
+@pytest.mark.parametrize(
+    ("task", "command"),
+    [
+        ("gym/CartPole-v1", "'rlscale sweep gym/CartPole-v1'"),
+        ("mine:make", "'rlscale sweep mine:make'"),
+        ("CartPole-v1", "'rlscale sweep TASK' ('rlscale tasks' lists the names)"),
+        ("ALE/Pong-v5", "'rlscale sweep TASK' ('rlscale tasks' lists the names)"),
+    ],
+)
+def test_the_command_that_measures_it_is_one_that_works(tmp_path, task, command):
+    comparison = compare([], [make_run(tmp_path / "run")])
+    (row,) = comparison.rows
+    for predictions, end in (
+        (row.predictions, f"That is a prediction; {command} measures it."),
+        ((), f"says nothing yet about how many observations an optimizer step can use; {command} measures it."),
+    ):
+        (answer,) = answers(replace(comparison, rows=(replace(row, task=task, predictions=predictions),)))
+        assert answer.sentence.endswith(end)
+
+
+def test_a_sweep_without_a_command_of_its_own_names_one_all_the_same(tmp_path):
+    """A copy in a folder of another name, which the sweep's own command would not open."""
+    sweep = write_sweep(tmp_path / "copied", Planted(90_000, scatter=0.05), "atari/pong", make_plan(batch_sizes=(32, 128, 512)))
+    (answer,) = answers(compare([sweep], []))
+    assert answer.sentence.endswith("Next: rlscale sweep atari/pong")
 
 
 @pytest.mark.parametrize(
