@@ -54,11 +54,22 @@ def normalized(advantage):
     return (advantage - advantage.mean()) / (advantage.std(ddof=1) + 1e-8)
 
 
+def copy_parameters(theirs, ours):
+    """Theirs into ours, which are in the same order but for log σ: ours is the end of the bias of the policy's head."""
+    named = dict(theirs.policy.named_parameters())
+    if (log_std := named.pop("log_std", None)) is not None:
+        named["action_net.bias"] = torch.cat([named["action_net.bias"], log_std])
+    with torch.no_grad():
+        for a, b in zip(named.values(), ours.network.parameters(), strict=True):
+            b.copy_(a)
+
+
 @pytest.mark.parametrize("mini_batch", [200, 20])
-def test_blocks_have_the_gradients_of_our_own_learner(mini_batch):
+@pytest.mark.parametrize(("name", "task_id"), [("CartPole-v1", "classic/cartpole"), ("Pendulum-v1", "classic/pendulum")])
+def test_blocks_have_the_gradients_of_our_own_learner(name, task_id, mini_batch):
     """Same parameters, loss and batch. Their value loss has no ½: its coefficient is half of ours, its head twice ours."""
-    theirs = model_of(clip_range=0.2, vf_coef=0.25, ent_coef=0.03, batch_size=mini_batch)
-    task = find_task("classic/cartpole")
+    theirs = model_of(name, clip_range=0.2, vf_coef=0.25, ent_coef=0.03, batch_size=mini_batch)
+    task = find_task(task_id)
     defaults = default_config(task)
     ours = Learner(
         replace(
@@ -71,14 +82,13 @@ def test_blocks_have_the_gradients_of_our_own_learner(mini_batch):
         torch.device("cpu"),
         False,
     )
-    with torch.no_grad():
-        for a, b in zip(theirs.policy.parameters(), ours.network.parameters(), strict=True):
-            b.copy_(a)
+    copy_parameters(theirs, ours)
     rng = np.random.default_rng(0)
     log_prob = np.log(rng.uniform(0.3, 0.7, (STEPS, ENVIRONMENTS))).astype(np.float32)  # so far off that the clip bites
-    fragment = make_fragment(rng, STEPS, ENVIRONMENTS, log_prob=log_prob)
-    returns, advantage = rng.normal(size=(2, STEPS, ENVIRONMENTS)).astype(np.float32)
-    fill(theirs, fragment.frames, fragment.action[..., None], log_prob, fragment.value, returns, advantage)
+    shape = STEPS, ENVIRONMENTS
+    fragment = make_fragment(rng, *shape, features=task.frame_shape[0], actions=task.actions, log_prob=log_prob)
+    returns, advantage = rng.normal(size=(2, *shape)).astype(np.float32)
+    fill(theirs, fragment.frames, fragment.action.reshape(*shape, 1), log_prob, fragment.value, returns, advantage)
     batch = read_batch(ours, [fragment])
     for column, values in ((batch.advantage, normalized(advantage)), (batch.target, returns)):
         column.copy_(torch.from_numpy(values.reshape(-1)))
