@@ -22,7 +22,7 @@ class Steps:
     """
 
     def __init__(self, console: Console, total: int, alike: int = 1) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._total, self._alike, self._started = total, alike, time.monotonic()
         self._progress = Progress(*columns, console=console, transient=True)
         self._console, self._bar, self._begun = console, self._progress.add_task("", total=total), 0

@@ -48,7 +48,7 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
     """
     check_options(options)
     started = time.monotonic()
-    console = Console(stderr=options.json, emoji=False)
+    console = Console(stderr=options.json, emoji=False, markup=False)
     task = None if options.task is None else find_task(options.task)
     if options.run is not None:
         folder = Path(options.out or options.run)

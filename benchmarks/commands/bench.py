@@ -60,7 +60,7 @@ def run(arguments: list[str]) -> int:
     """
     options, command = parse(BenchOptions, "bench", arguments), ["rlscale", "bench", *arguments]
     try:
-        return run_bench(options, command, Console(emoji=False))
+        return run_bench(options, command, Console(emoji=False, markup=False))
     except (KeyboardInterrupt, LostWorkerError) as error:
         error.add_note(f"Rounds that were complete are kept; go on with: {shlex.join(command)}")
         raise

@@ -22,7 +22,7 @@ def run(arguments: list[str]) -> int:
     stops = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, signal.default_int_handler) for number in stops]
     try:
-        run_branches(options, ["rlscale", "branch", *arguments], Console(emoji=False))
+        run_branches(options, ["rlscale", "branch", *arguments], Console(emoji=False, markup=False))
     finally:
         for number, handler in zip(stops, before, strict=True):
             signal.signal(number, handler)

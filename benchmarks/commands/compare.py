@@ -12,7 +12,6 @@ from typing import Annotated
 import tyro
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from rlscale.analysis.comparison import Comparison, compare
@@ -64,7 +63,9 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> int:
         UsageError: nothing named, a folder that is neither sweep nor run, no result at all, or a
             file that cannot be written.
     """
-    console = console or (Console(emoji=False) if sys.stdout.isatty() else Console(width=120, emoji=False))
+    console = console or (
+        Console(emoji=False, markup=False) if sys.stdout.isatty() else Console(width=120, emoji=False, markup=False)
+    )
     if options.figures and not options.out:
         raise UsageError("--figures", "pictures are those of the page, and none is written", "Name a page with --out")
     sweeps, runs, left_out = read_folders(options.folders)
@@ -160,7 +161,7 @@ def terminal_tables(comparison: Comparison) -> list[Table]:
     columns = ["predicts B_crit", "B_crit / predicted", *(f"{head}, plain" for head in _HEADS)]
     predicted = _table("Noise scale, cumulative to the goal", columns)
     for row in rows:
-        name = f"{escape(row.name)}\n  {row.goal_label if row.goal is None else f'goal {row.goal_label}'}"
+        name = f"{row.name}\n  {row.goal_label if row.goal is None else f'goal {row.goal_label}'}"
         if row.goal is not None and not row.quick:
             b_crit = row.measured.say("not identifiable")
             figures = (b_crit, row.s_min.say("unknown"), row.e_min.say("unknown"))

@@ -7,7 +7,6 @@ from typing import Annotated
 import tyro
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from rlscale.analysis import compare
@@ -56,8 +55,8 @@ def run(arguments: list[str]) -> int:
             cells = _sweep(place) if is_sweep(place) else _run(place)
         except UsageError as error:
             cells = ["", f"cannot be read: {error.problem}", "", "", "", ""]
-        table.add_row(*map(escape, (str(place), *cells)))
-    Console(width=None if Console().is_terminal else 160, emoji=False).print(table)
+        table.add_row(str(place), *cells)
+    Console(width=None if Console().is_terminal else 160, emoji=False, markup=False).print(table)
     return 0
 
 

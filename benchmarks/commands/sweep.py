@@ -23,7 +23,7 @@ def run(arguments: list[str]) -> int:
         LostWorkerError: no worker starts any more; what had ended is recorded.
     """
     options = parse(SweepOptions, "sweep", arguments)
-    console, command = Console(emoji=False), ["rlscale", "sweep", *arguments]
+    console, command = Console(emoji=False, markup=False), ["rlscale", "sweep", *arguments]
     try:
         folders = run_sweeps(options, command, console)
     except KeyboardInterrupt:

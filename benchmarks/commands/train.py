@@ -41,7 +41,7 @@ def run(arguments: list[str]) -> int:
     changed = (
         "" if config.resume is None else say_changes(read_run(folder, "--resume").manifest["config"], config_to_dict(config))
     )
-    console = Console(emoji=False)
+    console = Console(emoji=False, markup=False)
     display = TrainingDisplay(config.task, config.budget, console)
     try:
         with ExitStack() as showing:

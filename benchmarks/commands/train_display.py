@@ -41,7 +41,9 @@ class TrainingDisplay:
         self._row: dict[str, Any] | None = None
         self._losses = 0
         self._bar = Progress(
-            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%  {task.fields[left]}")
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f}%  {task.fields[left]}"),
         )
         self._task = self._bar.add_task(title, total=1.0, left="")
         self._lock = threading.Lock()  # the live panel is drawn by a thread of its own

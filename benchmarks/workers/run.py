@@ -59,7 +59,7 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
         UsageError: a task, option, cluster or sweep that cannot be used, or a deadline or budget that no plan meets: the record
             and the page are written before.
     """
-    console = console or Console(emoji=False)
+    console = console or Console(emoji=False, markup=False)
     deadline = check_options(options)
     task = find_task(options.task)
     known = None if options.sweep is None else find_frontier(options.sweep, options.goal, task)

@@ -122,7 +122,8 @@ def test_the_seconds_are_over_within_a_long_rollout(slow, tmp_path, capfd):
 
 
 @pytest.mark.timed
-def test_a_signal_while_a_full_disk_is_waited_for(tmp_path, monkeypatch, capfd, after):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_a_full_disk_is_waited_for(tmp_path, monkeypatch, capfd, number, after):
     """The disk takes no row; the run has said that it waits, and waits no longer."""
     create = Run.create
 
@@ -134,7 +135,7 @@ def test_a_signal_while_a_full_disk_is_waited_for(tmp_path, monkeypatch, capfd, 
 
     monkeypatch.setattr(Run, "create", on_a_full_disk)
     config = default_config(find_task("classic/cartpole"))
-    sent = after(1.5, signal.SIGINT, tmp_path / "run")
+    sent = after(1.5, number, tmp_path / "run")
     with pytest.raises(OSError, match="No space left") as raised:
         train(config, tmp_path / "run", command=[])
     assert time.monotonic() - sent[0] < 2

@@ -44,6 +44,17 @@ TRAIN = ("train", "classic/cartpole")
 
 
 @pytest.mark.parametrize(
+    ("typed", "meant"), [("--environment", "--environments"), ("--epoch", "--epochs"), ("--sed", "--seed or --seconds")]
+)
+def test_the_mend_of_an_unknown_option_is_an_option_of_the_command(typed, meant, capsys):
+    """`--help` is where to look, never what was meant."""
+    assert main([*TRAIN, typed, "3"]) == 2
+    said = capsys.readouterr().err
+    assert f"{typed}: there is no such option. Did you mean {meant}? " in said
+    assert " or --help" not in said
+
+
+@pytest.mark.parametrize(
     ("words", "field", "mend"),
     [
         (("trian",), "COMMAND", "bench, runs, report, demo or tasks"),

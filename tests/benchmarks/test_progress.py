@@ -47,6 +47,14 @@ def lines_of(budget, rows, clock):
     return shown.getvalue().splitlines()
 
 
+def test_what_a_step_is_called_is_no_markup():
+    shown = io.StringIO()
+    with Steps(Console(file=shown, force_terminal=True, width=80, color_system=None), 2) as steps:
+        steps.begin("[bold]mine[/bold]")
+        steps._progress.refresh()
+    assert "[bold]mine[/bold]" in shown.getvalue()
+
+
 def test_no_time_left_before_the_pace_is_known(clock):
     lines = lines_of(Budget(observations=1000), [row(0, 100, 1), row(1, 200, 2), row(2, 300, 3)], clock)
     assert "left" not in lines[0]

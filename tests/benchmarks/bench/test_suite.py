@@ -91,12 +91,20 @@ def test_the_suite_goes_on_where_it_stopped(tmp_path, monkeypatch):
     assert min(first[0].values()) > 0
 
     second = {name: 1.1 * rate for name, rate in first[0].items()}
-    monkeypatch.setattr(bench, "measure_round", lambda *_: second)
+
+    def planted(config, task, compute, counts, seconds, steps, number):
+        for part in range(3):  # one fleet, the learner, end to end
+            steps.begin(f"round {number}, part {part}")
+        return second
+
+    monkeypatch.setattr(bench, "measure_round", planted)
     said = io.StringIO()
-    options = BenchOptions(cpus=1, rounds=2, out=str(out))
+    options = BenchOptions(cpus=1, rounds=3, out=str(out))
     assert run_bench(options, command, Console(file=said, width=150)) == 0
-    assert json.loads(out.read_text())["rounds"] == [first[0], second]
-    assert "holds 1 of 2 rounds already" in said.getvalue()
+    assert json.loads(out.read_text())["rounds"] == [first[0], second, second]
+    assert "holds 1 of 3 rounds already" in said.getvalue()
+    told = [line for line in said.getvalue().splitlines() if line.startswith("round ")]
+    assert [line.endswith(" left") for line in told] == [False] * 3 + [True] * 3, "once a round has told it"
     said = io.StringIO()
     assert compare_files(out, out, Console(file=said, width=150)) == 0
     assert said.getvalue().count("within the noise") == len(second)

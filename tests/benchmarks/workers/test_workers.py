@@ -2,13 +2,16 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
+import time
 from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
+from rlscale.agents import machine
 from rlscale.agents.checks import check_config
 from rlscale.agents.cluster.head_node import LostHeadError
 from rlscale.agents.config import default_config
@@ -311,6 +314,65 @@ def test_what_was_measured_before_a_stop_is_kept(tmp_path, monkeypatch, capsys):
     assert main([*words, "--again"]) == 130
     assert main([*words, "--seconds", "1"]) == 0
     assert measured[-len(shapes) :] == shapes, "measured otherwise"
+
+
+def test_what_ifs_measure_no_fleet_again(known, tmp_path, monkeypatch, capsys):
+    """A sweep, a deadline and prices are asked about one after another; only the learner is measured for the sweep's own way."""
+    measured, learned = [], []
+    planted = {"connect": None, "disconnect": None, "measure_emulator": 9e3, "sample_fragments": []}
+    for name, value in planted.items():
+        monkeypatch.setattr(workers, name, lambda *_, value=value: value)
+    monkeypatch.setattr(
+        workers, "measure_fleet", lambda config, task, session, shape, seconds: measured.append(shape) or reading(shape, 1.0)
+    )
+    monkeypatch.setattr(workers, "find_frontier", lambda *_: known)
+
+    def measure_learner(*_):
+        learned.append(len(measured))
+        return {"batch_size": 512 * len(learned), "blocks": None, "seconds": [0.1 * len(learned)] * 2}
+
+    monkeypatch.setattr(workers, "measure_learner", measure_learner)
+    words = ["workers", "minatar/breakout", "--cpus", "2", "--out", str(tmp_path)]
+    assert main(words) == 0
+    fleets, plain = list(measured), len(learned)
+    assert fleets == to_measure(find_task("minatar/breakout"), 2)
+    words += ["--sweep", "planted"]
+    assert main(words) == 0
+    with_sweep = len(learned)
+    assert with_sweep > plain
+    plans = []
+    for more in ([], ["--price-cpu-hour", "0.04"], ["--deadline", "100h"], ["--price-cpu-hour", "0.08", "--budget", "1000"]):
+        assert main([*words, *more]) == 0, capsys.readouterr().err
+        plans.append(json.loads((tmp_path / "workers.json").read_text())["plan"])
+    assert measured == fleets
+    assert len(learned) == with_sweep
+    assert plans[0] != plans[1] != plans[2] != plans[3]
+
+
+def test_a_busy_machine_is_told_from_a_quiet_one(monkeypatch):
+    """Ticks of the system's clock that all CPUs have worked, over the seconds between two looks."""
+    hertz = os.sysconf("SC_CLK_TCK")
+    ticks = iter([1000.0, 1000.0 + 0.01 * 1.5 * hertz, 5.0, 5.0])
+    monkeypatch.setattr(machine, "_cpu_ticks", lambda: next(ticks))
+    busy = machine.busy_cpus(0.01)
+    assert busy == pytest.approx(1.5)
+    assert workers.say_busy(busy) == (
+        "this machine is busy: other programs use 1.5 CPUs, and what is measured now is slower than it could be"
+    )
+    quiet = machine.busy_cpus(0.01)
+    assert quiet == 0
+    assert workers.say_busy(quiet) is workers.say_busy(None) is None
+    monkeypatch.setattr(machine, "_cpu_ticks", lambda: None)
+    assert machine.busy_cpus(0.01) is None
+
+
+def test_the_system_s_clock_counts_work_and_not_waiting():
+    """One process that computes for a while adds about as many ticks as it has used."""
+    before, used = machine._cpu_ticks(), time.process_time()
+    while time.process_time() - used < 0.5:
+        pass
+    worked = (machine._cpu_ticks() - before) / os.sysconf("SC_CLK_TCK")
+    assert worked > 0.4
 
 
 def test_a_newcomer_measures_and_pastes(tmp_path):
