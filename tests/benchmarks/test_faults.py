@@ -75,9 +75,10 @@ def test_what_a_user_names_is_printed_as_typed(here, capsys):
     said = capsys.readouterr().out
     assert "record in [bold]:smile:[/bold]" in said
     assert "see it with: rlscale report '[bold]:smile:[/bold]'" in said
-    for command in ("runs", "compare"):  # in the cells of tables
-        assert main([command, "[bold]:smile:[/bold]"] if command == "compare" else ["runs", "."]) == 0
-        assert "[bold]:smile:[/bold]" in "".join(capsys.readouterr().out.split()), command  # a cell may be wrapped
+    make_run(here / "[red]:smile:mine")
+    for words in (["runs", "."], ["compare", "[red]:smile:mine"]):  # in the cells of tables, which may be wrapped
+        assert main(words) == 0
+        assert "[red]:smile:mine" in "".join(capsys.readouterr().out.split())
 
 
 def test_a_resumed_run_says_what_it_takes_otherwise(here, capsys):
