@@ -4,8 +4,9 @@ A *grid* names its batch sizes: every size is tried at the same number of learni
 ε*/(1 + B*/B)^α, each with the same seeds. A *sequential* sweep names none: `design.next_run` decides on one run after another, by
 the last goal that the pilot reached, until B_crit's interval is sharp enough or a budget is spent. With J jobs the k-th decision
 knows the results of the runs before k - J alone, so that a sweep that was killed makes the same runs again. Both kinds end with
-*noise* runs: at the batch size nearest the noise scale that was measured so far, and at the rate there that takes the fewest
-expected steps, those of runs that fail counted. A *quick* sweep has the pilot and noise runs alone.
+*noise* runs: at the batch size nearest the noise scale that was measured so far, of those at which the goal is well within a
+run's budget, and at the rate there that takes the fewest expected steps, those of runs that fail counted. A *quick* sweep has the
+pilot and noise runs alone.
 
 A sweep can be extended: what was decided stays as it is recorded, and a plan that asks for more goes on from there. Nothing is
 run here: how a trial is set up and begun is the business of the two kinds of plan, in `kinds`.
@@ -36,6 +37,7 @@ MOST_PARTS = 2**15  # of a sequential sweep's largest size: environments, or exa
 QUICK_RUNS = 4  # noise runs of a quick sweep, after which it looks whether they are enough; else it makes all that it may
 QUICK_RATIO = 4.0  # of the upper to the lower end of its prediction: a factor of two either way
 QUICK_GROWTH = 4  # its noise runs have the pilot's batch size, or one at most so many times as large
+NOISE_ROOM = 3.0  # a noise run's budget, over the observations that are expected of it: seeds scatter
 NOISE_SEEDS = 10_000  # added to the seeds of the noise runs, which no other run has
 
 Results = Mapping[str, TrialResult]  # by trial id
@@ -247,7 +249,9 @@ class SweepPlan(ABC):
         known = self.known(results)
         if known is None:
             return None
-        size = nearest_size(self.sizes, self.noise_scale(results) or known.b_crit)
+        # A run that spends its budget on the way says nothing of the noise up to the goal.
+        affordable = [size for size in self.sizes if NOISE_ROOM * size * known.steps(size) <= self.most_observations]
+        size = nearest_size(affordable or self.sizes[:1], self.noise_scale(results) or known.b_crit)
         return size, rounded(known.cheapest_rate(size)), PATIENCE * known.steps(size)
 
     def _pilot(self, results: Results) -> list[TrialResult]:

@@ -132,7 +132,7 @@ def test_what_is_said_of_it_is_a_prediction(tmp_path):
     (answer,) = answers(comparison)
     assert answer.confidence is None
     assert "to a return of 200: its noise scale suggests 7" in answer.sentence
-    assert answer.sentence.endswith("That is a prediction, nothing is measured.")
+    assert "That is a prediction, nothing is measured. Next: rlscale sweep classic/cartpole" in answer.sentence
     assert next_command(record, comparison.sweeps[0].rows)[:3] == ["rlscale", "sweep", "classic/cartpole"]
     assert not warnings(comparison.rows)
     assert not rungs_of(comparison), "what measures nothing tests no prediction"

@@ -21,6 +21,7 @@ from rlscale.frontier import fit
 from rlscale.noise import BlockStatistics
 
 GRID = make_plan("classic/cartpole", SweepOptions(tasks=("classic/cartpole",), batch_sizes="80..1280", goals=(100.0, 200.0)))
+GRID_OF_SIX = replace(GRID, batch_sizes=(80, 160, 320, 640, 1280, 5120))
 SEQUENTIAL = planted_plan(batch_sizes=None, pilot_batch=640)
 
 
@@ -64,14 +65,23 @@ def test_a_grid_has_every_size_rate_and_seed_and_then_the_noise_runs():
 
 def test_the_noise_runs_are_made_at_the_noise_scale_and_the_best_rate():
     """The joint noise scale is 0.3 times B_crit: 432 observations; the best rate is an octave above the grid's centre."""
-    plan = replace(GRID, batch_sizes=(80, 160, 320, 640, 1280, 5120))
-    results = complete(plan, planted(scatter=0.02, best_rate=2.0))
+    results = complete(GRID_OF_SIX, planted(scatter=0.02, best_rate=2.0))
     noise = [r for r in results.values() if r.stage == "noise"]
     assert {r.batch_size for r in noise} == {320}
-    assert noise[0].learning_rate == pytest.approx(plan.learning_rate(320, 2), rel=0.1)
+    assert noise[0].learning_rate == pytest.approx(GRID_OF_SIX.learning_rate(320, 2), rel=0.1)
     assert noise[0].most_optimizer_steps == pytest.approx(4 * 150 * (1 + 1440 / 320), rel=0.1)
-    config = plan.config_of(noise[0]).noise
+    config = GRID_OF_SIX.config_of(noise[0]).noise
     assert (config.joint_noise_period, config.policy_noise_period, config.value_noise_period) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(("size", "budget"), [(5120, 3_500_000), (1280, 2_500_000), (1280, 1_350_000), (640, 1_100_000), (80, 1)])
+def test_the_noise_runs_have_room_to_reach_the_goal(size, budget):
+    """2048's rung: at the noise scale the goal took the whole budget, and seven of eight noise runs did not come to it. Here a
+    run at B takes 150 (B + 1,440) observations; a third of the budget must do, but at the smallest size."""
+    results = complete(GRID_OF_SIX, planted(scatter=0.02, best_rate=2.0, predicted=10.0))
+    runs = {name: result for name, result in results.items() if result.stage != "noise"}
+    noise = replace(GRID_OF_SIX, most_observations=budget).next_trials(runs)
+    assert [(trial.stage, trial.batch_size) for trial in noise] == [("noise", size)] * 8
 
 
 def test_the_rates_are_centred_as_the_plan_says():
