@@ -8,6 +8,7 @@ from ..analysis.comparison import LEAST_STEPS, ComparedSweep, Row, agreement_of
 from ..analysis.extension import next_command
 from ..analysis.predictions import ADVISED, HEADS, ONLY_LOSS, PLAIN, PRIMARY, QUANTITIES
 from ..analysis.verdict import FEWEST_SCORED, Rung, Verdict, interventions_of, verdict
+from ..estimate import Estimate
 from ..text import format_quantity
 
 __all__ = [
@@ -148,22 +149,22 @@ def say_verdict(verdict: Verdict) -> str:
     primary = verdict.primary
     if primary is None:
         return "No verdict yet: no sweep is scored."
-    tasks = f"{primary.tasks} {'task' if primary.tasks == 1 else 'tasks'}"
-    what = "the noise scale that predicts it (joint loss on the policy's parameters, Adam's metric, averaged to the goal)"
+    tasks = f"{primary.tasks} scored {'task' if primary.tasks == 1 else 'tasks'}"
+    needed = f"No verdict yet: it needs {FEWEST_SCORED} scored tasks."
+    which = "The noise scale is that of the joint loss on the policy's parameters, in Adam's metric, averaged to the goal."
     if primary.offset.value is None:
-        return f"No verdict yet: it needs {FEWEST_SCORED} scored tasks. Of {tasks}, {what} is not resolved."
+        return f"{needed} On {tasks} the noise scale is not resolved. {which}"
     open_ones = f", {primary.unresolved} of which had no resolved prediction" if primary.unresolved else ""
-    error = primary.rms.value or 0.0
-    figures = f"over {tasks}{open_ones}, B_crit is {format_quantity(10**primary.offset.value)} times {what}"
+    figures = f"over {tasks}{open_ones}, the noise scale is {format_quantity(10**-primary.offset.value)} times B_crit on average."
     if primary.tasks >= FEWEST_TASKS:
-        figures += f"; about that it errs by a factor of {10**error:.1f} ({primary.rms.say()} decades, root mean square)"
+        figures += f" With that factor taken out it is off by {_say_factor(primary.rms)}, root mean square."
     against = (
-        f"; a task left out is predicted to within a factor of {10 ** (primary.left_out.value or 0.0):.1f}, by the mean of the "
-        f"others' B_crit alone to within {10 ** (primary.constant.value or 0.0):.1f}"
+        f" A task predicted from the others alone is off by a factor of {10 ** (primary.left_out.value or 0.0):.1f}, and by "
+        f"{10 ** (primary.constant.value or 0.0):.1f} without any noise scale, by the mean of the others' B_crit."
     )
     if verdict.state == "too few":
         rest = against if primary.tasks >= FEWEST_TASKS else ""
-        return f"No verdict yet: it needs {FEWEST_SCORED} scored tasks. So far, {figures}{rest}."
+        return f"{needed} So far, {figures}{rest} {which}"
     word = {
         "predicts": "the noise scale predicts the critical batch size",
         "fails": "the noise scale does not predict the critical batch size",
@@ -172,7 +173,16 @@ def say_verdict(verdict: Verdict) -> str:
     counted = [one for one in verdict.interventions if one.counts]
     held = sum(one.holds is True for one in counted)
     moved = f" Of {len(counted)} interventions {held} moved B_crit as predicted." if counted else ""
-    return f"Verdict: {word}. {figures[0].upper()}{figures[1:]}{against}.{moved}"
+    return f"Verdict: {word}. {figures[0].upper()}{figures[1:]}{against}{moved} {which}"
+
+
+def _say_factor(decades: Estimate) -> str:
+    """An error in decades as the factor that it is."""
+    factor = f"a factor of {10 ** (decades.value or 0.0):.1f}"
+    if decades.interval is None:
+        return factor
+    low, high = (10**end for end in decades.interval)
+    return f"{factor} (95%: {low:.1f} to {format_quantity(high)})"
 
 
 def say_limit(shares: Mapping[str, float]) -> str:

@@ -106,8 +106,8 @@ def _verdict(comparison: Comparison, rungs: Sequence[Rung]) -> str:
     """The rule's conclusion, and what the tasks say that were looked at before and do not count for it."""
     seen = [rung for rung in rungs if rung.role == "development" and rung.left_out is None]
     beside = [
-        f"On {rung.row.task} to {rung.row.goal_label}, which was looked at before and does not count, B_crit is "
-        f"{rung.row.ratio(*PRIMARY).say()} times it."
+        f"On {rung.row.task} to {rung.row.goal_label}, looked at before and not counted, B_crit is "
+        f"{rung.row.ratio(*PRIMARY).say()} times the noise scale."
         for rung in seen
         if rung.row.ratio(*PRIMARY).value is not None
     ]

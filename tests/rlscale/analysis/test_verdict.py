@@ -228,17 +228,17 @@ def test_rounding_does_not_reach_an_interval():
 def test_the_verdict_is_said_in_one_sentence_with_its_figures():
     said = say_verdict(verdict(ladder(SMALL), moved(4, 4, 40)))
     assert said.startswith(
-        "Verdict: undecided. Over 8 tasks, B_crit is 1.00 times the noise scale that predicts it (joint loss on "
+        "Verdict: undecided. Over 8 scored tasks, the noise scale is 1.00 times B_crit on average. With that factor taken out it "
+        "is off by a factor of 1.6 (95%: "
     )
-    assert "about that it errs by a factor of 1.6 (0.200 [" in said
-    assert said.endswith("Of 3 interventions 2 moved B_crit as predicted.")
+    assert "Of 3 interventions 2 moved B_crit as predicted." in said
+    assert said.endswith("in Adam's metric, averaged to the goal.")
+    half = [error - math.log10(2) for error in SMALL]  # B_crit is half of the noise scale
+    assert "the noise scale is 2.00 times B_crit on average" in say_verdict(verdict(ladder(half)))
     few = say_verdict(verdict(ladder(SMALL[:2])))
-    assert few.startswith("No verdict yet: it needs 8 scored tasks. So far, over 2 tasks, B_crit is 1.00 times")
-    assert "errs" not in few, "two tasks with an offset of their own say nothing about the error"
-    assert say_verdict(verdict(rungs((2, None)))).endswith(
-        "Of 1 task, the noise scale that predicts it (joint loss on the policy's parameters, "
-        "Adam's metric, averaged to the goal) is not resolved."
-    )
+    assert few.startswith("No verdict yet: it needs 8 scored tasks. So far, over 2 scored tasks, the noise scale is 1.00 times")
+    assert "off by" not in few, "two tasks with an offset of their own say nothing about the error"
+    assert "On 1 scored task the noise scale is not resolved." in say_verdict(verdict(rungs((2, None))))
     assert say_verdict(verdict([])) == "No verdict yet: no sweep is scored."
     assert "2 of which had no resolved prediction" in say_verdict(verdict(rungs((2, 2), (3, None), (4, None))))
 
