@@ -25,6 +25,7 @@ from rlscale.records.files import write_atomically
 from rlscale.report.advice_page import Advice, Throughput, advice_lines, write_advice_page
 from rlscale.sizing import ScaleOut, scale_out
 
+from ..console import plain_console
 from ..steps import Steps
 from ..workers.calibration import Shape, fit_fleet
 from ..workers.options import WorkersOptions
@@ -48,7 +49,7 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
     """
     check_options(options)
     started = time.monotonic()
-    console = Console(stderr=options.json, emoji=False, markup=False)
+    console = plain_console(stderr=options.json)
     task = None if options.task is None else find_task(options.task)
     if options.run is not None:
         folder = Path(options.out or options.run)

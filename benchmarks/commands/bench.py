@@ -26,6 +26,7 @@ from rlscale.records.files import write_atomically
 
 from ..bench import compare_files
 from ..bench.suite import SUITE, TASK, VERSION, actor_counts, describe_nodes, measure_round, show
+from ..console import plain_console
 from ..options import parse
 from ..steps import Steps
 from ..workers.options import check_cpus
@@ -60,7 +61,7 @@ def run(arguments: list[str]) -> int:
     """
     options, command = parse(BenchOptions, "bench", arguments), ["rlscale", "bench", *arguments]
     try:
-        return run_bench(options, command, Console(emoji=False, markup=False))
+        return run_bench(options, command, plain_console())
     except (KeyboardInterrupt, LostWorkerError) as error:
         error.add_note(f"Rounds that were complete are kept; go on with: {shlex.join(command)}")
         raise

@@ -2,10 +2,9 @@
 
 import signal
 
-from rich.console import Console
-
 from ..branch.options import BranchOptions
 from ..branch.run import run_branches
+from ..console import plain_console
 from ..options import parse
 
 __all__ = ["run"]
@@ -22,7 +21,7 @@ def run(arguments: list[str]) -> int:
     stops = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, signal.default_int_handler) for number in stops]
     try:
-        run_branches(options, ["rlscale", "branch", *arguments], Console(emoji=False, markup=False))
+        run_branches(options, ["rlscale", "branch", *arguments], plain_console())
     finally:
         for number, handler in zip(stops, before, strict=True):
             signal.signal(number, handler)

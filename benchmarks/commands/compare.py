@@ -24,6 +24,7 @@ from rlscale.report.answers import answers
 from rlscale.report.ranking import say_answers
 from rlscale.report.words import flags, range_of, remarks, say_conclusion, say_next, say_prediction, say_predictor, warnings
 
+from ..console import plain_console
 from ..options import parse
 
 __all__ = ["CompareOptions", "read_folders", "run", "run_compare", "terminal_tables"]
@@ -63,9 +64,7 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> int:
         UsageError: nothing named, a folder that is neither sweep nor run, no result at all, or a
             file that cannot be written.
     """
-    console = console or (
-        Console(emoji=False, markup=False) if sys.stdout.isatty() else Console(width=120, emoji=False, markup=False)
-    )
+    console = console or plain_console(width=None if sys.stdout.isatty() else 120)
     if options.figures and not options.out:
         raise UsageError("--figures", "pictures are those of the page, and none is written", "Name a page with --out")
     sweeps, runs, left_out = read_folders(options.folders)

@@ -1,12 +1,12 @@
 """`rlscale runs`: lists the runs and sweeps that are there, with their state, task, return and noise scale."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from rlscale.analysis import compare
@@ -15,6 +15,7 @@ from rlscale.analysis.summary import recent_return
 from rlscale.errors import UsageError
 from rlscale.records import is_sweep, read_run, read_sweep
 
+from ..console import plain_console
 from ..options import parse
 
 __all__ = ["RunsOptions", "run"]
@@ -56,7 +57,7 @@ def run(arguments: list[str]) -> int:
         except UsageError as error:
             cells = ["", f"cannot be read: {error.problem}", "", "", "", ""]
         table.add_row(str(place), *cells)
-    Console(width=None if Console().is_terminal else 160, emoji=False, markup=False).print(table)
+    plain_console(width=None if sys.stdout.isatty() else 160).print(table)
     return 0
 
 

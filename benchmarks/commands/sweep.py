@@ -3,10 +3,9 @@
 import shlex
 from pathlib import Path
 
-from rich.console import Console
-
 from rlscale.agents.cluster import LostWorkerError
 
+from ..console import plain_console
 from ..options import parse
 from ..sweep.options import SweepOptions
 from ..sweep.run import run_sweeps
@@ -23,7 +22,7 @@ def run(arguments: list[str]) -> int:
         LostWorkerError: no worker starts any more; what had ended is recorded.
     """
     options = parse(SweepOptions, "sweep", arguments)
-    console, command = Console(emoji=False, markup=False), ["rlscale", "sweep", *arguments]
+    console, command = plain_console(), ["rlscale", "sweep", *arguments]
     try:
         folders = run_sweeps(options, command, console)
     except KeyboardInterrupt:

@@ -8,13 +8,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from rlscale.agents.cluster import LostWorkerError
 from rlscale.agents.config import config_to_dict
 from rlscale.agents.train import train
 from rlscale.records import folder_name, read_run
 
+from ..console import plain_console
 from ..options import parse_train
 from .guard import guarded_folder, run_guarded
 from .report import write_page
@@ -41,7 +40,7 @@ def run(arguments: list[str]) -> int:
     changed = (
         "" if config.resume is None else say_changes(read_run(folder, "--resume").manifest["config"], config_to_dict(config))
     )
-    console = Console(emoji=False, markup=False)
+    console = plain_console()
     display = TrainingDisplay(config.task, config.budget, console)
     try:
         with ExitStack() as showing:

@@ -25,6 +25,7 @@ from rlscale.records.files import write_atomically
 from rlscale.report.workers_page import WorkersPage, write_workers_page
 from rlscale.sizing import FleetTime, LearnerTime, Price, fit_learner, iteration
 
+from ..console import plain_console
 from ..steps import Steps
 from .calibration import (
     FleetReading,
@@ -59,7 +60,7 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
         UsageError: a task, option, cluster or sweep that cannot be used, or a deadline or budget that no plan meets: the record
             and the page are written before.
     """
-    console = console or Console(emoji=False, markup=False)
+    console = console or plain_console()
     deadline = check_options(options)
     task = find_task(options.task)
     known = None if options.sweep is None else find_frontier(options.sweep, options.goal, task)

