@@ -12,7 +12,7 @@ from rlscale.analysis.summary import diagnostics, final_value, noise_of_sums, no
 from rlscale.errors import UsageError
 from rlscale.noise import pool
 from rlscale.records.run import read_run
-from rlscale.report.run_charts import noise_chart, return_chart
+from rlscale.report.run_charts import diagnostic_chart, noise_chart, return_chart, speed_chart
 from rlscale.report.run_page import write_report
 
 
@@ -194,3 +194,14 @@ def test_the_mean_over_a_run_weighs_a_dense_beginning_no_more_than_the_rest(tmp_
     assert whole.updates == 10
     even = rewritten(make_run(tmp_path / "even"), lambda row: row if row["iteration"] % 4 == 0 else row | {"noise": []})
     assert whole == noise_over_run(even, "policy", "rollout")
+
+
+@pytest.mark.parametrize(("iterations", "pointed"), [(1, True), (6, False)])
+def test_one_point_is_a_point(tmp_path, iterations, pointed):
+    """A line through one point is not drawn."""
+    run = make_run(tmp_path / "run", iterations=iterations)
+    points = [{"observations": 100.0 * (i + 1), "value": 1.0} for i in range(iterations)]
+    for chart in (return_chart([run], ["run"]), speed_chart(run), diagnostic_chart("entropy", points)):
+        drawn = chart.to_dict()
+        lines = [part["mark"] for part in drawn.get("layer", [drawn]) if part["mark"]["type"] == "line"]
+        assert [bool(mark.get("point")) for mark in lines] == [pointed]
