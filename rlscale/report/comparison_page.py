@@ -81,8 +81,9 @@ def write_comparison(
     if measured:
         rungs = rungs_of(comparison)
         statement = f"<p class='statement'>{html.escape(say_conclusion(rungs))}</p>" if rungs else ""
-        # Of one task both would show the same points; the second lets the loss be chosen.
-        ladders = [figure for figure in (verdict_figure(rungs) if tasks > 1 else None, ladder_figure(rows)) if figure]
+        ladders = [figure for figure in (verdict_figure(rungs), ladder_figure(rows)) if figure]
+        if tasks == 1:  # the other losses of one task are in its table
+            ladders = ladders[:1]
         body.append(section("Does the noise scale predict the critical batch size?", statement + charts.add(ladders[:1])))
         body += [section(figure.title, charts.add([figure])) for figure in ladders[1:]]
         if tasks > 1 and (agreements := say_all_agreements(rows)):

@@ -5,6 +5,7 @@ import json
 import math
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from rlscale.analysis.verdict import rungs_of
 from rlscale.benchmarks.commands.compare import CompareOptions, read_folders, run_compare
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
+from rlscale.records import read_sweep
 from rlscale.report.comparison_page import write_comparison
 from rlscale.report.ladder_charts import PAPER, _place_labels, ladder_figure
 from rlscale.report.sweep_charts import frontier_figure
@@ -244,3 +246,13 @@ def test_a_single_run_is_compared_by_its_ratio_of_sums(tmp_path):
     text = (tmp_path / "page.html").read_text().replace("\xa0", " ")
     (cells,) = re.findall(r"<td[^>]*>ratio of sums over the run</td>(.*?)</tr>", text)
     assert f"<td data-label='joint'>{suggested}</td>" in cells
+
+
+def test_the_figure_of_one_task_is_of_the_prediction_that_the_sentence_is_about(tmp_path):
+    """Umbrella's value loss alone would lie on y = x, where the prediction named beforehand is seventeen times too large."""
+    published = Path(__file__).parents[3] / "results" / "ladder" / "umbrella"
+    write_comparison(compare([read_sweep(published)], []), tmp_path / "one.html")
+    text = (tmp_path / "one.html").read_text()
+    assert "One task is no conclusion; here B_crit is 0.0589" in text
+    assert text.count("One point per sweep, at its last goal") == 1
+    assert "of the loss that is chosen below" not in text
