@@ -7,7 +7,7 @@ from typing import Any
 
 from rlscale.errors import UsageError
 
-from .config import FEWEST_BLOCKS, TrainConfig
+from .config import FEWEST_BLOCKS, NoiseSettings, TrainConfig
 
 __all__ = ["check_config", "divisors_of", "fit_defaults", "require_not_negative", "require_positive"]
 
@@ -240,6 +240,20 @@ def _check_noise(config: TrainConfig) -> None:
             f"{what} needs the noise to be measured",
             "Give 1",
         )
+    followed = config.noise.followed_noise
+    follower = config.adaptive or config.update.lr_rule == "noise"
+    _refuse_if(
+        followed != NoiseSettings().followed_noise and not follower,
+        "followed-noise",
+        "only an adaptive batch and --lr-rule noise follow it",
+        "Give --batch-size adaptive as well",
+    )
+    _refuse_if(
+        followed == "joint_adam" and config.update.optimizer != "adam",
+        "followed-noise",
+        f"{config.update.optimizer} has no metric of its own",
+        "Give joint",
+    )
 
 
 def _check_learners(config: TrainConfig) -> None:

@@ -160,6 +160,8 @@ class NoiseSettings:
     """The entropy bonus, likewise."""
     iteration_noise_period: int | None = None
     """The joint loss, likewise, where mini-batches are shuffled transitions, which show no noise between environments."""
+    followed_noise: Literal["policy_last_layer", "joint", "joint_adam"] = "policy_last_layer"
+    """What an adaptive batch and --lr-rule noise follow: the noise of the policy loss in its last layer, or of the joint loss."""
 
     def step_blocks(self, observations: int, environments: int, *, equal: bool, multiple: int = 1) -> int:
         """Blocks of an optimizer step; smaller ones than 256 observations would slow the learner down.
@@ -218,6 +220,8 @@ class Recording:
     """Keep the policy each time the optimizer steps have grown by this factor (1.06: every 6%); 0 keeps none."""
     tensorboard: bool = False
     """Write TensorBoard events as well, into the run's folder."""
+    track: Literal["wandb"] | None = None
+    """Log to Weights & Biases as well; its own variables (WANDB_PROJECT, WANDB_MODE=offline) say where."""
     report: bool = False
     """Write the report page when the run ends."""
 

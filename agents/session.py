@@ -69,7 +69,7 @@ class Session:
         self.progress = Progress()
         self._memory, self._learner, self._fleet = memory, learner, fleet
         self._actor_search = actor_search
-        self._noise_window = NoiseWindow()
+        self._noise_window = NoiseWindow(config.noise.followed_noise)
         self._requested: deque[int] = deque()  # fragments of each iteration batch that was requested and not taken yet
         self._latest: dict[int, tuple[int, int]] = {}  # generation and index of each group's fragment that was taken last
         self._spilled = spilled_bytes() if config.rays else 0
@@ -255,7 +255,8 @@ class Session:
         """Go on from where `get_state` was called; with fresh environments where its `fleet` is None."""
         self._learner.set_state(state["learner"])
         self.progress = Progress(**state["progress"])
-        self._noise_window = NoiseWindow([BlockStatistics(*arrays) for arrays in state.get("window", ())])
+        known = [BlockStatistics(*arrays) for arrays in state.get("window", ())]
+        self._noise_window = NoiseWindow(self.config.noise.followed_noise, known)
         if state["fleet"] is not None:
             self._fleet.set_state(state["fleet"])
             self._requested = deque(state["asked"])

@@ -17,7 +17,7 @@ import torch
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.records import Run
-from rlscale.records.events import EventWriter
+from rlscale.records.events import EventWriter, TensorBoard, WeightsAndBiases
 from rlscale.returns import RecentReturn
 
 from .checks import check_config
@@ -89,18 +89,18 @@ def train(
             run = Run.resume(Path(config.resume))
             checkpoint = _load(run, config)
         setup = prepare(config, task)
-        events = EventWriter() if config.recording.tensorboard else None
         manifest = setup.manifest(command)
         if run is None:
             run = Run.create(folder, {**manifest, "segments": []})
-        if config.rays:
-            try:
+        try:
+            if config.rays:
                 connect(config.rollout.ray_address, setup.cpus, setup.memory.store_bytes)
                 require_room(setup.reservations())
-            except BaseException:
-                if checkpoint is None:
-                    run.discard()
-                raise
+            events = _events(config, run)
+        except BaseException:
+            if checkpoint is None:
+                run.discard()
+            raise
         on_start()
 
         metrics = RayMetrics(run.folder.resolve().name, task.id) if config.rays else None
@@ -112,21 +112,26 @@ def train(
             shown = {**row, "return_mean": recent.mean}  # as in the display and the report
             if metrics is not None:
                 metrics.write(shown, noise)
-            if events is not None:
-                events.write(shown, run.folder)
+            for writer in events:
+                writer.write(shown)
 
         head = head_address() if config.rollout.ray_address is not None else None
         try:
             with watch_head(config.rollout.ray_address):
                 return _run(setup, run, manifest, checkpoint, follow, head)
         finally:
-            if events is not None:
-                events.close()
+            for writer in events:
+                writer.close()
     finally:
         if run is not None:
             run.close()
         if config.rays:
             disconnect()
+
+
+def _events(config: TrainConfig, run: Run) -> list[EventWriter]:
+    found: list[EventWriter] = [TensorBoard(run.folder)] if config.recording.tensorboard else []
+    return [*found, WeightsAndBiases(run.folder, run.manifest)] if config.recording.track else found
 
 
 def _run(

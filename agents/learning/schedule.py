@@ -10,23 +10,27 @@ from rlscale.noise import POOL_WINDOW, BlockStatistics, pool
 from ..config import Update
 from .results import NoiseRecord
 
-__all__ = ["HEAD", "NoiseWindow", "adaptive_batch", "scaled_rate"]
+__all__ = ["NoiseWindow", "adaptive_batch", "scaled_rate"]
 
-HEAD = "policy_last_layer"
-"""The head whose noise is followed. Every step measures it at no cost, and on MinAtar it is within a few tens of percent of that
-of the whole policy."""
 DEFAULT_MINI_BATCH = 256
 
 
 class NoiseWindow:
-    """The latest measurements, as many as are pooled, of the head that is followed."""
+    """The latest measurements, as many as are pooled, of the noise that is followed, which every step measures at no cost.
 
-    def __init__(self, statistics: Sequence[BlockStatistics] = ()) -> None:
+    Args:
+        followed: `NoiseSettings.followed_noise`; what ends in `_adam` is in Adam's metric, from the second update on.
+        statistics: of a checkpoint.
+    """
+
+    def __init__(self, followed: str, statistics: Sequence[BlockStatistics] = ()) -> None:
+        self._head, self._metric = followed.removesuffix("_adam"), "adam" if followed.endswith("_adam") else "statistics"
         self._statistics: deque[BlockStatistics] = deque(statistics, maxlen=POOL_WINDOW)
 
     def add(self, records: Sequence[NoiseRecord]) -> None:
         """Add the measurements of an iteration."""
-        self._statistics.extend(r.statistics for r in records if r.head == HEAD and (r.statistics.size > 0).sum() > 2)
+        found = [getattr(record, self._metric) for record in records if record.head == self._head]
+        self._statistics.extend(one for one in found if one is not None and (one.size > 0).sum() > 2)
 
     @property
     def statistics(self) -> list[BlockStatistics]:

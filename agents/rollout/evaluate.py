@@ -6,7 +6,9 @@ policies are evaluated is decided in `rlscale.crossing`; these steps are no part
 
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +18,7 @@ from rlscale.envs import Network, Task, make_env
 
 from ..networks import ActingNetwork, flatten_parameters, make_network
 
-__all__ = ["Evaluation", "Evaluator"]
+__all__ = ["Evaluation", "Evaluator", "Moment"]
 
 LONGEST_EPISODE = 27_000  # agent steps, the limit of an Atari game; one that goes on counts with its return so far
 
@@ -42,6 +44,22 @@ class Evaluation:
         count = len(self.returns)
         error = float(self.returns.std(ddof=1)) / math.sqrt(count)
         return Evaluated(optimizer_steps, float(self.returns.mean()), error, count)
+
+
+class Moment(NamedTuple):
+    """What one step of an evaluation showed.
+
+    Attributes:
+        observation: (episodes, *task.observation_shape), after the step.
+        reward: (episodes,) float32, raw; of an environment whose episode is over it means nothing.
+        played: (episodes,) bool, the episodes that this step belongs to.
+        going_on: (episodes,) bool, those that it did not end.
+    """
+
+    observation: np.ndarray
+    reward: np.ndarray
+    played: np.ndarray
+    going_on: np.ndarray
 
 
 class Evaluator:
@@ -76,24 +94,32 @@ class Evaluator:
                 go on with their own generators, so there the order of evaluations counts too.)
         """
         started = time.perf_counter()
+        returns = np.zeros(self._episodes)
+        steps = 0
+        for moment in self.play(weights, key):
+            returns[moment.played] += moment.reward[moment.played]
+            steps += int(moment.played.sum())
+        return Evaluation(returns, steps, int(moment.going_on.sum()), time.perf_counter() - started)
+
+    def play(self, weights: np.ndarray, key: int) -> Iterator[Moment]:
+        """The steps of `evaluate`, one by one; first, with nothing played, the observations that episodes begin with."""
         generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([self._seed, 0xE7A1, key])))
         self._flat.copy_(torch.tensor(weights))
         policy = ActingNetwork(self._network, self._bfloat16)
         seeds = generator.integers(0, 2**31 - 1, size=self._episodes)
         observation = self._env.begin_episodes(seeds)
-        returns = np.zeros(self._episodes)
         playing = np.ones(self._episodes, dtype=bool)
+        yield Moment(observation, np.zeros(self._episodes, dtype=np.float32), ~playing, playing)
         action = self._task.room_for_actions(self._episodes)
-        steps = taken = 0
+        steps = 0
         while playing.any() and steps < LONGEST_EPISODE:
             seen = observation if playing.all() else observation[playing]
             action[playing] = self._network.distribution(policy(torch.from_numpy(seen)).policy).sample(generator)
             observation, reward, terminated, truncated, _ = self._env.step(action)
-            returns[playing] += reward[playing]
-            taken += int(playing.sum())
-            playing &= ~(terminated | truncated)
+            going_on = playing & ~(terminated | truncated)
+            yield Moment(observation, reward, playing, going_on)
+            playing = going_on
             steps += 1
-        return Evaluation(returns, taken, int(playing.sum()), time.perf_counter() - started)
 
     def close(self) -> None:
         self._env.close()

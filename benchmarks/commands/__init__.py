@@ -48,7 +48,8 @@ COMMANDS = {
         Command("workers", "TASK [options]", "measure this machine or cluster for minutes: how many workers, how long, how much"),
         Command("bench", "[--compare A B]", "measure a machine or cluster with a fixed suite; what changed between two results"),
         Command("runs", "[FOLDER...]", "list the runs and sweeps that are there: state, task, return, noise scale"),
-        Command("report", "RUN... [--out F]", "write a page that shows one or more runs"),
+        Command("report", "RUN... [--watch]", "write a page that shows one or more runs, or serve one that follows them"),
+        Command("play", "RUN [--video F.mp4]", "whole episodes by the policy of a run's checkpoint, and a film of one"),
         Command("demo", "", "all of it in six minutes: a critical batch size, a minute of Pong, a page"),
         Command("tasks", "[WORD]", "list the tasks (those whose name holds WORD)"),
     )

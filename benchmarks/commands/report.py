@@ -22,20 +22,30 @@ class ReportOptions:
     """Write one self-contained page that shows one or more runs, from their records alone."""
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """Folders of runs."""
+    """Folders of runs; with --watch of sweeps too."""
     out: str | None = None
-    """The page to write; None: report.html in the first run's folder."""
+    """The page to write; None: report.html in the first run's folder, with --watch no file."""
+    watch: bool = False
+    """Serve the page to a browser on this machine, and follow runs and sweeps while they go on."""
+    port: int = 0
+    """With --watch, where it is served; 0: a free one."""
 
 
 def run(arguments: list[str]) -> int:
     """Write the page of the runs that the arguments name.
 
     Raises:
-        UsageError: no run is named, or a folder holds none.
+        UsageError: no run is named, a folder holds none, or the port cannot be had.
     """
     options = parse(ReportOptions, "report", arguments)
     if not options.runs:
         raise UsageError("RUN", "no run was named", "Name the folder of a run, for example: rlscale report runs/my-run")
+    if options.watch:
+        from .watch import watch
+
+        return watch(options.runs, options.out, options.port)
+    if options.port:
+        raise UsageError("--port", "nothing is served without --watch", "Add --watch, or leave it out")
     write_page(options.runs, options.out)
     return 0
 

@@ -1,14 +1,19 @@
-"""TensorBoard events of a run, under names that reinforcement-learning people know. The record is in `rlscale.records.run`."""
+"""A run's figures for TensorBoard and Weights & Biases, under names that reinforcement-learning people know.
 
+They are copies for looking at: the record itself is in `rlscale.records.run`.
+"""
+
+import hashlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import UsageError
 from ..noise import estimate
 from .run import unpack_statistics
 
-__all__ = ["EventWriter"]
+__all__ = ["EventWriter", "TensorBoard", "WeightsAndBiases"]
 
 _NAMES = {
     "return_mean": "charts/episodic_return",
@@ -25,39 +30,93 @@ _NAMES = {
 }
 
 
-class EventWriter:
-    """Writes each row's figures, with observations as the step, into `<run>/tensorboard`.
+class EventWriter(Protocol):
+    """Takes the rows of one run as they are recorded."""
+
+    def write(self, row: Mapping[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class TensorBoard:
+    """Writes each row's figures into `<run>/tensorboard`, with observations as the step.
+
+    Args:
+        folder: of the run.
 
     Raises:
         UsageError: tensorboardX is not installed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         try:
             from tensorboardX import SummaryWriter
         except ImportError:
             raise UsageError(
                 "--tensorboard", "tensorboardX is not installed", "Run: pip install 'rlscale[tensorboard]'"
             ) from None
-        self._make = SummaryWriter
-        self._writer: Any = None
+        self._writer = SummaryWriter(str(folder / "tensorboard"))
 
-    def write(self, row: Mapping[str, Any], folder: Path) -> None:
-        """Add one row of the record of the run in that folder."""
-        if self._writer is None:
-            self._writer = self._make(str(folder / "tensorboard"))
-        step = row["observations"]
-        for field, name in _NAMES.items():
-            if row.get(field) is not None:
-                self._writer.add_scalar(name, row[field], step)
-        for entry in row["noise"]:
-            noise = estimate(unpack_statistics(entry))
-            name = f"noise/{entry['head']}" + ("" if entry["kind"] == "rollout" else f"_{entry['kind']}")
-            self._writer.add_scalar(f"{name}/trace_cov", noise.trace_cov, step)
-            self._writer.add_scalar(f"{name}/grad_sq", noise.grad_sq, step)
-            if noise.b_simple is not None:
-                self._writer.add_scalar(f"{name}/b_simple", noise.b_simple, step)
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Add one row of the record."""
+        for name, value in _figures(row).items():
+            self._writer.add_scalar(name, value, row["observations"])
 
     def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    """Logs each row's figures to Weights & Biases by its own client, whose files go to `<run>/wandb`.
+
+    The project is `rlscale` and the run is called as its folder; WANDB_PROJECT, WANDB_ENTITY and WANDB_MODE say otherwise, as
+    everywhere with that client. A run that is resumed goes on under the same id.
+
+    Args:
+        folder: of the run.
+        manifest: of its record, which becomes the run's config.
+
+    Raises:
+        UsageError: wandb is not installed, or it cannot begin: nobody is logged in, the project is somebody else's.
+    """
+
+    def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
+        try:
+            import wandb
+        except ImportError:
+            raise UsageError("--track", "wandb is not installed", "Run: pip install 'rlscale[wandb]'") from None
+        name = folder.resolve().name
+        try:
+            self._run = wandb.init(
+                project=os.environ.get("WANDB_PROJECT", "rlscale"),
+                name=name,
+                id=hashlib.sha256(f"{name} {manifest['created']}".encode()).hexdigest()[:16],
+                resume="allow",
+                dir=folder,
+                config={**manifest["config"], "task": manifest["task"]["id"], "machine": manifest["machine"]},
+                settings=wandb.Settings(console="off"),  # what the command shows is its own
+            )
+        except (wandb.Error, OSError) as error:
+            said = str(error).strip().splitlines()[0].rstrip(".")
+            mend = "Log in by 'wandb login', or set WANDB_MODE=offline"
+            raise UsageError("--track", f"Weights & Biases cannot begin: {said}", mend) from None
+        self._run.define_metric("*", step_metric="observations")
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Log one row of the record."""
+        self._run.log({"observations": row["observations"], **_figures(row)})
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def _figures(row: Mapping[str, Any]) -> dict[str, float]:
+    """What a row of the record says, by name."""
+    found = {name: row[field] for field, name in _NAMES.items() if row.get(field) is not None}
+    for entry in row["noise"]:
+        noise = estimate(unpack_statistics(entry))
+        name = f"noise/{entry['head']}" + ("" if entry["kind"] == "rollout" else f"_{entry['kind']}")
+        found |= {f"{name}/trace_cov": noise.trace_cov, f"{name}/grad_sq": noise.grad_sq}
+        if noise.b_simple is not None:
+            found[f"{name}/b_simple"] = noise.b_simple
+    return found

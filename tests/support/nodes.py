@@ -51,11 +51,12 @@ class Nodes:
     Args:
         port: of the head.
         folder: where the nodes are started; they find no checkout there.
+        environment: variables that the nodes get.
     """
 
-    def __init__(self, port: int, folder: Path) -> None:
+    def __init__(self, port: int, folder: Path, environment: dict[str, str]) -> None:
         self.address = f"127.0.0.1:{port}"
-        self._port, self._folder = port, folder
+        self._port, self._folder, self._environment = port, folder, environment
         self._sockets = tempfile.mkdtemp()  # their paths must be short
         self._nodes: list[subprocess.Popen] = []
 
@@ -71,7 +72,7 @@ class Nodes:
         node = subprocess.Popen(
             [str(python), "-m", "ray.scripts.scripts", "start", *words],
             cwd=self._folder,
-            env=ENVIRONMENT,
+            env=self._environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -111,9 +112,9 @@ class Nodes:
 
 
 @contextlib.contextmanager
-def nodes(port: int, folder: Path):
+def nodes(port: int, folder: Path, environment: dict[str, str] = ENVIRONMENT):
     """`Nodes` that end with the block."""
-    cluster = Nodes(port, folder)
+    cluster = Nodes(port, folder, environment)
     try:
         yield cluster
     finally:

@@ -1,185 +1,225 @@
-"""A batch size that follows the noise scale, against the best fixed one and against the predicted gain γ.
+"""A batch size that follows the noise scale, beside fixed ones, on a task that the ladder has measured.
 
-    python -m rlscale.benchmarks.measurements.learning.adaptive [--tasks TASK ...] [--out FILE]
+    python -m rlscale.benchmarks.measurements.learning.adaptive RUNG [--seeds N] [--out FILE]
 
-Both kinds of run take one optimizer step per batch and 16 steps of each environment. A fixed batch has as many environments as
-it needs; an adaptive one takes turns among 512 environments, eight at a time, B = √(r 𝓑) of them. For each
-batch size, and for the adaptive one, the fastest of three learning rates on one seed is measured again on fresh seeds. A run
-costs its optimizer steps to the goal, at r observations each, plus its observations. Predicted: γ (paper, appendix D) is read
-from the noise of the final fixed runs, and on the fitted frontier the best adaptive run costs S_min r + E_min +
-2 √(γ S_min r E_min), the best fixed one the same with γ = 1.
+An optimizer step is worth r observations, with r the B_crit that the rung measured: there a fixed batch of B_crit costs as much
+in steps as in observations, and an adaptive batch can gain most. A run costs r S + E to the rung's last goal. Every run has the
+rung's settings; its learning rate is ε √(B / B_crit). The *fixed* batch is B_crit, its half or its double. An adaptive one has
+B = √(r 𝓑) and takes turns among 512 environments, eight at a time; 𝓑 is the noise scale of the policy's last layer, of the joint
+loss, or of the joint loss in Adam's metric. The size of the fixed batch, and ε of every kind, are those with the lowest mean cost
+on a few seeds; what is compared are fresh seeds. Predicted: on the fitted frontier an adaptive batch costs S_min r + E_min +
+2 √(γ S_min r E_min), the best fixed one the same with γ = 1 (McCandlish et al. 2018, appendix D); γ is of the rung's noise runs.
 """
 
+import json
 import math
 import statistics
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tyro
 
 from rlscale.agents.config import TrainConfig
-from rlscale.frontier import fit
-from rlscale.records import read_run
+from rlscale.analysis.points import fit_points, surface_points
+from rlscale.records import read_run, read_sweep
 
+from ...options import parse
+from ...sweep.kinds import TrainingPlan
 from ...sweep.options import SweepOptions, make_training_plan
 from ...sweep.trial import TrainingCourse, run_trial
-from ..measuring import map_in_processes, print_table, settings_of, write_result
+from ..measuring import map_in_processes, print_table, write_result
 
+RUNGS = Path("results/ladder")
 ENVIRONMENTS = 512
+SIZES = (0.5, 1.0, 2.0)  # of the fixed batch, times B_crit
+RATES = (0.5, 1.0, 2.0)  # ε, times the surface's best rate at B_crit
+FOLLOWED = ("policy_last_layer", "joint", "joint_adam")
 CURVE = 40  # points of a run's batch sizes in the record
 
 
 @dataclass(frozen=True)
-class Options:
-    """Adaptive against fixed batch sizes."""
+class Case:
+    """What a run is, seed apart.
 
-    tasks: tuple[str, ...] = ("minatar/breakout", "minatar/space_invaders")
-    """MinAtar games."""
-    goals: tuple[float, ...] = (4.0, 16.0)
-    """The mean return to reach in each."""
-    batch_sizes: tuple[int, ...] = (256, 512, 1024, 2048, 4096)
-    """Fixed batch sizes."""
-    exchange_rate: float = 1024.0
-    """r: observations that an optimizer step is worth."""
-    rates: tuple[float, ...] = (0.005, 0.01, 0.02)
-    """Learning rates tried for each."""
-    seeds: int = 4
-    """Fresh seeds at the chosen rate."""
-    entropy_coef: float = 0.03
-    """Keeps single seeds from getting stuck (docs/log.md)."""
-    observations: int = 2_000_000
-    """A run that has not reached its goal by then is given up."""
-    out: Path = Path("results/adaptive.json")
-    """Where the record goes."""
+    Attributes:
+        followed: the noise that the batch follows; None for a fixed batch.
+        size: of a fixed batch, times B_crit; 1 for an adaptive one.
+        rate: ε, times the best rate at B_crit.
+    """
+
+    followed: Literal["policy_last_layer", "joint", "joint_adam"] | None
+    size: float
+    rate: float
+
+    @property
+    def kind(self) -> str:
+        return self.followed or "fixed"
 
 
 @dataclass(frozen=True)
-class Kind:
-    """One run; `batch_size` None is adaptive."""
+class Measured:
+    """What the rung says of its last goal.
 
-    task: str
+    Attributes:
+        rung: its name.
+        goal: the last one.
+        b_crit: r, in valid observations; S_min and E_min are the surface's too.
+        steps_each: steps of environments per valid observation: more than 1 where many of them are resets.
+        rate: the best learning rate at B_crit.
+        gains: γ, by loss.
+    """
+
+    rung: str
     goal: float
-    batch_size: int | None
-    learning_rate: float
-    seed: int
+    b_crit: float
+    steps_each: float
+    s_min: float
+    e_min: float
+    rate: float
+    gains: dict[str, float]
 
 
-def main() -> None:
-    options = tyro.cli(Options)
-    runs: list[dict[str, Any]] = []
+def main(rung: str, /, seeds: int = 48, tries: int = 4, out: Path = Path("results/adaptive-2.json")) -> None:
+    """Measure the kinds on one task.
 
-    def make(kinds: list[Kind]) -> list[dict[str, Any]]:
-        for done in map_in_processes(run, [(options, kind) for kind in kinds]):
-            runs.append(done)
-            reached = f"{done['optimizer_steps']:.0f} steps" if done["optimizer_steps"] else "missed the goal"
-            size = done["batch_size"] or "adaptive"
-            print(f"{done['task']} {size} rate {done['learning_rate']:g} seed {done['seed']}: {reached}", flush=True)
-        write_result(options.out, {"options": settings_of(options), "runs": runs})
-        return runs[-len(kinds) :]
-
-    for task, goal in zip(options.tasks, options.goals, strict=True):
-        sizes = (None, *sorted(options.batch_sizes, reverse=True))
-        tried = make([Kind(task, goal, size, rate, 0) for size in sizes for rate in options.rates])
-        final = []
-        for size in sizes:
-            fastest = min((r for r in tried if r["batch_size"] == size), key=lambda r: cost(r, options.exchange_rate))
-            final += [Kind(task, goal, size, fastest["learning_rate"], 1 + seed) for seed in range(options.seeds)]
-        show(task, goal, make(final), options)
+    Args:
+        rung: of the ladder.
+        seeds: fresh ones of each kind.
+        tries: seeds on which the fixed size, and every kind's rate, are chosen.
+        out: where the record goes; what it says of other rungs is kept.
+    """
+    known = read_rung(rung)
+    cases = [Case(None, size, rate) for size in SIZES for rate in RATES]
+    cases += [Case(followed, 1.0, rate) for followed in FOLLOWED for rate in RATES]  # type: ignore[arg-type]
+    tried = make(known, [(case, seed) for case in cases for seed in range(tries)])
+    best = [min((c for c in cases if c.kind == kind), key=lambda c: mean_of(tried, c)) for kind in ("fixed", *FOLLOWED)]
+    final = make(known, [(case, 1000 + seed) for seed in range(seeds) for case in best])
+    readings = json.loads(out.read_text())["readings"] if out.exists() else {}
+    readings[rung] = {"seeds": seeds, "tries": tries, "measured": asdict(known), "tried": tried, "final": final}
+    write_result(out, readings)
+    show(known, tried, final)
 
 
-def run(options: Options, kind: Kind) -> dict[str, Any]:
-    """Train until the goal is crossed; where, the noise on the way, and how the batch went."""
-    chosen = SweepOptions(tasks=(kind.task,), batch_sizes="512", rollout_length=16, entropy_coef=options.entropy_coef)
-    plan = make_training_plan(kind.task, chosen)
-    size = kind.batch_size or ENVIRONMENTS * plan.config.rollout.rollout_length
-    trial = replace(plan.next_trials({})[0], batch_size=size, learning_rate=kind.learning_rate, seed=kind.seed)
-    trial = replace(trial, id="run", most_optimizer_steps=None, limit=None, measures_noise=True, stage="noise")
-    config = with_batch(plan.config_of(trial), kind, options)
+def read_rung(rung: str) -> Measured:
+    """What the rung's runs say of its last goal."""
+    record = read_sweep(RUNGS / rung)
+    goal = record.manifest["plan"]["goals"][-1]
+    runs = list(record.results.values())
+    surface = fit_points(surface_points(runs, goal), stopped=True)
+    b_crit, s_min, e_min = (one.value for one in (surface.b_crit, surface.s_min, surface.e_min))
+    assert b_crit is not None and s_min is not None and e_min is not None, "the rung has not measured B_crit"  # noqa: PT018
+    gains: dict[str, list[float]] = {}
+    for one in (noise for run in runs for noise in run.noise if noise.goal == goal and noise.gain is not None):
+        gains.setdefault(one.head, []).append(one.gain)  # type: ignore[arg-type]
+    medians = {head: statistics.median(values) for head, values in gains.items()}
+    steps_each = statistics.median(run.batch_size * run.optimizer_steps / run.observations for run in runs if run.observations)
+    return Measured(rung, goal, b_crit, steps_each, s_min, e_min, surface.best_rate(b_crit), medians)
+
+
+def make(known: Measured, jobs: Sequence[tuple[Case, int]]) -> list[dict[str, Any]]:
+    """The runs of these cases and seeds, each said when it has ended."""
+    done = []
+    for number, result in enumerate(map_in_processes(run, [(known, case, seed) for case, seed in jobs]), 1):
+        done.append(result)
+        reached = f"cost {result['cost']:,.0f}" + ("" if result["reached"] else ", missed")
+        print(f"{number} of {len(jobs)}: {result['followed'] or result['size']} x{result['rate']:g} {reached}", flush=True)
+    return done
+
+
+def plan_of(rung: str) -> TrainingPlan:
+    """The rung's plan, from the command that made it."""
+    words = json.loads((RUNGS / rung / "ladder.json").read_text())["command"][1:]
+    options = parse(SweepOptions, "sweep", words)
+    return make_training_plan(options.tasks[0], options)
+
+
+def run(known: Measured, case: Case, seed: int) -> dict[str, Any]:
+    """Train until the goal is crossed: what that cost, and how the batch went."""
+    plan = plan_of(known.rung)
+    length = plan.config.rollout.rollout_length
+    environments = max(round(case.size * known.b_crit * known.steps_each / length), 1)
+    size = length * (environments if case.followed is None else ENVIRONMENTS)
+    first = plan.next_trials({})[0]
+    trial = replace(
+        first, id="run", batch_size=size, learning_rate=known.rate * case.rate, seed=seed, most_optimizer_steps=None, limit=None,
+        measures_noise=case.followed is not None, last_goal=None,
+    )  # fmt: skip
+    config = with_batch(plan.config_of(trial), known, case)
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "run"
         result = run_trial(
             trial,
-            goals=(kind.goal,),
-            most_observations=options.observations,
-            make_course=lambda: TrainingCourse(config, episodes=128, folder=record, command=[]),
-        ).to_json()
+            goals=(known.goal,),
+            most_observations=plan.most_observations,
+            make_course=lambda: TrainingCourse(config, episodes=plan.episodes, folder=record, command=[]),
+        )
         sizes = read_run(record).column("batch_observations")
-    reached = result["goals"][0]
+    (goal,) = result.goals
+    reached = goal.optimizer_steps is not None and goal.observations is not None
+    steps = goal.optimizer_steps if reached else result.optimizer_steps
+    observations = goal.observations if reached else result.observations
+    assert steps is not None and observations is not None  # noqa: PT018
     return {
-        **asdict(kind),
-        "optimizer_steps": reached["optimizer_steps"],
-        "observations": reached["observations"],
-        "not_before": reached["not_before"],
-        "spent": result["observations"],
-        "noise": result["noise"],
+        **asdict(case),
+        "seed": seed,
+        "reached": reached,
+        "optimizer_steps": steps,
+        "observations": observations,
+        "cost": known.b_crit * steps + observations,
+        "seconds": result.seconds,
         "batches": [float(part.mean()) for part in np.array_split(sizes, min(CURVE, len(sizes)))],
     }
 
 
-def with_batch(config: TrainConfig, kind: Kind, options: Options) -> TrainConfig:
-    """The run's settings; heads other than the last layer of the policy are only measured where γ is read."""
-    noise = replace(config.noise, value_noise_period=0, policy_noise_period=0 if kind.batch_size is None else 1)
-    rollout = config.rollout
-    if kind.batch_size is None:
-        rollout = replace(rollout, batch_size="adaptive", exchange_rate=options.exchange_rate)
-    return replace(config, rollout=rollout, noise=noise, update=replace(config.update, threads=1))
+def with_batch(config: TrainConfig, known: Measured, case: Case) -> TrainConfig:
+    """The run's settings: the rate's rule, and a batch that follows the noise or does not."""
+    update = replace(config.update, threads=1, lr_rule="sqrt", lr_batch=round(known.b_crit))
+    config = replace(config, update=update)
+    if case.followed is None:
+        return config
+    rollout = replace(config.rollout, batch_size="adaptive", exchange_rate=known.b_crit)
+    return replace(config, rollout=rollout, noise=replace(config.noise, followed_noise=case.followed))
 
 
-def cost(done: dict[str, Any], exchange_rate: float) -> float:
-    """Of reaching the goal, in observations; infinite for a run that missed it."""
-    if done["optimizer_steps"] is None:
-        return math.inf
-    return exchange_rate * float(done["optimizer_steps"]) + float(done["observations"])
+def mean_of(done: Sequence[dict[str, Any]], case: Case) -> float:
+    """Mean of the logarithm of a case's cost; a run that missed the goal counts with what it had spent."""
+    return statistics.fmean(math.log(one["cost"]) for one in done if one.items() >= asdict(case).items())
 
 
-def show(task: str, goal: float, final: list[dict[str, Any]], options: Options) -> None:
-    """The table of one game, and measured against predicted gain."""
-    r = options.exchange_rate
-    rows, means = [], {}
-    for size in (*sorted(options.batch_sizes), None):
-        mine = [done for done in final if done["batch_size"] == size]
-        logs = [math.log(cost(done, r)) for done in mine if done["optimizer_steps"] is not None]
-        missed = len(mine) - len(logs)
-        if not logs:
-            continue
-        means[size] = math.exp(statistics.fmean(logs))
-        steps = [done["optimizer_steps"] for done in mine if done["optimizer_steps"] is not None]
+def show(known: Measured, tried: Sequence[dict[str, Any]], final: Sequence[dict[str, Any]]) -> None:
+    """The table, and the measured gain beside the predicted ones."""
+    rows = []
+    logs = {
+        kind: np.array([math.log(one["cost"]) for one in final if (one["followed"] or "fixed") == kind])
+        for kind in ("fixed", *FOLLOWED)
+    }
+    for kind, mine in logs.items():
+        runs = [one for one in final if (one["followed"] or "fixed") == kind]
+        ratio = mine.mean() - logs["fixed"].mean()
+        error = 1.96 * math.sqrt(mine.var(ddof=1) / len(mine) + logs["fixed"].var(ddof=1) / len(mine))
+        low, high = math.exp(ratio - error), math.exp(ratio + error)
         rows.append(
             [
-                str(size or "adaptive"),
-                f"{mine[0]['learning_rate']:g}",
-                ", ".join(f"{s:.0f}" for s in steps) + (f", {missed} missed" if missed else ""),
-                f"{means[size]:,.0f}",
-                f"{statistics.stdev(logs):.2f}" if len(logs) > 1 else "",
+                kind,
+                f"{runs[0]['size']:g}" if kind == "fixed" else "",
+                f"{runs[0]['rate']:g}",
+                f"{math.exp(mine.mean()):,.0f}",
+                f"{mine.std(ddof=1):.2f}",
+                "" if kind == "fixed" else f"{math.exp(ratio):.2f} [{low:.2f}, {high:.2f}]",
+                f"{sum(not one['reached'] for one in runs)} of {len(runs)}",
             ]
         )
-    print_table(
-        f"{task} to a mean return of {goal:g}: cost r S + E at r = {r:g}",
-        ["batch", "rate", "optimizer steps", "cost, geometric mean", "sd of its log"],
-        rows,
-    )
-    fixed = [done for done in final if done["batch_size"] is not None and done["optimizer_steps"] is not None]
-    frontier = fit([done["batch_size"] for done in fixed], [done["optimizer_steps"] for done in fixed])
-    gammas = {
-        head: statistics.median(values)
-        for head in ("policy", "policy_last_layer", "joint")
-        if (values := [n["gain"] for d in fixed for n in d["noise"] if n["head"] == head and n["gain"] is not None])
-    }
-    best = min(mean for size, mean in means.items() if size is not None)
-    if None in means:
-        print(f"adaptive costs {means[None] / best:.2f} of the best fixed batch size")
-    s_min, e_min = frontier.s_min.value, frontier.e_min.value
-    if s_min is None or e_min is None:
-        print(f"the frontier of the fixed sizes is {frontier.b_crit}")
-        return
-    for head, gamma in gammas.items():
-        plain, root = s_min * r + e_min, 2 * math.sqrt(s_min * r * e_min)
-        print(f"predicted from the noise of {head}: gamma {gamma:.2f}, {(plain + root * math.sqrt(gamma)) / (plain + root):.2f}")
-    print(f"frontier: S_min {frontier.s_min}, E_min {frontier.e_min}, B_crit {frontier.b_crit}")
+    columns = ["batch", "x B_crit", "x rate", "cost, geometric mean", "sd of its log", "of the fixed batch's", "missed"]
+    print_table(f"{known.rung} to {known.goal:g}, r = B_crit = {known.b_crit:,.0f}", columns, rows)
+    r, s_min, e_min = known.b_crit, known.s_min, known.e_min
+    plain, root = s_min * r + e_min, 2 * math.sqrt(s_min * r * e_min)
+    for head, gain in known.gains.items():
+        print(f"predicted from the noise of {head}: gamma {gain:.2f}, {(plain + root * math.sqrt(gain)) / (plain + root):.2f}")
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main)

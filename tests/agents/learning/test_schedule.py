@@ -78,7 +78,8 @@ def test_sets_of_environments_come_again():
         turn, before = (turn + count) % 64, count
 
 
-def test_the_window_reads_the_planted_scale():
+@pytest.mark.parametrize("followed", ["policy_last_layer", "joint", "joint_adam"])
+def test_the_window_reads_the_planted_scale(followed):
     """20 updates of 32 blocks with tr Σ / |G|² = 400 in observations; older and other measurements do not count."""
     rng = np.random.default_rng(1)
     mean = np.zeros(50)
@@ -88,21 +89,26 @@ def test_the_window_reads_the_planted_scale():
         blocks = mean + rng.normal(size=(32, 50)) * math.sqrt(trace / 50 / 16)
         return block_statistics(blocks, np.full(32, 16.0))
 
-    window = NoiseWindow()
+    def update(step, trace):
+        """The planted scale in what is followed, 1 in everything else."""
+        scales = {"policy_last_layer": 1.0, "joint": 1.0, "joint_adam": 1.0, "value": 1.0, followed: trace}
+        adam = None if step == 0 else measure(scales["joint_adam"])  # there is no metric before the second update
+        return [
+            NoiseRecord("policy_last_layer", "rollout", step, measure(scales["policy_last_layer"])),
+            NoiseRecord("joint", "rollout", step, measure(scales["joint"]), adam),
+            NoiseRecord("value", "rollout", step, measure(scales["value"]), measure(1.0)),
+        ]
+
+    window = NoiseWindow(followed)
     assert window.scale() is None
     for step in range(40):
-        trace = 40_000.0 if step < 20 else 400.0
-        window.add(
-            [
-                NoiseRecord("policy_last_layer", "rollout", step, measure(trace)),
-                NoiseRecord("joint", "rollout", step, measure(1.0)),
-            ]
-        )
+        window.add(update(step, 40_000.0 if step < 20 else 400.0))
     scale = window.scale()
     assert scale.value == pytest.approx(400, rel=0.15)
-    again = NoiseWindow(window.statistics)
+    again = NoiseWindow(followed, window.statistics)
     assert again.scale() == scale
     assert len(window.statistics) == 20
-    window.add([NoiseRecord("policy_last_layer", "rollout", 41, BlockStatistics([5, 5], [1, 1], [1, 1]))])
+    two = BlockStatistics([5, 5], [1, 1], [1, 1])
+    window.add([NoiseRecord(followed.removesuffix("_adam"), "rollout", 41, two, two)])
     assert len(window.statistics) == 20  # two blocks tell nothing
     assert window.scale() == scale

@@ -1,0 +1,149 @@
+"""`rlscale play`: whole episodes by the policy of a run's last checkpoint, their returns, and a film of the first one."""
+
+import contextlib
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+
+from rlscale.agents.checks import require_not_negative
+from rlscale.agents.config import config_from_dict
+from rlscale.agents.networks import PARAMETER_ORDER
+from rlscale.agents.rollout.evaluate import Evaluator
+from rlscale.envs import find_task
+from rlscale.envs.task import Task
+from rlscale.errors import UsageError
+from rlscale.records import read_run
+from rlscale.records.run import read_checkpoint
+from rlscale.text import format_quantity
+
+from ..branch.branches import load
+from ..options import parse
+
+__all__ = ["PlayOptions", "draw", "run"]
+
+_HEIGHT = 420  # pixels of the film, as near as whole multiples of the observation's come
+_FRAMES_A_SECOND = 60  # of a simulator whose frames are skipped, as Atari's are
+_STEPS_A_SECOND = 10  # of any other
+# What MinAtar's planes of bits are drawn in: the colours of the charts, with the first, which is most often the player, in white.
+_COLOURS = ["#FFFFFF", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#CC79A7", "#0072B2", "#999933", "#44AA99", "#882255"]
+
+
+@dataclass(frozen=True)
+class PlayOptions:
+    """Play whole episodes with the policy of a run's last checkpoint: their returns, and a film of the first one."""
+
+    run: Annotated[str, tyro.conf.Positional]
+    """Folder of the run, which may still be going on."""
+    episodes: int = 16
+    """Whole episodes, side by side; actions are drawn as in training."""
+    seed: int = 0
+    """Decides the episodes and the actions."""
+    video: str | None = None
+    """Film the first episode into this file, whose name ends in .mp4 (VP9, which browsers play); None: no film."""
+
+
+def run(arguments: list[str]) -> int:
+    """Play, and say what came of it.
+
+    Raises:
+        UsageError: a run, option or file that cannot be used, or a task that cannot be drawn.
+    """
+    options = parse(PlayOptions, "play", arguments)
+    if options.episodes < 2:
+        raise UsageError("--episodes", f"{options.episodes} gives no interval", "Play at least 2")
+    require_not_negative({"--seed": options.seed})
+    record = read_run(Path(options.run))
+    config = config_from_dict(record.manifest["config"])
+    task = find_task(config.task)
+    if options.video and not options.video.endswith(".mp4"):
+        raise UsageError("--video", f"{options.video} is no .mp4", f"For example: --video {Path(options.video).stem}.mp4")
+    if options.video and len(task.observation_shape) != 3:
+        problem = f"{task.id} cannot be drawn: it is observed as {task.observation_shape[0]} numbers, not as a picture"
+        raise UsageError("--video", problem, "Leave it out")
+    stored = load(read_checkpoint(record.folder, "RUN"))
+    if stored.get("parameter_order", 1) != PARAMETER_ORDER:
+        raise UsageError("RUN", "its checkpoint is an earlier rlscale's", "Train it again")
+    update = config.update
+    evaluator = Evaluator(
+        task, update.network, update.width, episodes=options.episodes, bfloat16=False, seed=options.seed, threads=_threads()
+    )
+    returns, lengths = np.zeros(options.episodes), np.zeros(options.episodes, dtype=np.int64)
+    with contextlib.closing(evaluator), _film(options.video, task) as film:
+        for moment in evaluator.play(stored["learner"]["parameters"].numpy(), 0):
+            returns[moment.played] += moment.reward[moment.played]
+            lengths += moment.played
+            if film is not None and (moment.played[0] or not moment.played.any()):
+                film.write(draw(task, moment.observation[0])[..., ::-1])  # OpenCV's order is blue, green, red
+    progress = stored["progress"]
+    print(f"{task.id} after {progress['observations']:,} observations: {_say(returns)}, over {options.episodes} episodes")
+    print(f"of {format_quantity(lengths.mean())} steps in the mean, {lengths.min():,} to {lengths.max():,}")
+    if unfinished := int(moment.going_on.sum()):
+        print(f"note: {unfinished} were cut off at {lengths.max():,} steps and count with their return so far")
+    if options.video:
+        print(f"wrote {options.video}, the first episode: a return of {returns[0]:g} in {lengths[0]:,} steps")
+    return 0
+
+
+def draw(task: Task, observation: np.ndarray) -> np.ndarray:
+    """One observation as people can look at it.
+
+    Args:
+        task: whose observations are images.
+        observation: (*task.observation_shape), a stack of grey frames, of which the last is drawn; one or three channels of
+            8 bits; or planes, each of which gets a colour, the earlier above the later.
+
+    Returns:
+        (height, width, 3) uint8, red, green and blue, with an even number of pixels on each side.
+    """
+    channels = len(observation)
+    if len(task.frame_shape) == 2 or channels == 1:
+        picture = np.repeat(observation[-1][..., None], 3, axis=-1)
+    elif channels == 3 and observation.max() > 1:
+        picture = np.moveaxis(observation, 0, -1)
+    else:
+        picture = np.zeros((*observation.shape[1:], 3))
+        for plane in reversed(range(channels)):
+            colour = [int(_COLOURS[plane % len(_COLOURS)][i : i + 2], 16) for i in (1, 3, 5)]
+            picture[observation[plane] > 0] = colour
+    times = max(1, _HEIGHT // picture.shape[0])
+    large = picture.astype(np.uint8).repeat(times, axis=0).repeat(times, axis=1)
+    return np.pad(large, ((0, large.shape[0] % 2), (0, large.shape[1] % 2), (0, 0)))
+
+
+@contextlib.contextmanager
+def _film(path: str | None, task: Task) -> Iterator[Any]:
+    """OpenCV's writer of that file; None where no film is wanted."""
+    if path is None:
+        yield None
+        return
+    import cv2
+
+    height, width, _ = draw(task, np.zeros(task.observation_shape, dtype=np.uint8)).shape
+    rate = _FRAMES_A_SECOND / task.frame_skip if task.frame_skip > 1 else _STEPS_A_SECOND
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+    film = cv2.VideoWriter(path, cv2.VideoWriter.fourcc(*"vp09"), rate, (width, height))
+    if not film.isOpened():
+        raise UsageError("--video", f"cannot write {path}", "Choose a folder that is there and that you may write to")
+    try:
+        yield film
+    finally:
+        film.release()
+
+
+def _say(returns: np.ndarray) -> str:
+    from scipy import stats
+
+    count = len(returns)
+    half = stats.t.ppf(0.975, count - 1) * returns.std(ddof=1) / math.sqrt(count)
+    mean = returns.mean()
+    return f"a return of {format_quantity(mean)} [{format_quantity(mean - half)}, {format_quantity(mean + half)}] in the mean"
+
+
+def _threads() -> int:
+    return len(os.sched_getaffinity(0))

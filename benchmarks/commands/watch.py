@@ -1,0 +1,161 @@
+"""`rlscale report --watch`: serves a page that follows runs and sweeps while they go on, to a browser on this machine.
+
+The page is the one that `rlscale report` or `rlscale compare` writes, made again when a record has changed and a browser asks.
+"""
+
+import hashlib
+import html
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from rlscale.analysis.comparison import compare
+from rlscale.errors import UsageError
+from rlscale.records import is_sweep
+from rlscale.report.page import write_page as write_markup
+from rlscale.report.run_page import write_report
+
+from .compare import read_folders
+
+__all__ = ["watch"]
+
+_HOST = "127.0.0.1"
+_EVERY = 2  # seconds between a browser's questions
+_SHARE = 10  # the page is made at most a tenth of the time: on two cores that is time of the run's own
+_SCRIPT = """<p class="warning" id="ended" style="position: fixed; bottom: 0" hidden>rlscale has ended: this page is the last.</p>
+<script>
+  const shown = "@STATE@";
+  setInterval(async () => {
+    try {
+      if (await (await fetch("/state", { cache: "no-store" })).text() !== shown) location.reload();
+    } catch {
+      document.getElementById("ended").hidden = false;
+    }
+  }, @EVERY@000);
+</script>
+</body>"""
+
+
+def watch(folders: Sequence[str], out: str | None, port: int) -> int:
+    """Serve the page until Ctrl-C or SIGTERM; 0.
+
+    Args:
+        folders: of runs or sweeps; one that does not exist yet, or has nothing to show, is waited for.
+        out: where the page is kept as a file as well, as it was last shown.
+        port: of this machine, reachable from this machine alone; 0 takes a free one.
+
+    Raises:
+        UsageError: the port is taken or not allowed.
+    """
+    os.nice(10)  # what it follows comes first
+    with tempfile.TemporaryDirectory() as place:
+        pages = _Pages([Path(folder) for folder in folders], Path(out) if out else Path(place) / "page.html")
+        try:
+            server = ThreadingHTTPServer((_HOST, port), _handler(pages))
+        except (OSError, OverflowError) as error:
+            problem = f"cannot serve at port {port}: {getattr(error, 'strerror', None) or error}"
+            raise UsageError("--port", problem, "Name another, or leave it out for one that is free") from None
+        # The handler runs in the thread that serves, where `shutdown` would wait for itself.
+        stop = threading.Event()
+        before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        print(f"http://{_HOST}:{server.server_port} follows {', '.join(folders)}; Ctrl-C ends it", flush=True)
+        try:
+            stop.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            server.shutdown()
+            server.server_close()
+    print(f"stopped{f'; the page as it was last is {out}' if out else ''}")
+    return 0
+
+
+class _Pages:
+    """The page, and what it was made from.
+
+    Args:
+        folders: of runs and sweeps.
+        page: where it is written.
+    """
+
+    def __init__(self, folders: Sequence[Path], page: Path) -> None:
+        self._folders, self._page = folders, page
+        self._lock = threading.Lock()
+        self._made, self._rest = "", 0.0  # the state that the page shows, and when another may be made
+
+    def state(self) -> str:
+        """Differs from the page's own when there is something new to show."""
+        return self._records() if time.monotonic() >= self._rest else self._made
+
+    def text(self) -> bytes:
+        """The page, made anew if there is something new."""
+        with self._lock:
+            if (state := self.state()) != self._made:
+                started = time.monotonic()
+                self._write()
+                self._made = state
+                self._rest = time.monotonic() + _SHARE * (time.monotonic() - started)
+            script = _SCRIPT.replace("@STATE@", self._made).replace("@EVERY@", str(_EVERY))
+            head, _, tail = self._page.read_text(encoding="utf-8").rpartition("</body>")
+            return (head + script + tail).encode()
+
+    def _records(self) -> str:
+        """Of the records as they are: what their files are called, how long they are, and when they were written."""
+        found = hashlib.sha256()
+        for folder in self._folders:
+            with suppress(OSError):
+                for path in sorted(folder.iterdir()):
+                    if path.resolve() != self._page.resolve() and path.is_file():
+                        about = path.stat()
+                        found.update(f"{path} {about.st_size} {about.st_mtime_ns}\n".encode())
+        return found.hexdigest()
+
+    def _write(self) -> None:
+        try:
+            sweeps, runs, left_out = read_folders([str(folder) for folder in self._folders])
+            runs = [run for run in runs if run.rows]
+            if any(map(is_sweep, self._folders)):
+                from rlscale.report.comparison_page import write_comparison
+
+                write_comparison(compare(sweeps, runs, left_out), self._page)
+            elif runs:
+                write_report(runs, self._page)
+            else:
+                raise UsageError("RUN", "no iteration has ended yet", "Wait")
+        except UsageError as error:
+            waiting = f"<p class='answer'>Nothing to show yet: {html.escape(error.problem)}.</p><p>This page follows.</p>"
+            write_markup(self._page, "waiting", [waiting], {})
+
+
+def _handler(pages: _Pages) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            # A page of another site that a browser has open cannot read this one by a name that it points here.
+            if self.headers.get("Host", "").rpartition(":")[0] not in (_HOST, "localhost"):
+                self.send_error(403)
+            elif self.path == "/":
+                self._answer(pages.text(), "text/html")
+            elif self.path == "/state":
+                self._answer(pages.state().encode(), "text/plain")
+            else:
+                self.send_error(404)
+
+        def _answer(self, body: bytes, kind: str) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing: what it serves is not worth a line each."""
+
+    return Handler

@@ -1,0 +1,124 @@
+"""`rlscale play`: a real checkpoint is played, and the film read back."""
+
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from commands import COMMAND, SMALL
+
+from rlscale.agents.rollout.evaluate import Evaluator
+from rlscale.benchmarks.branch.branches import load
+from rlscale.benchmarks.commands.play import draw
+from rlscale.envs import find_task
+from rlscale.records.run import read_checkpoint
+
+ROOT = Path(__file__).parents[2]
+
+
+def rlscale(folder, *words):
+    return subprocess.run([*COMMAND, *words], cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where two short runs are."""
+    made = tmp_path_factory.mktemp("played")
+    for task, name in (("minatar/breakout", "breakout"), ("classic/cartpole", "cartpole")):
+        done = rlscale(made, "train", task, *SMALL, "--observations", "1000", "--run", name)
+        assert done.returncode == 0, done.stderr
+    return made
+
+
+def evaluation(run, episodes, seed):
+    task = find_task("minatar/breakout")
+    judge = Evaluator(task, "minatar_cnn", None, episodes=episodes, bfloat16=False, seed=seed, threads=1)
+    return judge.evaluate(load(read_checkpoint(run))["learner"]["parameters"].numpy(), 0)
+
+
+def test_it_says_what_an_evaluation_gives_and_films_the_first_episode(folder):
+    done = rlscale(folder, "play", "breakout", "--episodes", "5", "--seed", "3", "--video", "film.mp4")
+    assert (done.returncode, done.stderr) == (0, "")
+    expected = evaluation(folder / "breakout", 5, 3)
+    mean = expected.returns.mean()
+    half = 2.776 * expected.returns.std(ddof=1) / 5**0.5  # Student's t, four degrees of freedom
+    said = re.search(r"after ([\d,]+) observations: a return of (\S+) \[(\S+), (\S+)\] in the mean, over 5 episodes", done.stdout)
+    assert said.group(1) == "1,024"
+    assert [float(said.group(i)) for i in (2, 3, 4)] == pytest.approx([mean, mean - half, mean + half], rel=0.01, abs=0.01)
+    assert f"of {expected.steps / 5:.3g} steps in the mean" in done.stdout
+    said = re.search(r"wrote film.mp4, the first episode: a return of (\S+) in (\d+) steps", done.stdout)
+    assert float(said.group(1)) == expected.returns[0]
+
+    film = cv2.VideoCapture(str(folder / "film.mp4"))
+    assert film.get(cv2.CAP_PROP_FPS) == 10
+    frames = []
+    while (read := film.read())[0]:
+        frames.append(read[1][..., ::-1])
+    assert len(frames) == int(said.group(2)) + 1
+    task = find_task("minatar/breakout")
+    judge = Evaluator(task, "minatar_cnn", None, episodes=5, bfloat16=False, seed=3, threads=1)
+    moments = judge.play(load(read_checkpoint(folder / "breakout"))["learner"]["parameters"].numpy(), 0)
+    for frame, moment in zip(frames, moments, strict=False):  # other episodes may be longer than the first
+        middle = np.s_[21::42, 21::42]  # of each of MinAtar's ten by ten fields: compression blurs their borders
+        assert np.abs(frame[middle].astype(int) - draw(task, moment.observation[0])[middle]).mean() < 12
+
+
+def test_an_atari_film_runs_at_the_games_own_speed(folder):
+    done = rlscale(
+        folder, "train", "atari/pong@42", *SMALL, "--environments", "2", "--observations", "32", "--mini-batch", "32",
+        "--noise-blocks", "2", "--run", "pong",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    done = rlscale(folder, "play", "pong", "--episodes", "2", "--video", "pong.mp4")
+    assert (done.returncode, done.stderr) == (0, "")
+    film = cv2.VideoCapture(str(folder / "pong.mp4"))
+    assert film.get(cv2.CAP_PROP_FPS) == 15
+    assert (film.get(cv2.CAP_PROP_FRAME_WIDTH), film.get(cv2.CAP_PROP_FRAME_HEIGHT)) == (420, 420)
+
+
+def test_pictures():
+    pong = find_task("atari/pong@42")
+    stack = np.zeros((4, 42, 42), dtype=np.uint8)
+    stack[3, 2, 5], stack[2] = 200, 100
+    drawn = draw(pong, stack)
+    assert drawn.shape == (420, 420, 3)
+    assert (drawn[20:30, 50:60] == 200).all()
+    assert drawn.sum() == 200 * 3 * 100, "only the last frame is seen"
+
+    breakout = find_task("minatar/breakout")
+    planes = np.zeros((4, 10, 10), dtype=np.uint8)
+    planes[0, 9, 4] = planes[3, 9, 4] = planes[3, 1, 0] = 1
+    drawn = draw(breakout, planes)
+    assert (drawn[9 * 42, 4 * 42] == 255).all(), "the earlier plane is above"
+    assert drawn[42, 0].tolist() == [0x00, 0x9E, 0x73]
+    assert (drawn.reshape(-1, 3).any(-1)).sum() == 2 * 42**2
+
+    colours = replace(breakout, frame_shape=(3, 7, 5))
+    image = np.random.default_rng(0).integers(0, 256, (3, 7, 5), dtype=np.uint8)
+    drawn = draw(colours, image)
+    assert drawn.shape == (420, 300, 3)
+    assert (drawn[59, 299] == image[:, 0, 4]).all()
+    assert draw(replace(breakout, frame_shape=(1, 421, 3)), np.ones((1, 421, 3), dtype=np.uint8)).shape == (422, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["cartpole", "--video", "film.mp4"], "classic/cartpole cannot be drawn: it is observed as 4 numbers"),
+        (["breakout", "--video", "film.gif"], "film.gif is no .mp4"),
+        (["breakout", "--video", "nowhere/film.mp4"], "cannot write nowhere/film.mp4"),
+        (["breakout", "--episodes", "1"], "1 gives no interval"),
+        (["nowhere"], "nowhere"),
+        ([str(ROOT / "results" / "pong")], "checkpoint"),
+        ([str(ROOT / "results" / "rllib-pong")], "checkpoint"),
+    ],
+)
+def test_bad_input_is_one_line(folder, words, said):
+    done = rlscale(folder, "play", *words)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert said in done.stderr
+    assert not (folder / "film.gif").exists()

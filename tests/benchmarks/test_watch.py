@@ -1,0 +1,125 @@
+"""`rlscale report --watch`: a real server beside a real run, asked as a browser asks it."""
+
+import re
+import signal
+import socket
+import subprocess
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from commands import COMMAND, SMALL, Command, rows_of, start, wait_for
+from run_records import charts_of, make_run
+
+ROOT = Path(__file__).parents[2]
+SWEEP = ROOT / "results" / "minatar-breakout"
+
+
+class Watch:
+    """The command, and the address that it says."""
+
+    def __init__(self, folder, *words):
+        self.process = Command(
+            [*COMMAND, "report", *words, "--watch"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.first = self.process.stdout.readline()
+        self.address = re.match(r"(http://127\.0\.0\.1:\d+) follows", self.first).group(1)
+
+    def get(self, path="/", **headers):
+        asked = urllib.request.Request(self.address + path, headers=headers)
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            return answer.read().decode()
+
+    def state(self):
+        return self.get("/state")
+
+    def end(self, number=signal.SIGINT):
+        self.process.send_signal(number)
+        rest, errors = self.process.communicate(timeout=20)
+        return self.process.returncode, rest, errors
+
+
+def shown(page):
+    """The state that a page has, which its script compares with the server's."""
+    return re.search(r'const shown = "(\w*)"', page).group(1)
+
+
+def test_it_follows_a_run_that_begins_later_and_ends_with_ctrl_c(tmp_path):
+    watch = Watch(tmp_path, "mine", "--out", "kept.html")
+    with watch.process:
+        waiting = watch.get()
+        assert "Nothing to show yet" in waiting
+        assert "mine does not exist" in waiting
+        words = ["classic/cartpole", *SMALL, "--observations", "100000000", "--run", "mine"]
+        with start(tmp_path, *words) as run:
+            wait_for(lambda: rows_of(tmp_path / "mine") >= 1, run)
+            wait_for(lambda: watch.state() != shown(waiting), run)
+            first = watch.get()
+            wait_for(lambda: watch.state() != shown(first), run)
+            second = watch.get()
+            run.send_signal(signal.SIGINT)
+            run.wait(timeout=60)
+        assert "cartpole" in second
+        assert second != first
+        wait_for(lambda: "stopped" in watch.get(), watch.process)
+        code, rest, errors = watch.end()
+    assert (code, errors) == (0, "")
+    assert "stopped; the page as it was last is kept.html" in rest
+    assert "cartpole" in (tmp_path / "kept.html").read_text()
+
+
+def test_nothing_is_made_while_nothing_changes(tmp_path):
+    make_run(tmp_path / "run")
+    watch = Watch(tmp_path, "run")
+    with watch.process:
+        page = watch.get()
+        assert watch.get() == page
+        assert watch.state() == shown(page)
+        assert not (tmp_path / "run" / "report.html").exists()
+        code, rest, _ = watch.end(signal.SIGTERM)
+    assert (code, rest) == (0, "stopped\n")
+
+
+def test_a_sweep_is_followed_as_compare_shows_it(tmp_path):
+    make_run(tmp_path / "run")
+    watch = Watch(tmp_path, str(SWEEP), "run")
+    with watch.process:
+        page = watch.get()
+        (tmp_path / "page.html").write_text(page)
+        assert "observations an optimizer step are well spent" in page
+        assert charts_of(tmp_path / "page.html")
+        watch.end()
+
+
+def test_only_this_machine_and_this_name_reach_it(tmp_path):
+    make_run(tmp_path / "run")
+    watch = Watch(tmp_path, "run")
+    with watch.process:
+        port = int(watch.address.rpartition(":")[2])
+        held = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
+        listening = [line.split()[1] for line in held.splitlines() if line.split()[3] == "0A" and f":{port:04X} " in line]
+        assert listening == [f"0100007F:{port:04X}"]
+        for path, headers, code in (("/", {"Host": "example.org"}, 403), ("/run/manifest.json", {}, 404), ("/../x", {}, 404)):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                watch.get(path, **headers)
+            assert refused.value.code == code
+        assert watch.get("/state", Host=f"localhost:{port}")
+        watch.end()
+
+
+def test_a_port_that_cannot_be_had(tmp_path):
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        for words, said in (
+            (["--watch", "--port", str(held.getsockname()[1])], "Address already in use"),
+            (["--watch", "--port", "70000"], "cannot serve at port 70000"),
+            (["--port", "7000"], "nothing is served without --watch"),
+        ):
+            done = subprocess.run(
+                [*COMMAND, "report", "run", *words], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+            )
+            assert done.returncode == 2
+            assert said in done.stderr
+            assert done.stderr.count("\n") == 1
