@@ -240,18 +240,18 @@ def _check_noise(config: TrainConfig) -> None:
             f"{what} needs the noise to be measured",
             "Give 1",
         )
-    followed = config.noise.followed_noise
-    follower = config.adaptive or config.update.lr_rule == "noise"
     _refuse_if(
-        followed != NoiseSettings().followed_noise and not follower,
+        config.noise.followed_noise != NoiseSettings().followed_noise
+        and not config.adaptive
+        and config.update.lr_rule != "noise",
         "followed-noise",
         "only an adaptive batch and --lr-rule noise follow it",
         "Give --batch-size adaptive as well",
     )
     _refuse_if(
-        followed == "joint_adam" and config.update.optimizer != "adam",
+        config.noise.followed_noise == "joint_adam" and config.update.optimizer != "adam",
         "followed-noise",
-        f"{config.update.optimizer} has no metric of its own",
+        f"nothing is measured in Adam's metric with {config.update.optimizer}",
         "Give joint",
     )
 

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from rlscale.envs import Network, Task
+from rlscale.errors import UsageError
+from rlscale.records import RunRecord
 
 __all__ = [
     "Budget",
@@ -20,6 +22,7 @@ __all__ = [
     "TrainConfig",
     "Update",
     "config_from_dict",
+    "config_of_run",
     "config_to_dict",
     "default_config",
 ]
@@ -341,6 +344,23 @@ def config_to_dict(config: TrainConfig) -> dict[str, Any]:
 def config_from_dict(stored: dict[str, Any]) -> TrainConfig:
     """The inverse of `config_to_dict`; settings that a later version added get their defaults."""
     return _build(TrainConfig, stored)
+
+
+def config_of_run(run: RunRecord, field: str = "RUN") -> TrainConfig:
+    """Settings of a recorded run, for going on with it.
+
+    Args:
+        run: its record.
+        field: what the user named it with, for the error.
+
+    Raises:
+        UsageError: it is the record of another library's job, which has other settings and no checkpoint.
+    """
+    stored = run.manifest["config"]
+    if "rollout" not in stored:
+        problem = f"{run.folder} is the record of another library's job, whose policy that library keeps"
+        raise UsageError(field, problem, "Name a run of rlscale train")
+    return config_from_dict(stored)
 
 
 def _build(kind: Any, stored: dict[str, Any]) -> Any:

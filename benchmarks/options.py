@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import tyro
 
 from rlscale.agents.checks import fit_defaults
-from rlscale.agents.config import TrainConfig, config_from_dict, default_config
+from rlscale.agents.config import TrainConfig, config_of_run, default_config
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.records import read_run
@@ -73,7 +73,7 @@ def parse_train(arguments: list[str]) -> TrainConfig:
     if resume is None:
         default = default_config(task, _value_of("--algorithm", arguments) or "ppo")
     else:
-        default = config_from_dict(read_run(Path(resume), "--resume").manifest["config"])
+        default = config_of_run(read_run(Path(resume), "--resume"), "--resume")
     config = replace(parse(TrainConfig, "train", arguments, default), task=task.id)
     return (
         config if resume is not None else fit_defaults(config, {word.partition("=")[0].replace("_", "-") for word in arguments})

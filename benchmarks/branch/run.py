@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from rlscale.agents.config import TrainConfig, config_from_dict
+from rlscale.agents.config import TrainConfig, config_of_run
 from rlscale.agents.frozen import FrozenRun
 from rlscale.agents.learning.frozen import HessianNoise, pooled
 from rlscale.agents.learning.optimizer import POLICY_PART
@@ -70,7 +70,7 @@ def run_branches(options: BranchOptions, command: list[str], console: Console) -
         KeyboardInterrupt: stopped; what had ended is recorded, and a note says how to go on.
     """
     record = read_run(Path(options.run))
-    config = config_from_dict(record.manifest["config"])
+    config = config_of_run(record)
     stored = load(read_checkpoint(record.folder, "RUN"))
     if stored.get("parameter_order", 1) != PARAMETER_ORDER:
         raise UsageError("RUN", "its checkpoint is an earlier rlscale's", "Train it again")

@@ -12,7 +12,7 @@ import numpy as np
 import tyro
 
 from rlscale.agents.checks import require_not_negative
-from rlscale.agents.config import config_from_dict
+from rlscale.agents.config import config_of_run
 from rlscale.agents.networks import PARAMETER_ORDER
 from rlscale.agents.rollout.evaluate import Evaluator
 from rlscale.envs import find_task
@@ -59,7 +59,7 @@ def run(arguments: list[str]) -> int:
         raise UsageError("--episodes", f"{options.episodes} gives no interval", "Play at least 2")
     require_not_negative({"--seed": options.seed})
     record = read_run(Path(options.run))
-    config = config_from_dict(record.manifest["config"])
+    config = config_of_run(record)
     task = find_task(config.task)
     if options.video and not options.video.endswith(".mp4"):
         raise UsageError("--video", f"{options.video} is no .mp4", f"For example: --video {Path(options.video).stem}.mp4")

@@ -9,7 +9,6 @@ import tyro
 
 from rlscale.errors import UsageError
 from rlscale.records import RunRecord, read_run
-from rlscale.report.answers import run_answer
 from rlscale.report.run_page import write_report
 
 from ..options import parse
@@ -71,7 +70,7 @@ def write_page(folders: Sequence[str], out: str | None = None) -> None:
     for left_out in errors:
         print(f"note: {left_out.problem}; it was left out")
     page = Path(out) if out else runs[0].folder / "report.html"
-    write_report(runs, page)
+    answers = write_report(runs, page)
     print(f"wrote {page}")
-    for run in runs:
-        print(run_answer(run))
+    for answer in answers:
+        print(answer)

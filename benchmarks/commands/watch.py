@@ -27,7 +27,7 @@ __all__ = ["watch"]
 
 _HOST = "127.0.0.1"
 _EVERY = 2  # seconds between a browser's questions
-_SHARE = 10  # the page is made at most a tenth of the time: on two cores that is time of the run's own
+_SHARE = 5  # the page is made at most a fifth of the time: on two cores that is time of the run's own
 _SCRIPT = """<p class="warning" id="ended" style="position: fixed; bottom: 0" hidden>rlscale has ended: this page is the last.</p>
 <script>
   const shown = "@STATE@";

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import UsageError
-from ..noise import estimate
+from ..noise import BlockStatistics, pool
 from .run import unpack_statistics
 
 __all__ = ["EventWriter", "TensorBoard", "WeightsAndBiases"]
@@ -111,11 +111,14 @@ class WeightsAndBiases:
 
 
 def _figures(row: Mapping[str, Any]) -> dict[str, float]:
-    """What a row of the record says, by name."""
+    """What a row of the record says, by name; a loss whose noise several of its optimizer steps measured gets one figure."""
     found = {name: row[field] for field, name in _NAMES.items() if row.get(field) is not None}
+    measured: dict[str, list[BlockStatistics]] = {}
     for entry in row["noise"]:
-        noise = estimate(unpack_statistics(entry))
         name = f"noise/{entry['head']}" + ("" if entry["kind"] == "rollout" else f"_{entry['kind']}")
+        measured.setdefault(name, []).append(unpack_statistics(entry))
+    for name, statistics in measured.items():
+        noise = pool(statistics)
         found |= {f"{name}/trace_cov": noise.trace_cov, f"{name}/grad_sq": noise.grad_sq}
         if noise.b_simple is not None:
             found[f"{name}/b_simple"] = noise.b_simple

@@ -7,7 +7,7 @@ The figures come from `rlscale.analysis.comparison`; what else is said of them, 
 import math
 from dataclasses import dataclass
 
-from ..analysis.comparison import ComparedSweep, Comparison, Row, row_of_run
+from ..analysis.comparison import ComparedSweep, Comparison, Row
 from ..analysis.predictions import ADVISED, PLAIN, PRIMARY
 from ..analysis.summary import recent_return, time_shares
 from ..estimate import Estimate
@@ -142,12 +142,17 @@ def say_suggestion(scale: Estimate, policy: Estimate | None = None) -> str:
     return "its noise says nothing yet about how many observations an optimizer step can use"
 
 
-def run_answer(run: RunRecord) -> str:
-    """What one run came to, which batch its noise suggests, and whether more rollout workers would make it faster."""
+def run_answer(run: RunRecord, row: Row) -> str:
+    """What one run came to, which batch its noise suggests, and whether more rollout workers would make it faster.
+
+    Args:
+        run: the run.
+        row: what its noise predicts, by `row_of_run`.
+    """
     mean = recent_return(run).value
     reached = "no finished episode" if mean is None else f"a mean return of {mean:.4g}"
     came = f"{run.manifest['task']['id']}: {reached} after {run.rows[-1]['observations']:,} observations."
-    suggestion = _suggestion(row_of_run(run))
+    suggestion = _suggestion(row)
     said = f"{came} {suggestion[0].upper()}{suggestion[1:]}{_own_batch(run)}"
     shares = time_shares(run)
     total = sum(shares.values())

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis.comparison import row_of_run
+from ..analysis.comparison import Row, row_of_run
 from ..analysis.predictions import ADVISED
 from ..analysis.summary import (
     NoiseWindow,
@@ -36,8 +36,8 @@ from .words import say_predictor
 __all__ = ["write_report"]
 
 
-def write_report(runs: Sequence[RunRecord], page: Path) -> None:
-    """Write the page of one or more runs.
+def write_report(runs: Sequence[RunRecord], page: Path) -> list[str]:
+    """Write the page of one or more runs, and return the answers that it begins with, one for each.
 
     Raises:
         UsageError: a run has no iteration to show, or the page cannot be written.
@@ -45,18 +45,20 @@ def write_report(runs: Sequence[RunRecord], page: Path) -> None:
     for run in runs:
         if not run.rows:
             raise UsageError("RUN", f"{run.folder} has no finished iteration to show", "Let it run longer")
-    names = _distinct_names(runs)
+    names, predicted = _distinct_names(runs), [row_of_run(run) for run in runs]
+    answers = [run_answer(run, row) for run, row in zip(runs, predicted, strict=True)]
     charts: dict[str, Any] = {}
     title = f"{runs[0].manifest['task']['id']}: {names[0]}" if len(runs) == 1 else f"{len(runs)} runs"
     body = [f"<h1>{html.escape(title)}</h1>"]
-    body += [f"<p class='answer'>{html.escape(run_answer(run))}</p>" for run in runs]
-    body.append(_facts(runs, names))
+    body += [f"<p class='answer'>{html.escape(answer)}</p>" for answer in answers]
+    body.append(_facts(runs, names, predicted))
     if len(runs) > 1:
         body.append(section("Return", add_chart(charts, return_chart(runs, names)), _RETURN_NOTE))
         body.append(section("Policy noise scale", add_chart(charts, policy_chart(runs, names)), _NOISE_NOTE))
     for run, name in zip(runs, names, strict=True):
         body.append(_run_sections(run, name, charts, alone=len(runs) == 1))
     write_page(page, title, body, charts)
+    return answers
 
 
 _RETURN_NOTE = "Raw score, mean of the last 100 finished episodes (fewer at the start). Dashed: goals that it came to."
@@ -140,7 +142,7 @@ def _distinct_names(runs: Sequence[RunRecord]) -> list[str]:
     return [name if names.count(name) == 1 else str(run.folder) for name, run in zip(names, runs, strict=True)]
 
 
-def _facts(runs: Sequence[RunRecord], names: list[str]) -> str:
+def _facts(runs: Sequence[RunRecord], names: list[str], predicted: list[Row]) -> str:
     columns = [
         "run",
         "task",
@@ -153,7 +155,7 @@ def _facts(runs: Sequence[RunRecord], names: list[str]) -> str:
         "predicted batch size",
     ]
     rows = []
-    for run, name in zip(runs, names, strict=True):
+    for run, name, row in zip(runs, names, predicted, strict=True):
         last = run.rows[-1]
         recent = recent_return(run)
         reason = run.manifest.get("reason")
@@ -167,7 +169,7 @@ def _facts(runs: Sequence[RunRecord], names: list[str]) -> str:
                 format_duration(last["seconds"]),
                 recent.reason if recent.value is None else f"{recent.value:.4g}",
                 _say_lost(lost_actors(run)),
-                say_predictor(row_of_run(run)),
+                say_predictor(row),
             ]
         )
     return facts(columns[1:], rows[0][1:]) if len(rows) == 1 else table(columns, rows)

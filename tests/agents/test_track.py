@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from commands import COMMAND, SMALL, rows_of, start, wait_for
 
-from rlscale.noise import estimate
+from rlscale.noise import pool
 from rlscale.records.run import read_run, unpack_statistics
 
 wandb = pytest.importorskip("wandb")
@@ -67,9 +67,9 @@ def test_what_is_logged_is_the_record_and_a_resumed_run_goes_on_under_its_name(t
     assert [row["observations"] for row in rows] == [row["observations"] for row in record.rows]
     for row, one in zip(rows, record.rows, strict=True):
         assert row["losses/entropy"] == one["entropy"]
-        for entry in one["noise"]:
-            name = f"noise/{entry['head']}" + ("" if entry["kind"] == "rollout" else f"_{entry['kind']}")
-            assert row[f"{name}/trace_cov"] == estimate(unpack_statistics(entry)).trace_cov
+        steps = [unpack_statistics(entry) for entry in one["noise"] if (entry["head"], entry["kind"]) == ("joint", "mini-batch")]
+        assert len(steps) == 2, "one of each mini-batch of the first epoch"
+        assert row["noise/joint_mini-batch/trace_cov"] == pool(steps).trace_cov
     assert any("policy/grad_sq" in name for row in rows for name in row)
 
     words = ["classic/cartpole", "--resume", "mine", "--observations", "2000"]

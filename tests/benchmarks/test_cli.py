@@ -41,6 +41,7 @@ def assert_refused(done, field, mend):
 
 
 TRAIN = ("train", "classic/cartpole")
+FOLLOWING = ("--batch-size", "adaptive", "--epochs", "1", "--mini-batch", "None", "--followed-noise")
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_the_mend_of_an_unknown_option_is_an_option_of_the_command(typed, meant,
 @pytest.mark.parametrize(
     ("words", "field", "mend"),
     [
-        (("trian",), "COMMAND", "bench, runs, report, demo or tasks"),
+        (("trian",), "COMMAND", "bench, runs, report, play, demo or tasks"),
         ((*TRAIN, "--lr-rule", "cubic"), "--lr-rule", "Use one of 'constant', 'sqrt'"),
         (("train",), "TASK", "rlscale train atari/pong"),
         (("train", "--epochs", "3"), "TASK", "rlscale train atari/pong"),
@@ -86,6 +87,9 @@ def test_the_mend_of_an_unknown_option_is_an_option_of_the_command(typed, meant,
         ((*TRAIN, "--device", "abacus"), "--device", "cpu"),
         ((*TRAIN, "--run", "/proc/rlscale/run"), "--run", "may write"),
         ((*TRAIN, "--resume", "nowhere"), "--resume", "folder of a run"),
+        ((*TRAIN, "--resume", str(ROOT / "results" / "rllib-pong")), "--resume", "a run of rlscale train"),
+        ((*TRAIN, "--followed-noise", "joint"), "--followed-noise", "--batch-size adaptive"),
+        (("train", "classic/cartpole", "--optimizer", "rmsprop", *FOLLOWING, "joint_adam"), "--followed-noise", "joint"),
         (("report",), "RUN", "rlscale report"),
         (("report", "nowhere"), "RUN", "folder of a run"),
         (("tasks", "zzz"), "WORD", "lists all"),

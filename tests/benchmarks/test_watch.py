@@ -9,7 +9,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from commands import COMMAND, SMALL, Command, rows_of, start, wait_for
+from commands import COMMAND, Command, rows_of, start, wait_for
 from run_records import charts_of, make_run
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +51,8 @@ def test_it_follows_a_run_that_begins_later_and_ends_with_ctrl_c(tmp_path):
         waiting = watch.get()
         assert "Nothing to show yet" in waiting
         assert "mine does not exist" in waiting
-        words = ["classic/cartpole", *SMALL, "--observations", "100000000", "--run", "mine"]
+        size = ["--environments", "64", "--rollout-length", "128", "--mini-batch", "4096", "--threads", "1"]  # a second a row
+        words = ["classic/cartpole", *size, "--observations", "100000000", "--run", "mine"]
         with start(tmp_path, *words) as run:
             wait_for(lambda: rows_of(tmp_path / "mine") >= 1, run)
             wait_for(lambda: watch.state() != shown(waiting), run)
@@ -59,7 +60,7 @@ def test_it_follows_a_run_that_begins_later_and_ends_with_ctrl_c(tmp_path):
             wait_for(lambda: watch.state() != shown(first), run)
             second = watch.get()
             run.send_signal(signal.SIGINT)
-            run.wait(timeout=60)
+            assert run.wait(timeout=60) == 0
         assert "cartpole" in second
         assert second != first
         wait_for(lambda: "stopped" in watch.get(), watch.process)
@@ -104,6 +105,7 @@ def test_only_this_machine_and_this_name_reach_it(tmp_path):
             with pytest.raises(urllib.error.HTTPError) as refused:
                 watch.get(path, **headers)
             assert refused.value.code == code
+            refused.value.close()
         assert watch.get("/state", Host=f"localhost:{port}")
         watch.end()
 

@@ -38,6 +38,7 @@ ENVIRONMENTS = 512
 SIZES = (0.5, 1.0, 2.0)  # of the fixed batch, times B_crit
 RATES = (0.5, 1.0, 2.0)  # ε, times the surface's best rate at B_crit
 FOLLOWED = ("policy_last_layer", "joint", "joint_adam")
+GIVEN_UP = 30  # times E_min in observations: a run that has not reached the goal by then; the optimum is 2
 CURVE = 40  # points of a run's batch sizes in the record
 
 
@@ -154,7 +155,7 @@ def run(known: Measured, case: Case, seed: int) -> dict[str, Any]:
         result = run_trial(
             trial,
             goals=(known.goal,),
-            most_observations=plan.most_observations,
+            most_observations=min(plan.most_observations, round(GIVEN_UP * known.e_min)),
             make_course=lambda: TrainingCourse(config, episodes=plan.episodes, folder=record, command=[]),
         )
         sizes = read_run(record).column("batch_observations")

@@ -7,6 +7,7 @@ import subprocess
 import time
 from dataclasses import asdict, replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -26,6 +27,8 @@ TRAIN = ["classic/cartpole", "--environments", "8", "--rollout-length", "16", "-
 TRAIN += ["--observations", "12000", "--learning-rate", "0.005", "--threads", "1", "--run", "run"]
 BRANCH = ["run", "--observations", "2048", "--batch-sizes", "32,128,512", "--rates", "2", "--seeds", "2"]
 BRANCH += ["--noise-batches", "3", "--evaluation-episodes", "8", "--jobs", "1"]
+
+ROOT = Path(__file__).parents[3]
 
 
 def rlscale(folder, *words):
@@ -99,6 +102,7 @@ def test_a_stopped_command_goes_on_with_the_same_branches(trained, branched, tmp
     ("words", "says"),
     [
         (["nothing"], "nothing"),
+        ([str(ROOT / "results" / "rllib-pong")], "the record of another library's job"),
         (["run", "--batch-sizes", "33,128,512"], "rollout length of 16"),
         (["run", "--batch-sizes", "32,128"], "not three"),
         (["run", "--observations", "100"], "--observations"),

@@ -7,7 +7,7 @@ import pytest
 from planted import Planted, make_plan, write_sweep
 from run_records import make_run
 
-from rlscale.analysis.comparison import compare
+from rlscale.analysis.comparison import compare, row_of_run
 from rlscale.analysis.predictions import ADVISED, PLAIN, Prediction
 from rlscale.estimate import Estimate
 from rlscale.report.answers import answers, run_answer, say_suggestion
@@ -82,18 +82,18 @@ def test_tasks_are_ranked_and_what_cannot_be_said_names_its_command(tmp_path):
 
 def test_a_run_says_what_it_came_to_and_whether_more_workers_help(tmp_path):
     run = make_run(tmp_path / "run")
-    said = run_answer(run)
+    said = run_answer(run, row_of_run(run))
     assert said.startswith("atari/pong: a mean return of ")
     assert f" after {run.rows[-1]['observations']:,} observations. Its noise" in said
     assert "'rlscale sweep atari/pong' measures it. " in said
     for row in run.rows:
         row |= {"sampling_seconds": 3.0, "transfer_seconds": 0.0, "learning_seconds": 6.5, "noise_seconds": 0.5}
-    assert run_answer(run).endswith(
+    assert run_answer(run, row_of_run(run)).endswith(
         "Learning, with its noise measurement, takes 68% of the time: more rollout workers hardly help."
     )
     for row in run.rows:
         row |= {"learning_seconds": 1.0, "noise_seconds": 0.5}
-    assert run_answer(run).endswith(
+    assert run_answer(run, row_of_run(run)).endswith(
         "Sampling takes 75% of the time: more rollout workers help, and 'rlscale workers' says how many."
     )
 
