@@ -81,6 +81,7 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
         throughput=throughput,
         more=more,
         price_hour=options.price_hour,
+        mini_batch=config.update.mini_batch or config.batch,
         settings=asdict(settings) | {"batch_size": settings.batch_size},
         lines=_lines(task, settings),
         seconds=time.monotonic() - started,

@@ -24,6 +24,7 @@ from rlscale.errors import UsageError
 from rlscale.records.files import write_atomically
 from rlscale.report.workers_page import WorkersPage, write_workers_page
 from rlscale.sizing import FleetTime, LearnerTime, Price, fit_learner, iteration
+from rlscale.text import format_duration
 
 from ..console import plain_console
 from ..steps import Steps
@@ -133,16 +134,16 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
     if validation is not None:
         show_validation(console, validation)
     currency = options.price_cpu_hour is not None
-    page = folder / "workers.html"
-    said, commands, unmet = None, [found.command], None
+    page = folder / ("workers.html" if known is None else "plan.html")  # answers to two questions
+    said, commands, unmet = None, {"The most observations per second": found.command}, None
     choice, words = None, []
     if known is not None and made is not None:
         try:
             choice = choose(made, deadline, options.budget, currency=currency)
             environments = round(choice.batch_size / config.rollout.rollout_length / choice.workers)
             words = train_command(options, config, Shape(choice.workers, 1, environments), known, choice)
-            commands.append(words)
-            chosen_for = "the cheapest in time" if deadline is not None else "the fastest"
+            commands["The plan"] = words
+            chosen_for = "the fastest" if deadline is None else f"the cheapest that ends within {format_duration(deadline)}"
             said = f"{config.task} to a return of {known.goal:g}, {chosen_for}: {say_choice(choice, currency=currency)}"
         except UsageError as error:  # said on the page as well
             unmet, said = error, f"{config.task} to a return of {known.goal:g}: {error.problem}."

@@ -60,6 +60,7 @@ class Advice:
         throughput: None where the task is not known.
         more: what more machines would give; empty where nothing is predicted.
         price_hour: of one machine; None: costs are relative.
+        mini_batch: of the run that the noise was read from.
         settings: of PPO, with the suggested batch.
         lines: that set them, by library.
         seconds: that the advice took.
@@ -73,6 +74,7 @@ class Advice:
     throughput: Throughput | None
     more: Sequence[ScaleOut]
     price_hour: float | None
+    mini_batch: int
     settings: Mapping[str, Any]
     lines: Mapping[str, str]
     seconds: float
@@ -261,10 +263,12 @@ def _sweep(advice: Advice) -> str:
     critical, measured = advice.reading.suggestion.value, advice.throughput
     if critical is None or measured is None or advice.reading.last_return is None:
         return f"{said}."
-    fewest = advice.reading.observations / (1 + float(advice.settings["mini_batch"]) / critical)
+    fewest = advice.reading.observations / (1 + advice.mini_batch / critical)
     seconds = [times * fewest / measured.one_pass for times in (low, high)]
     goal = f"to the return of {advice.reading.last_return:.3g} that this run reached"
-    return f"{said}: {goal}, roughly {_roughly(seconds[0])} to {_roughly(seconds[1])} here."
+    epochs = int(advice.settings["epochs"])
+    more = f", or longer: a sweep makes one pass over its observations, and the run made {epochs}" if epochs > 1 else ""
+    return f"{said}: {goal}, roughly {_roughly(seconds[0])} to {_roughly(seconds[1])} here{more}."
 
 
 def _roughly(seconds: float) -> str:

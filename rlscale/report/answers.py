@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..analysis.comparison import ComparedSweep, Comparison, Row
 from ..analysis.predictions import ADVISED, PLAIN, PRIMARY
-from ..analysis.summary import recent_return, time_shares
+from ..analysis.summary import lost_actors, recent_return, time_shares
 from ..estimate import Estimate
 from ..records import RunRecord
 from ..text import format_quantity
@@ -81,7 +81,7 @@ def _of_sweep(sweep: ComparedSweep) -> Answer:
         confidence,
         f"{name}: up to {format_quantity(row.measured.value)} observations {batch} are well spent (95%: {between}); from "
         f"{format_quantity(_BEYOND * row.measured.value)} on, doubling the workers saves less than {_SAVED} of the {steps}. "
-        f"Up to {format_quantity(row.measured.value / 5)} training takes at most a fifth more observations than the fewest. "
+        f"With up to {format_quantity(row.measured.value / 5)}, a run takes at most a fifth more than the fewest observations. "
         f"Confidence: {confidence}{why}.",
     )
 
@@ -153,7 +153,7 @@ def run_answer(run: RunRecord, row: Row) -> str:
     reached = "no finished episode" if mean is None else f"a mean return of {mean:.4g}"
     came = f"{run.manifest['task']['id']}: {reached} after {run.rows[-1]['observations']:,} observations."
     suggestion = _suggestion(row)
-    said = f"{came} {suggestion[0].upper()}{suggestion[1:]}{_own_batch(run)}"
+    said = f"{came}{_lost(run)} {suggestion[0].upper()}{suggestion[1:]}{_own_batch(run)}"
     shares = time_shares(run)
     total = sum(shares.values())
     if not total:
@@ -165,6 +165,14 @@ def run_answer(run: RunRecord, row: Row) -> str:
         else f"Sampling takes {1 - learning:.0%} of the time: more rollout workers help, and 'rlscale workers' says how many."
     )
     return f"{said} {limit}"
+
+
+def _lost(run: RunRecord) -> str:
+    """How many rollout workers the run lost, where it lost any."""
+    count = len(lost_actors(run) or ())
+    if not count:
+        return ""
+    return f" It lost {count} rollout worker{'s' * (count > 1)}; every observation that was missing was sampled again."
 
 
 def _own_batch(run: RunRecord) -> str:

@@ -19,7 +19,7 @@ from ..text import format_duration, format_quantity
 from .answers import CONFIDENCE, answers
 from .chart_style import Figure
 from .ladder_charts import ladder_figure, verdict_figure
-from .page import add_chart, section, table, write_page
+from .page import add_chart, command, section, table, write_page
 from .pictures import write_figures
 from .ranking import rank_figure, say_answers, say_ranking
 from .sweep_charts import frontier_figure, rate_figure, return_figure
@@ -87,7 +87,10 @@ def write_comparison(
         body.append(section("Does the noise scale predict the critical batch size?", statement + charts.add(ladders[:1])))
         body += [section(figure.title, charts.add([figure])) for figure in ladders[1:]]
         if tasks > 1 and (agreements := say_all_agreements(rows)):
-            body.append(section("Every loss and every average", _table(AGREEMENT_COLUMNS, agreements), _AGREEMENT_NOTE))
+            left_out = _LEFT_OUT_NOTE if any(row[-1] != "–" for row in agreements) else ""  # else there is no such column
+            body.append(
+                section("Every loss and every average", _table(AGREEMENT_COLUMNS, agreements), left_out + _AGREEMENT_NOTE)
+            )
     for sweep in comparison.sweeps:
         body.append(_sweep_sections(sweep, charts, frontier=len(comparison.sweeps) > 1))
     if comparison.runs:
@@ -116,11 +119,13 @@ _MAIN_NOTE = (
     "the only loss that a supervised task has, and marked so; of a single run or a quick sweep, the joint loss's ratio of sums. "
     "Brackets: 95% intervals. Observations are agent steps."
 )
+_LEFT_OUT_NOTE = (
+    "<em>A task left out</em>: root mean square error when the offset comes from the other tasks. <em>A constant</em>: the "
+    "geometric mean of what was measured on the other tasks, with no noise scale at all. "
+)
 _AGREEMENT_NOTE = (
-    "Decades are powers of ten. <em>A task left out</em>: root mean square error when the offset comes from the other tasks. "
-    "<em>A constant</em>: the geometric mean of what was measured on the other tasks, with no noise scale at all. "
-    "With so many candidates the best one looks good by luck. The sentence above is about the one that was named "
-    "beforehand. Only the cumulative ones mean the same thing as B_crit."
+    "Decades are powers of ten. With so many candidates the best one looks good by luck. The sentence above is about the one "
+    "that was named beforehand. Only the cumulative ones mean the same thing as B_crit."
 )
 _PREDICTION_NOTE = (
     "In observations, from runs at one batch size on fresh seeds. "
@@ -206,7 +211,7 @@ def _rate_table(sweep: ComparedSweep) -> str:
 
 def _next(sweep: ComparedSweep) -> str:
     said = say_next(sweep)
-    return f"<pre class='command'>{html.escape(said)}</pre>" if said else ""
+    return command(said) if said else ""
 
 
 def _main_table(rows: Sequence[Row]) -> str:
@@ -331,7 +336,7 @@ def _details(name: str, manifest: Mapping[str, Any], folder: Path, seeds: Sequen
         "seeds": _ranges(seeds),
         "versions": ", ".join(f"{k} {v}" for k, v in manifest.get("versions", {}).items() if v),
         "preprocessing": task.get("preprocessing", "–"),
-        "frames": f"{task.get('frame_skip', '–')} simulator frames per observation",
+        "frames": f"{task.get('frame_skip', '–')} of the simulator for each observation",
         "started": manifest.get("created", "–"),
     }
     flat = {

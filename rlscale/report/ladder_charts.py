@@ -92,11 +92,12 @@ def ladder_figure(rows: Sequence[Row]) -> Figure | None:
         *layer(limits, "point", {**at, "shape": LIMITS}, size=75, filled=False),
     ]
     chart = alt.layer(*background, *(part.transform_filter(alt.datum.loss == chosen) for part in own)).add_params(chosen)
+    triangle = "Triangle: B_crit is not identifiable, only this limit is known. " if limits else ""
     note = (
         "One point per goal of each task, with 95% intervals both ways; the noise scale is cumulative to the goal, of the loss "
-        f"that is chosen below the chart (in a picture: {losses[0]}). Dashed: y = x. Triangle: B_crit is not identifiable, only "
-        "this limit is known. Grey crosses, for reference: the paper's own tasks, its critical batch size at the end of training "
-        "against its simple noise scale averaged over training, in images, tokens or observations."
+        f"that is chosen below the chart (as a file, of {losses[0]}). Dashed: y = x. {triangle}Grey crosses, for reference: the "
+        "paper's own tasks, its critical batch size at the end of training against its simple noise scale averaged over "
+        "training, in images, tokens or observations."
     )
     return Figure("ladder", "Predicted against measured critical batch size, every goal", note, finish(chart, 420))
 
@@ -181,12 +182,14 @@ def verdict_figure(rungs: Sequence[Rung]) -> Figure | None:
     for side, look in _BESIDE.items():
         layers += layer([p for p in points if p["side"] == side], "text", number, fontWeight=600, fontSize=11, **look)
     title = "Predicted against measured critical batch size"
+    marks = ["Hollow: not scored. "] if unscored else []
+    marks += ["Triangle: the prediction is not resolved, its true value lies to the right. "] if open_ended else []
+    marks += ["Lines: to the same task with noise on its rewards, or with clones. "] if moves else []
     key = ", ".join(f"{p['number']}: {p['task']} (goal {p['goal']})" for p in numbered)
     note = (
         f"{key}. "
         f"One point per sweep, at its last goal, with 95% intervals both ways. Predicted: the noise scale of the loss "
-        f"{head_name(PRIMARY[0])}, {QUANTITY_LABELS[PRIMARY[1]]}. Dashed: y = x. Hollow: not scored. Triangle: the prediction is "
-        "not resolved, its true value lies to the right. Lines: to the same task with noise on its rewards, or with clones. "
+        f"{head_name(PRIMARY[0])}, {QUANTITY_LABELS[PRIMARY[1]]}. Dashed: y = x. {''.join(marks)}"
         "Grey crosses, for reference: the paper's own tasks, in images, tokens or observations."
     )
     return Figure(slug("verdict"), title, note, finish(alt.layer(*layers), _HEIGHT))

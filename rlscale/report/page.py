@@ -16,7 +16,7 @@ from typing import Any
 from ..errors import UsageError
 from ..records.files import is_full, write_atomically
 
-__all__ = ["add_chart", "facts", "section", "table", "write_page"]
+__all__ = ["add_chart", "command", "facts", "section", "table", "write_page"]
 
 
 def write_page(page: Path, title: str, body: Sequence[str], charts: dict[str, Any]) -> None:
@@ -77,6 +77,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     )
     head = f"<thead><tr>{head}</tr></thead>" if any(columns) else ""
     return f"<div class='scroll'><table>{head}<tbody>{body}</tbody></table></div>"
+
+
+def command(text: str) -> str:
+    """Words to be typed. A line ends between two of them, not at a hyphen within one, as far as a phone is wide enough."""
+    words = (html.escape(word) for word in text.split(" "))
+    return f"<pre class='command'>{' '.join(f'<span>{word}</span>' for word in words)}</pre>"
 
 
 def facts(columns: Sequence[str], values: Sequence[Any]) -> str:

@@ -238,7 +238,7 @@ def _details(run: RunRecord) -> str:
         "network parameters": f"{m['parameters']:,}",
         "preprocessing": m["task"]["preprocessing"],
         "lost workers": _say_lost(lost),
-        "frames": f"{m['task']['frame_skip']} simulator frames per observation",
+        "frames": f"{m['task']['frame_skip']} of the simulator for each observation",
         "started": m["created"],
         "resumed": "; ".join(f"at iteration {s['first_iteration']}, environments {s['environments']}" for s in m["segments"][1:])
         or "never",

@@ -1,5 +1,6 @@
 """How the figures of a comparison are said, the same on the page and in a terminal. Plain text; nothing is computed here."""
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 
@@ -141,7 +142,9 @@ def say_conclusion(rungs: Sequence[Rung]) -> str:
     compared = row.ratio(*row.predictor)
     if compared.value is None:
         return f"One task is no conclusion; here {compared.reason or 'the prediction is not resolved'}."
-    return f"One task is no conclusion; here B_crit is {compared.say()} times the noise scale that predicts it."
+    low, high = compared.interval or (0.0, math.inf)
+    times = Estimate(1 / compared.value, (1 / high if math.isfinite(high) else 0.0, 1 / low if low > 0 else math.inf))
+    return f"One task is no conclusion; here the noise scale that predicts it is {times.say()} times B_crit."
 
 
 def say_verdict(verdict: Verdict) -> str:

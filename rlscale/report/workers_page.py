@@ -16,7 +16,7 @@ import numpy as np
 from ..sizing import CostPlan, FleetTime
 from ..text import format_duration
 from .chart_style import GREY, SI_LABEL, Figure, colour, draw, finish, log_axis, log_domain, numbers
-from .page import add_chart, section, table, write_page
+from .page import add_chart, command, section, table, write_page
 
 __all__ = ["WorkersPage", "knee", "plan_figure", "throughput_figure", "write_workers_page"]
 
@@ -32,7 +32,7 @@ class WorkersPage:
         task: its name.
         answer: the recommendation, one sentence a line, the answer first.
         plan: what to hire for the deadline or budget, or that no plan keeps it; the answer of the page where there is one.
-        run: commands, of the recommendation and of the plan.
+        run: commands, by what they are for: the recommendation and the plan.
         busy: that other programs were working while it was measured; None where they were not.
         measured: actors, CPUs and environments of each, and observations per second of every round, of each measured fleet.
         law: fitted to them, for fragments as long as theirs.
@@ -46,7 +46,7 @@ class WorkersPage:
     task: str
     answer: Sequence[str]
     plan: str | None
-    run: Sequence[Sequence[str]]
+    run: Mapping[str, Sequence[str]]
     busy: str | None
     measured: Sequence[tuple[int, int, int, Sequence[float]]]
     law: FleetTime
@@ -76,7 +76,7 @@ def write_workers_page(path: Path, shown: WorkersPage) -> None:
     body += [
         section(figure.title, add_chart(charts, figure.chart), figure.note),
         "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in rest) + "</ul>",
-        *(f"<pre class='command'>{html.escape(shlex.join(words))}</pre>" for words in shown.run),
+        *(f"<p class='note'>{html.escape(what)}:</p>{command(shlex.join(words))}" for what, words in shown.run.items()),
     ]
     body.append(section("Measured fleets", table(*_measured_table(shown))))
     body.append(
@@ -168,9 +168,9 @@ def throughput_figure(shown: WorkersPage) -> Figure:
         else f"Beyond {found} actor{'s' * (found > 1)}, one more gives less than half of what a lone one samples."
     )
     note = (
-        "Sampling alone. Points: medians of measured fleets, from the slowest round to the fastest; lines: the fitted law; "
-        "ring: the "
-        f"recommended fleet. {beyond}"
+        f"Sampling alone, in fragments of {shown.law.rollout_length} steps; shorter ones are slower. Points: medians of measured "
+        "fleets, from the slowest round to the fastest; lines: the fitted law; ring: the recommended fleet. "
+        f"{beyond}"
     )
     return Figure("throughput", "Throughput against workers", note, finish(alt.layer(*layers), 300))
 
@@ -220,10 +220,9 @@ def plan_figure(made: CostPlan, *, currency: bool) -> Figure:
         draw(points).mark_point(filled=True, opacity=0.35, size=45).encode(x=x, y=y, color=colour("label", sizes), tooltip=about),
         draw(front).mark_point(filled=True, opacity=1, size=90).encode(x=x, y=y, color=colour("label", sizes), tooltip=about),
     )
+    line = "The line joins those that no other beats in both. " if len(front) > 1 else ""
     note = (
-        "Each point is a batch size (colour) on a number of workers; further left is faster, further down is cheaper. The line "
-        "joins those that no other beats in both. Times follow from the fitted frontier and measured rates; their intervals, "
-        "in the "
-        "table, hold the uncertainty of both."
+        "Each point is a batch size (colour) on a number of workers; further left is faster, further down is cheaper. "
+        f"{line}Times follow from the fitted frontier and measured rates; their intervals, in the table, hold both uncertainties."
     )
     return Figure("plan", "Wall time against cost", note, finish(chart))

@@ -11,7 +11,7 @@ from run_records import charts_of, make_run
 
 from rlscale.agents.compute import resolve_compute
 from rlscale.agents.config import default_config
-from rlscale.analysis.reading import read_noise
+from rlscale.analysis.reading import published, read_noise
 from rlscale.benchmarks.advise import fastest
 from rlscale.benchmarks.advise.fastest import learning_times, shortest
 from rlscale.benchmarks.advise.settings import configured, lines_for, settings_for
@@ -114,7 +114,8 @@ def advice_of(tmp_path, **changes):
         "throughput": Throughput(2, 16, 2, Estimate(900.0, None), 700.0, 800.0, shares),
         "more": more,
         "price_hour": 0.25,
-        "settings": {"mini_batch": 256, "batch_size": 2048},
+        "mini_batch": 64,
+        "settings": {"mini_batch": 256, "batch_size": 2048, "epochs": 1},
         "lines": {"rlscale": "rlscale train", "RLlib": "config"},
         "seconds": 200.0,
         "command": ["rlscale", "advise"],
@@ -122,6 +123,18 @@ def advice_of(tmp_path, **changes):
         "date": "2026",
     }
     return run, Advice(**(given | changes))
+
+
+def test_what_a_sweep_takes_follows_from_the_runs_own_mini_batch(tmp_path):
+    """A run of B = B_crit took twice the fewest observations, whatever mini-batch is advised."""
+    _run, advice = advice_of(tmp_path)
+    reading = replace(advice.reading, suggestion=Estimate(64.0, (50.0, 80.0)), observations=8_000_000, last_return=7.0)
+    low, high = published()["sweep_cost"]
+    for epochs, more in ((1, "."), (4, ", or longer: a sweep makes one pass over its observations, and the run made 4.")):
+        said = advice_lines(replace(advice, reading=reading, settings={**advice.settings, "epochs": epochs}))
+        (line,) = [one for one in said if one.startswith("To measure it")]
+        hours = [times * 4_000_000 / 800 / 3600 for times in (low, high)]
+        assert line.endswith(f"to the return of 7 that this run reached, roughly {hours[0]:.2g} h to {hours[1]:.2g} h here{more}")
 
 
 def test_the_page_begins_with_the_answer(tmp_path):
@@ -149,7 +162,7 @@ def test_the_page_begins_with_the_answer(tmp_path):
     ],
 )
 def test_the_first_line_tells_why_the_settings_are_not_the_suggestion(tmp_path, mini_batch, measured, said):
-    _run, advice = advice_of(tmp_path, settings={"mini_batch": mini_batch, "batch_size": 2048})
+    _run, advice = advice_of(tmp_path, settings={"mini_batch": mini_batch, "batch_size": 2048, "epochs": 1})
     reading = replace(advice.reading, suggestion=Estimate(50.0, (40.0, 60.0)))
     advice = replace(advice, reading=reading, throughput=advice.throughput if measured else None)
     first = advice_lines(advice)[0]

@@ -179,7 +179,7 @@ def page_of(law, planned, cpus=4):
         task="<task>",
         answer=["Use <two>", "so fast"],
         plan=plan,
-        run=[["rlscale", "train", "x y"]],
+        run={"For <x>": ["rlscale", "train", "x y"]},
         busy="this machine is <busy>",
         measured=measured,
         law=law,
@@ -200,7 +200,8 @@ def test_the_page_shows_every_choice(known, tmp_path):
     plan, fleet = "<p class='answer'>&lt;task&gt;: batch size 64 on 1 worker</p>", "<p class='answer'>Use &lt;two&gt;</p>"
     assert text.index(plan) < text.index(fleet) < text.index("class='chart'") < text.index("so fast"), "the plan was asked for"
     assert "<p class='warning'>this machine is &lt;busy&gt;.</p>" in text
-    assert "<pre class='command'>rlscale train &#x27;x y&#x27;</pre>" in text
+    run = "<p class='note'>For &lt;x&gt;:</p><pre class='command'><span>rlscale</span> <span>train</span> <span>&#x27;x</span> "
+    assert f"{run}<span>y&#x27;</span></pre>" in text
     assert "Wall time against cost, to a mean return of 4" in text
     assert "a &#x27;b c&#x27;" in text
     points = plan_figure(made, currency=True).chart.to_dict()["layer"]

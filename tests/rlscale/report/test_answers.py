@@ -37,7 +37,7 @@ def test_the_sentence_has_the_figures_and_what_follows_from_them(clean):
     assert answer.sentence == (
         "minatar/breakout to a return of 200: up to 1,000 observations an optimizer step are well spent (95%: 700 to 1,400); "
         "from 2,000 on, doubling the workers saves less than a sixth of the optimizer steps. "
-        "Up to 200 training takes at most a fifth more observations than the fewest. Confidence: good."
+        "With up to 200, a run takes at most a fifth more than the fewest observations. Confidence: good."
     )
     b_crit, twice = 1000.0, 2000.0
     saved = (b_crit / twice - b_crit / (2 * twice)) / (1 + b_crit / twice)
