@@ -15,13 +15,14 @@ import json
 import math
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import tyro
+from scipy.stats import gmean
 
 from rlscale.agents.config import TrainConfig
 from rlscale.analysis.points import fit_points, surface_points
@@ -56,10 +57,6 @@ class Case:
     size: float
     rate: float
 
-    @property
-    def kind(self) -> str:
-        return self.followed or "fixed"
-
 
 @dataclass(frozen=True)
 class Measured:
@@ -91,18 +88,23 @@ def main(rung: str, /, seeds: int = 48, tries: int = 4, out: Path = Path("result
         rung: of the ladder.
         seeds: fresh ones of each kind.
         tries: seeds on which the fixed size, and every kind's rate, are chosen.
-        out: where the record goes; what it says of other rungs is kept.
+        out: where the record goes; what it says of other rungs is kept, and a rung that it has is only shown.
     """
     known = read_rung(rung)
+    readings = json.loads(out.read_text())["readings"] if out.exists() else {}
+    if rung in readings:
+        print(f"{out} has {rung} already; take it out to measure it again")
+        return show(known, readings[rung]["final"])
     cases = [Case(None, size, rate) for size in SIZES for rate in RATES]
     cases += [Case(followed, 1.0, rate) for followed in FOLLOWED for rate in RATES]  # type: ignore[arg-type]
     tried = make(known, [(case, seed) for case in cases for seed in range(tries)])
-    best = [min((c for c in cases if c.kind == kind), key=lambda c: mean_of(tried, c)) for kind in ("fixed", *FOLLOWED)]
+    best = [
+        min((c for c in cases if kind_of(asdict(c)) == kind), key=lambda c: mean_of(tried, c)) for kind in ("fixed", *FOLLOWED)
+    ]
     final = make(known, [(case, 1000 + seed) for seed in range(seeds) for case in best])
-    readings = json.loads(out.read_text())["readings"] if out.exists() else {}
     readings[rung] = {"seeds": seeds, "tries": tries, "measured": asdict(known), "tried": tried, "final": final}
     write_result(out, readings)
-    show(known, tried, final)
+    return show(known, final)
 
 
 def read_rung(rung: str) -> Measured:
@@ -186,35 +188,30 @@ def with_batch(config: TrainConfig, known: Measured, case: Case) -> TrainConfig:
     return replace(config, rollout=rollout, noise=replace(config.noise, followed_noise=case.followed))
 
 
+def kind_of(done: Mapping[str, Any]) -> str:
+    return done["followed"] or "fixed"
+
+
 def mean_of(done: Sequence[dict[str, Any]], case: Case) -> float:
     """Mean of the logarithm of a case's cost; a run that missed the goal counts with what it had spent."""
     return statistics.fmean(math.log(one["cost"]) for one in done if one.items() >= asdict(case).items())
 
 
-def show(known: Measured, tried: Sequence[dict[str, Any]], final: Sequence[dict[str, Any]]) -> None:
-    """The table, and the measured gain beside the predicted ones."""
+def show(known: Measured, final: Sequence[Mapping[str, Any]]) -> None:
+    """The table, and the measured gain beside the predicted ones. Intervals: of 10,000 bootstrapped draws of the runs."""
+    rng = np.random.default_rng(0)
+    costs = {kind: np.array([one["cost"] for one in final if kind_of(one) == kind]) for kind in ("fixed", *FOLLOWED)}
+    drawn = {kind: rng.choice(mine, (10_000, len(mine))) for kind, mine in costs.items()}
     rows = []
-    logs = {
-        kind: np.array([math.log(one["cost"]) for one in final if (one["followed"] or "fixed") == kind])
-        for kind in ("fixed", *FOLLOWED)
-    }
-    for kind, mine in logs.items():
-        runs = [one for one in final if (one["followed"] or "fixed") == kind]
-        ratio = mine.mean() - logs["fixed"].mean()
-        error = 1.96 * math.sqrt(mine.var(ddof=1) / len(mine) + logs["fixed"].var(ddof=1) / len(mine))
-        low, high = math.exp(ratio - error), math.exp(ratio + error)
-        rows.append(
-            [
-                kind,
-                f"{runs[0]['size']:g}" if kind == "fixed" else "",
-                f"{runs[0]['rate']:g}",
-                f"{math.exp(mine.mean()):,.0f}",
-                f"{mine.std(ddof=1):.2f}",
-                "" if kind == "fixed" else f"{math.exp(ratio):.2f} [{low:.2f}, {high:.2f}]",
-                f"{sum(not one['reached'] for one in runs)} of {len(runs)}",
-            ]
-        )
-    columns = ["batch", "x B_crit", "x rate", "cost, geometric mean", "sd of its log", "of the fixed batch's", "missed"]
+    for kind, mine in costs.items():
+        runs = [one for one in final if kind_of(one) == kind]
+        row = [kind, f"{runs[0]['size']:g}" if kind == "fixed" else "", f"{runs[0]['rate']:g}"]
+        for mean in (np.median, gmean):
+            low, high = np.percentile(mean(drawn[kind], axis=1) / mean(drawn["fixed"], axis=1), (2.5, 97.5))
+            ratio = f"{mean(mine) / mean(costs['fixed']):.2f} [{low:.2f}, {high:.2f}]"
+            row += [f"{mean(mine):,.0f}", "" if kind == "fixed" else ratio]
+        rows.append([*row, f"{np.log(mine).std(ddof=1):.2f}", f"{sum(not one['reached'] for one in runs)} of {len(runs)}"])
+    columns = ["batch", "x B_crit", "x rate", "cost, median", "of fixed", "geometric mean", "of fixed", "sd of ln", "missed"]
     print_table(f"{known.rung} to {known.goal:g}, r = B_crit = {known.b_crit:,.0f}", columns, rows)
     r, s_min, e_min = known.b_crit, known.s_min, known.e_min
     plain, root = s_min * r + e_min, 2 * math.sqrt(s_min * r * e_min)
