@@ -143,7 +143,7 @@ def say_suggestion(scale: Estimate, policy: Estimate | None = None) -> str:
 
 
 def run_answer(run: RunRecord, row: Row) -> str:
-    """What one run came to, which batch its noise suggests, and whether more rollout workers would make it faster.
+    """What one run came to, whether more rollout workers would make it faster, and which batch its noise suggests.
 
     Args:
         run: the run.
@@ -153,18 +153,21 @@ def run_answer(run: RunRecord, row: Row) -> str:
     reached = "no finished episode" if mean is None else f"a mean return of {mean:.4g}"
     came = f"{run.manifest['task']['id']}: {reached} after {run.rows[-1]['observations']:,} observations."
     suggestion = _suggestion(row)
-    said = f"{came}{_lost(run)} {suggestion[0].upper()}{suggestion[1:]}{_own_batch(run)}"
+    return f"{came}{_lost(run)}{_limit(run)} {suggestion[0].upper()}{suggestion[1:]}{_own_batch(run)}"
+
+
+def _limit(run: RunRecord) -> str:
+    """What takes the run's time, where its record says it."""
     shares = time_shares(run)
     total = sum(shares.values())
     if not total:
-        return said
+        return ""
     learning = (shares["learning"] + shares["noise"]) / total
-    limit = (
-        f"Learning, with its noise measurement, takes {learning:.0%} of the time: more rollout workers hardly help."
+    return (
+        f" Learning, with its noise measurement, takes {learning:.0%} of the time: more rollout workers hardly help."
         if learning > 0.5
-        else f"Sampling takes {1 - learning:.0%} of the time: more rollout workers help, and 'rlscale workers' says how many."
+        else f" Sampling takes {1 - learning:.0%} of the time: more rollout workers help, and 'rlscale workers' says how many."
     )
-    return f"{said} {limit}"
 
 
 def _lost(run: RunRecord) -> str:

@@ -1,6 +1,7 @@
 """The answer first: the sentence, its confidence, the order, and what settles what cannot be said."""
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -83,19 +84,21 @@ def test_tasks_are_ranked_and_what_cannot_be_said_names_its_command(tmp_path):
 def test_a_run_says_what_it_came_to_and_whether_more_workers_help(tmp_path):
     run = make_run(tmp_path / "run")
     said = run_answer(run, row_of_run(run))
-    assert said.startswith("atari/pong: a mean return of ")
-    assert f" after {run.rows[-1]['observations']:,} observations. Its noise" in said
-    assert "'rlscale sweep atari/pong' measures it. " in said
+    came = rf"atari/pong: a mean return of \S+ after {run.rows[-1]['observations']:,} observations\. "
+    assert re.match(f"{came}Learning", said)
+    assert "Its noise" in said
+    assert said.endswith("'rlscale sweep atari/pong' measures it.")
     for row in run.rows:
         row |= {"sampling_seconds": 3.0, "transfer_seconds": 0.0, "learning_seconds": 6.5, "noise_seconds": 0.5}
-    assert run_answer(run, row_of_run(run)).endswith(
-        "Learning, with its noise measurement, takes 68% of the time: more rollout workers hardly help."
-    )
+    limit = "Learning, with its noise measurement, takes 68% of the time: more rollout workers hardly help. Its noise"
+    assert re.match(came + limit, run_answer(run, row_of_run(run)))
     for row in run.rows:
         row |= {"learning_seconds": 1.0, "noise_seconds": 0.5}
-    assert run_answer(run, row_of_run(run)).endswith(
-        "Sampling takes 75% of the time: more rollout workers help, and 'rlscale workers' says how many."
-    )
+    limit = "Sampling takes 75% of the time: more rollout workers help, and 'rlscale workers' says how many. Its noise"
+    assert re.match(came + limit, run_answer(run, row_of_run(run)))
+    run.rows[3]["losses"] = run.rows[9]["losses"] = [{"actor": 0}]
+    lost = "It lost 2 rollout workers; every observation that was missing was sampled again. "
+    assert re.match(came + lost + limit, run_answer(run, row_of_run(run)))
 
 
 def test_a_suggestion_is_doubted_while_the_policy_s_own_noise_is_not_resolved(tmp_path):
