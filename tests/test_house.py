@@ -171,6 +171,8 @@ def other(path, value):
         "advantage_scale": "running",
         "network": "small_cnn",
         "lr_rule": "sqrt",
+        "followed_noise": "joint",
+        "track": "wandb",
         "memory": "2GiB",
         "actor_device": "cuda",
     }
