@@ -417,6 +417,7 @@ def test_a_run_that_misses_its_goal_says_so(tmp_path, capsys):
     [
         ("bandits:NanReward", "environment 2 gave the reward nan in step 40"),
         ("bandits:InfiniteObservation", "environment 1 gave the observation inf at 1 in step 7"),
+        ("bandits:InfiniteFirstObservation", "environment 3 gave the observation inf at 0 in step 0"),
     ],
 )
 def test_numbers_that_are_not_finite_are_said_with_where_they_came_from(tmp_path, ray_instance, capsys, task, said, actors):

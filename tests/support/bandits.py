@@ -152,3 +152,13 @@ class InfiniteObservation(NanReward):
             observation = observation.copy()
             observation[1, 1] = np.inf
         return observation, reward, *rest
+
+
+class InfiniteFirstObservation(Bandit):
+    """And one before any step: environment 3 begins with an infinite first feature."""
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed, options=options)
+        observation = observation.copy()
+        observation[3, 0] = np.inf
+        return observation, info
