@@ -21,7 +21,7 @@ from rlscale.agents.train import train
 from rlscale.envs import find_task
 from rlscale.envs.custom import make_env
 from rlscale.envs.vector import task_of_spaces
-from rlscale.records import Run
+from rlscale.records import Run, files
 from rlscale.records.run import read_run
 
 
@@ -121,19 +121,24 @@ def test_the_seconds_are_over_within_a_long_rollout(slow, tmp_path, capfd):
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.timed
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_a_full_disk_is_waited_for(tmp_path, monkeypatch, capfd, number, after):
-    """The disk takes no row; the run has said that it waits, and waits no longer."""
+@pytest.fixture
+def on_a_full_disk(monkeypatch):
+    """The disk takes no row."""
     create = Run.create
 
-    def on_a_full_disk(folder, manifest):
+    def created(folder, manifest):
         run = create(folder, manifest)
         run._rows.close()
         run._rows = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
         return run
 
-    monkeypatch.setattr(Run, "create", on_a_full_disk)
+    monkeypatch.setattr(Run, "create", created)
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_a_full_disk_is_waited_for(on_a_full_disk, tmp_path, capfd, number, after):
+    """The run has said that it waits, and waits no longer."""
     config = default_config(find_task("classic/cartpole"))
     sent = after(1.5, number, tmp_path / "run")
     with pytest.raises(OSError, match="No space left") as raised:
@@ -143,3 +148,14 @@ def test_a_signal_while_a_full_disk_is_waited_for(tmp_path, monkeypatch, capfd, 
     said = capfd.readouterr().err
     assert "Waiting 10 minutes" in said
     assert "rlscale: stopping" in said
+
+
+@pytest.mark.timed
+def test_the_seconds_are_over_while_a_full_disk_is_waited_for(on_a_full_disk, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(files, "ROOM_SECONDS", 10)  # not ten minutes, should it wait on
+    config = default_config(find_task("classic/cartpole"))
+    begun = time.monotonic()
+    with pytest.raises(OSError, match="No space left"):
+        train(replace(config, budget=replace(config.budget, seconds=2.0)), tmp_path / "run", command=[])
+    assert 2.0 < time.monotonic() - begun < 5
+    assert "Waiting" in capfd.readouterr().err
