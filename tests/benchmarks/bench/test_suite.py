@@ -77,6 +77,25 @@ def test_fleets_follow_the_nodes():
     assert actor_counts(24, [{"cpus": 16, "count": 1}, {"cpus": 4, "count": 2}]) == [1, 2, 4, 8, 16, 20, 24]
 
 
+def test_the_time_left_is_said_once_a_round_has_told_it(tmp_path, monkeypatch):
+    """The command without Ray and without what it measures."""
+
+    def planted(config, task, compute, counts, seconds, steps, number):
+        for part in range(len(counts) + 2):  # each fleet, the learner, end to end
+            steps.begin(f"round {number}, part {part}")
+        return {"sampling": 1.0}
+
+    for name in ("connect", "disconnect"):
+        monkeypatch.setattr(bench, name, lambda *arguments: None)
+    monkeypatch.setattr(bench, "describe_nodes", lambda: [{"cpus": 1, "gpus": 0, "count": 1}])
+    monkeypatch.setattr(bench, "measure_round", planted)
+    said = io.StringIO()
+    options = BenchOptions(cpus=1, rounds=2, out=str(tmp_path / "here.json"))
+    assert run_bench(options, ["rlscale", "bench"], Console(file=said, width=150)) == 0
+    told = [line for line in said.getvalue().splitlines() if line.startswith("round ")]
+    assert [line.endswith(" left") for line in told] == [False] * 3 + [True] * 3
+
+
 @pytest.mark.long
 def test_the_suite_goes_on_where_it_stopped(tmp_path, monkeypatch):
     """The real command for one round on one CPU; then another one in the same file, and both compared with themselves."""
