@@ -4,18 +4,22 @@ import io
 import math
 import time
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from rlscale.agents.config import TrainConfig
+from rlscale.agents.networks import PARAMETER_ORDER
 from rlscale.agents.rollout import Evaluator
 from rlscale.agents.session import Progress
 from rlscale.agents.setup import RunSetup, prepare
 from rlscale.envs import Task, find_task
+from rlscale.errors import UsageError
+from rlscale.records.run import read_checkpoint
 
-__all__ = ["Branch", "BranchResult", "branch_config", "evaluator", "learn", "run_branch"]
+__all__ = ["Branch", "BranchResult", "branch_config", "evaluator", "learn", "read_state", "run_branch"]
 
 _BETA1 = 0.9  # of the learner's Adam
 
@@ -176,6 +180,18 @@ def _corrected(config: TrainConfig, steps: int) -> TrainConfig:
         return config
     rate = config.update.learning_rate / (1 - _BETA1 ** (steps + 1))
     return replace(config, update=replace(config.update, learning_rate=rate))
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """The session's state in a run's last checkpoint.
+
+    Raises:
+        UsageError: there is none, it is damaged, or its parameters are in an earlier version's order.
+    """
+    stored: dict[str, Any] = load(read_checkpoint(folder, "RUN"))
+    if stored.get("parameter_order", 1) != PARAMETER_ORDER:
+        raise UsageError("RUN", "its checkpoint is an earlier rlscale's", "Train it again")
+    return stored
 
 
 def load(stored: bytes) -> Any:

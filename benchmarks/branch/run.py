@@ -23,7 +23,6 @@ from rlscale.agents.learning.frozen import HessianNoise, pooled
 from rlscale.agents.learning.optimizer import POLICY_PART
 from rlscale.agents.learning.results import NoiseRecord
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
-from rlscale.agents.networks import PARAMETER_ORDER
 from rlscale.agents.setup import prepare
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
@@ -32,11 +31,10 @@ from rlscale.frontier import LocalFrontier, fit_branches
 from rlscale.noise import pool
 from rlscale.records import read_run
 from rlscale.records.files import dump_json, write_atomically
-from rlscale.records.run import read_checkpoint
 from rlscale.text import format_quantity
 
 from ..steps import Steps
-from .branches import Branch, BranchResult, branch_config, dump, evaluator, load, run_branch
+from .branches import Branch, BranchResult, branch_config, dump, evaluator, load, read_state, run_branch
 from .options import BranchOptions, BranchPlan, make_plan
 
 __all__ = ["Checkpoint", "fit", "run_branches"]
@@ -71,9 +69,7 @@ def run_branches(options: BranchOptions, command: list[str], console: Console) -
     """
     record = read_run(Path(options.run))
     config = config_of_run(record)
-    stored = load(read_checkpoint(record.folder, "RUN"))
-    if stored.get("parameter_order", 1) != PARAMETER_ORDER:
-        raise UsageError("RUN", "its checkpoint is an earlier rlscale's", "Train it again")
+    stored = read_state(record.folder)
     plan = make_plan(options, config, record)
     learner = stored["learner"]
     at = Checkpoint(config, dump(learner), learner["optimizer_steps"], stored["progress"]["observations"])

@@ -13,16 +13,14 @@ import tyro
 
 from rlscale.agents.checks import require_not_negative
 from rlscale.agents.config import config_of_run
-from rlscale.agents.networks import PARAMETER_ORDER
 from rlscale.agents.rollout.evaluate import Evaluator
 from rlscale.envs import find_task
 from rlscale.envs.task import Task
 from rlscale.errors import UsageError
 from rlscale.records import read_run
-from rlscale.records.run import read_checkpoint
 from rlscale.text import format_quantity
 
-from ..branch.branches import load
+from ..branch.branches import read_state
 from ..options import parse
 
 __all__ = ["PlayOptions", "draw", "run"]
@@ -66,12 +64,9 @@ def run(arguments: list[str]) -> int:
     if options.video and len(task.observation_shape) != 3:
         problem = f"{task.id} cannot be drawn: it is observed as {task.observation_shape[0]} numbers, not as a picture"
         raise UsageError("--video", problem, "Leave it out")
-    stored = load(read_checkpoint(record.folder, "RUN"))
-    if stored.get("parameter_order", 1) != PARAMETER_ORDER:
-        raise UsageError("RUN", "its checkpoint is an earlier rlscale's", "Train it again")
-    update = config.update
+    stored, update, threads = read_state(record.folder), config.update, len(os.sched_getaffinity(0))
     evaluator = Evaluator(
-        task, update.network, update.width, episodes=options.episodes, bfloat16=False, seed=options.seed, threads=_threads()
+        task, update.network, update.width, episodes=options.episodes, bfloat16=False, seed=options.seed, threads=threads
     )
     returns, lengths = np.zeros(options.episodes), np.zeros(options.episodes, dtype=np.int64)
     with contextlib.closing(evaluator), _film(options.video, task) as film:
@@ -143,7 +138,3 @@ def _say(returns: np.ndarray) -> str:
     half = stats.t.ppf(0.975, count - 1) * returns.std(ddof=1) / math.sqrt(count)
     mean = returns.mean()
     return f"a return of {format_quantity(mean)} [{format_quantity(mean - half)}, {format_quantity(mean + half)}] in the mean"
-
-
-def _threads() -> int:
-    return len(os.sched_getaffinity(0))

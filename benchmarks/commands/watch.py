@@ -51,7 +51,7 @@ def watch(folders: Sequence[str], out: str | None, port: int) -> int:
         port: of this machine, reachable from this machine alone; 0 takes a free one.
 
     Raises:
-        UsageError: the port is taken or not allowed.
+        UsageError: the port is taken or not allowed, or the page cannot be written.
     """
     os.nice(10)  # what it follows comes first
     with tempfile.TemporaryDirectory() as place:
@@ -61,6 +61,7 @@ def watch(folders: Sequence[str], out: str | None, port: int) -> int:
         except (OSError, OverflowError) as error:
             problem = f"cannot serve at port {port}: {getattr(error, 'strerror', None) or error}"
             raise UsageError("--port", problem, "Name another, or leave it out for one that is free") from None
+        pages.text()  # what cannot be written is said at once
         # The handler runs in the thread that serves, where `shutdown` would wait for itself.
         stop = threading.Event()
         before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -142,18 +143,22 @@ def _handler(pages: _Pages) -> type[BaseHTTPRequestHandler]:
             if self.headers.get("Host", "").rpartition(":")[0] not in (_HOST, "localhost"):
                 self.send_error(403)
             elif self.path == "/":
-                self._answer(pages.text(), "text/html")
+                try:
+                    self._answer(pages.text(), "text/html")
+                except (OSError, UsageError) as error:  # a full disk, or one that is gone
+                    self.send_error(500, str(error).splitlines()[0])
             elif self.path == "/state":
                 self._answer(pages.state().encode(), "text/plain")
             else:
                 self.send_error(404)
 
         def _answer(self, body: bytes, kind: str) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", f"{kind}; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            with suppress(ConnectionError):  # the browser is gone
+                self.send_response(200)
+                self.send_header("Content-Type", f"{kind}; charset=utf-8")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
             """Nothing: what it serves is not worth a line each."""

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from rlscale.agents.config import Budget, NoiseSettings, Recording, TrainConfig, config_from_dict, config_to_dict, default_config
+from rlscale.agents.learning import NoiseRecord, NoiseWindow, scaled_rate
 from rlscale.agents.train import train
 from rlscale.analysis.summary import recent_return, returns
 from rlscale.benchmarks.cli import main
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
-from rlscale.records.run import read_run
+from rlscale.records.run import read_run, unpack_statistics
 
 
 def small(task_id="classic/cartpole", *, observations=3000, recording=None, **update) -> TrainConfig:
@@ -124,6 +125,23 @@ def test_a_lagged_batch_is_weighed_by_the_policy_that_acted(tmp_path):
     assert np.abs(plain).max() < 1e-6
     assert np.median(lagged[1:]) > 1e-3
     assert lagged[0] < 1e-6
+
+
+@pytest.mark.parametrize("followed", ["policy_last_layer", "joint", "joint_adam"])
+def test_a_run_follows_the_noise_that_was_asked_for(tmp_path, followed):
+    """The rate of every step, ε / (1 + 𝓑/B), again from the rows before it; also after the run was resumed."""
+    config = small(observations=2000, **ONE_STEP, lr_rule="noise", learning_rate=0.05)
+    config = replace(config, noise=replace(config.noise, followed_noise=followed))
+    train(config, tmp_path / "run", command=[])
+    train(replace(config, resume=str(tmp_path / "run"), budget=Budget(observations=4000)), tmp_path, command=[])
+    window, rates = NoiseWindow(followed), []
+    for row in read_run(tmp_path / "run").rows:
+        rates.append(scaled_rate(config.update, row["batch_observations"], window.scale()))
+        assert row["learning_rate"] == pytest.approx(rates[-1], rel=1e-6)
+        entries = [(e, unpack_statistics(e), unpack_statistics(e, "adam") if "adam_dot" in e else None) for e in row["noise"]]
+        window.add([NoiseRecord(e["head"], e["kind"], e["optimizer_step"], plain, adam) for e, plain, adam in entries])
+    assert len(rates) > 30
+    assert len(set(rates)) > 20
 
 
 def test_an_adaptive_run_moves_its_batch(tmp_path):

@@ -1,16 +1,22 @@
 """`rlscale report --watch`: a real server beside a real run, asked as a browser asks it."""
 
+import errno
 import re
 import signal
 import socket
+import struct
 import subprocess
+import threading
 import urllib.error
 import urllib.request
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from commands import COMMAND, Command, rows_of, start, wait_for
 from run_records import charts_of, make_run
+
+from rlscale.benchmarks.commands import watch
 
 ROOT = Path(__file__).parents[2]
 SWEEP = ROOT / "results" / "minatar-breakout"
@@ -46,25 +52,25 @@ def shown(page):
 
 
 def test_it_follows_a_run_that_begins_later_and_ends_with_ctrl_c(tmp_path):
-    watch = Watch(tmp_path, "mine", "--out", "kept.html")
-    with watch.process:
-        waiting = watch.get()
+    watching = Watch(tmp_path, "mine", "--out", "kept.html")
+    with watching.process:
+        waiting = watching.get()
         assert "Nothing to show yet" in waiting
         assert "mine does not exist" in waiting
         size = ["--environments", "64", "--rollout-length", "128", "--mini-batch", "4096", "--threads", "1"]  # a second a row
         words = ["classic/cartpole", *size, "--observations", "100000000", "--run", "mine"]
         with start(tmp_path, *words) as run:
             wait_for(lambda: rows_of(tmp_path / "mine") >= 1, run)
-            wait_for(lambda: watch.state() != shown(waiting), run)
-            first = watch.get()
-            wait_for(lambda: watch.state() != shown(first), run)
-            second = watch.get()
+            wait_for(lambda: watching.state() != shown(waiting), run)
+            first = watching.get()
+            wait_for(lambda: watching.state() != shown(first), run)
+            second = watching.get()
             run.send_signal(signal.SIGINT)
             assert run.wait(timeout=60) == 0
         assert "cartpole" in second
         assert second != first
-        wait_for(lambda: "stopped" in watch.get(), watch.process)
-        code, rest, errors = watch.end()
+        wait_for(lambda: "stopped" in watching.get(), watching.process)
+        code, rest, errors = watching.end()
     assert (code, errors) == (0, "")
     assert "stopped; the page as it was last is kept.html" in rest
     assert "cartpole" in (tmp_path / "kept.html").read_text()
@@ -72,42 +78,83 @@ def test_it_follows_a_run_that_begins_later_and_ends_with_ctrl_c(tmp_path):
 
 def test_nothing_is_made_while_nothing_changes(tmp_path):
     make_run(tmp_path / "run")
-    watch = Watch(tmp_path, "run")
-    with watch.process:
-        page = watch.get()
-        assert watch.get() == page
-        assert watch.state() == shown(page)
+    watching = Watch(tmp_path, "run")
+    with watching.process:
+        page = watching.get()
+        assert watching.get() == page
+        assert watching.state() == shown(page)
         assert not (tmp_path / "run" / "report.html").exists()
-        code, rest, _ = watch.end(signal.SIGTERM)
+        code, rest, _ = watching.end(signal.SIGTERM)
     assert (code, rest) == (0, "stopped\n")
 
 
 def test_a_sweep_is_followed_as_compare_shows_it(tmp_path):
     make_run(tmp_path / "run")
-    watch = Watch(tmp_path, str(SWEEP), "run")
-    with watch.process:
-        page = watch.get()
+    watching = Watch(tmp_path, str(SWEEP), "run")
+    with watching.process:
+        page = watching.get()
         (tmp_path / "page.html").write_text(page)
         assert "observations an optimizer step are well spent" in page
         assert charts_of(tmp_path / "page.html")
-        watch.end()
+        watching.end()
 
 
 def test_only_this_machine_and_this_name_reach_it(tmp_path):
     make_run(tmp_path / "run")
-    watch = Watch(tmp_path, "run")
-    with watch.process:
-        port = int(watch.address.rpartition(":")[2])
+    watching = Watch(tmp_path, "run")
+    with watching.process:
+        port = int(watching.address.rpartition(":")[2])
         held = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
         listening = [line.split()[1] for line in held.splitlines() if line.split()[3] == "0A" and f":{port:04X} " in line]
         assert listening == [f"0100007F:{port:04X}"]
         for path, headers, code in (("/", {"Host": "example.org"}, 403), ("/run/manifest.json", {}, 404), ("/../x", {}, 404)):
             with pytest.raises(urllib.error.HTTPError) as refused:
-                watch.get(path, **headers)
+                watching.get(path, **headers)
             assert refused.value.code == code
             refused.value.close()
-        assert watch.get("/state", Host=f"localhost:{port}")
-        watch.end()
+        assert watching.get("/state", Host=f"localhost:{port}")
+        watching.end()
+
+
+def test_a_full_disk_and_a_browser_that_leaves_end_nothing(tmp_path, monkeypatch):
+    """The page cannot be written for a while: the browser is told, and gets it when there is room."""
+    run = make_run(tmp_path / "run")
+    pages = watch._Pages([run.folder], tmp_path / "page.html")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), watch._handler(pages))
+    errors = []
+    monkeypatch.setattr(server, "handle_error", lambda *about: errors.append(about))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        address = f"http://127.0.0.1:{server.server_port}/"
+
+        def full(*about):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(watch, "write_report", full)
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(address, timeout=60)
+            assert (refused.value.code, "No space left" in refused.value.reason) == (500, True)
+            refused.value.close()
+        with socket.create_connection(("127.0.0.1", server.server_port)) as leaving:
+            leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closed by a reset
+            leaving.sendall(b"GET / HTTP/1.0\r\nHost: 127.0.0.1:1\r\n\r\n")
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            assert "atari/pong" in answer.read().decode()
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert errors == []
+
+
+def test_a_place_that_cannot_be_written_is_said_at_once(tmp_path):
+    make_run(tmp_path / "run")
+    words = [*COMMAND, "report", "run", "--watch", "--out", "/proc/no/page.html"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("rlscale: --out: cannot write /proc/no/page.html")
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_port_that_cannot_be_had(tmp_path):

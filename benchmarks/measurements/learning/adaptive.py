@@ -94,7 +94,8 @@ def main(rung: str, /, seeds: int = 48, tries: int = 4, out: Path = Path("result
     readings = json.loads(out.read_text())["readings"] if out.exists() else {}
     if rung in readings:
         print(f"{out} has {rung} already; take it out to measure it again")
-        return show(known, readings[rung]["final"])
+        show(known, readings[rung]["final"])
+        return
     cases = [Case(None, size, rate) for size in SIZES for rate in RATES]
     cases += [Case(followed, 1.0, rate) for followed in FOLLOWED for rate in RATES]  # type: ignore[arg-type]
     tried = make(known, [(case, seed) for case in cases for seed in range(tries)])
@@ -104,7 +105,7 @@ def main(rung: str, /, seeds: int = 48, tries: int = 4, out: Path = Path("result
     final = make(known, [(case, 1000 + seed) for seed in range(seeds) for case in best])
     readings[rung] = {"seeds": seeds, "tries": tries, "measured": asdict(known), "tried": tried, "final": final}
     write_result(out, readings)
-    return show(known, final)
+    show(known, final)
 
 
 def read_rung(rung: str) -> Measured:
