@@ -5,9 +5,9 @@ PYTHON ?= python3
 STAMP := .venv/installed
 PEERS_STAMP := .venv-peers/installed
 
-# So many processes side by side; a group (a file, unless a test is marked otherwise) stays in one. docs/testing.md says why.
+# So many processes side by side; a group of tests/conftest.py (a file, or all files with timed tests) stays in one.
 PROCESSES ?= 2
-PYTEST := .venv/bin/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
+PYTEST := .venv/bin/pytest --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-long lint types unit site bench peers ladder ladder-status clean

@@ -1,6 +1,5 @@
 """Shared by all tests: one thread each, and one Ray instance for as many tests as can share it."""
 
-import fcntl
 import os
 import time
 
@@ -15,15 +14,15 @@ import torch
 import rlscale.agents.cluster.connect  # noqa: F401  sets what Ray reads when test modules import it
 
 
-@pytest.fixture(autouse=True)
-def one_at_a_time(request, tmp_path_factory):
-    """Tests that are marked `timed` wait for one another, in whatever processes of pytest they run."""
-    if request.node.get_closest_marker("timed") is None:
-        yield
-        return
-    with (tmp_path_factory.getbasetemp().parent / "timed").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def pytest_collection_modifyitems(items):
+    """For `--dist loadgroup`: a file's tests stay in one process, and so do all files that have a test marked `timed`.
+
+    Such tests kill and stop processes against a clock, so no two may run at once. In one process they follow one another, and
+    the other process never waits for them.
+    """
+    timed = {item.path for item in items if item.get_closest_marker("timed") is not None}
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group("timed" if item.path in timed else str(item.path)))
 
 
 @pytest.fixture(autouse=True)

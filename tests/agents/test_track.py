@@ -69,7 +69,10 @@ def test_what_is_logged_is_the_record_and_a_resumed_run_goes_on_under_its_name(t
         assert row["losses/entropy"] == one["entropy"]
         steps = [unpack_statistics(entry) for entry in one["noise"] if (entry["head"], entry["kind"]) == ("joint", "mini-batch")]
         assert len(steps) == 2, "one of each mini-batch of the first epoch"
-        assert row["noise/joint_mini-batch/trace_cov"] == pool(steps).trace_cov
+        noise = pool(steps)
+        assert row["noise/joint_mini-batch/trace_cov"] == noise.trace_cov
+        assert row["noise/joint_mini-batch/grad_sq"] == noise.grad_sq
+        assert row.get("noise/joint_mini-batch/b_simple") == noise.b_simple
     assert any("policy/grad_sq" in name for row in rows for name in row)
 
     words = ["classic/cartpole", "--resume", "mine", "--observations", "2000"]

@@ -202,6 +202,7 @@ def test_a_job_of_rllib_is_advised_on_from_its_record(tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["task"] == "pong"
     assert found["throughput"] is None
+    assert found["mini_batch"] == 128, "the job's own minibatch_size"
     assert set(found["lines"]) == {"RLlib", "Stable-Baselines3"}
     assert "num_env_runners=2, num_envs_per_env_runner=8, rollout_fragment_length=128" in found["lines"]["RLlib"], "2,048 by 16"
     assert any("name the task as well" in line for line in found["said"])
@@ -214,6 +215,7 @@ def test_a_newcomer_asks_and_pastes(tmp_path):
     done = subprocess.run([sys.executable, "-m", "rlscale", *words], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "here" / "advice.json").read_text())
+    assert found["mini_batch"] == 256, "the task's default"
     assert found["throughput"]["end_to_end"] > 0
     assert sum(found["throughput"]["shares"].values()) == pytest.approx(1)
     assert found["more"][0]["speedup"] == 1

@@ -337,8 +337,11 @@ def test_what_ifs_measure_no_fleet_again(known, tmp_path, monkeypatch, capsys):
     assert main(words) == 0
     fleets, plain = list(measured), len(learned)
     assert fleets == to_measure(find_task("minatar/breakout"), 2)
+    page = (tmp_path / "workers.html").read_bytes()
     words += ["--sweep", "planted"]
     assert main(words) == 0
+    assert (tmp_path / "workers.html").read_bytes() == page, "a plan has a page of its own"
+    assert (tmp_path / "plan.html").stat().st_size > 10_000
     with_sweep = len(learned)
     assert with_sweep > plain
     plans = []
