@@ -1,0 +1,276 @@
+"""How soon a task is solved here: wall time and observations to a stated return, every seed with its learning curve.
+
+    python -m rlscale.benchmarks.measurements.learning.time_to_score [--cases NAME ...] [--seeds N] [--out FILE]
+
+A goal counts as reached at the end of the first iteration whose last 100 finished episodes have that mean raw return; training
+episodes, with actions drawn from the policy. The time is the run's own, from its first request for experience on, without the
+start of Python and Ray. Machines differ, so before each run the sampling rate of `rlscale bench` is measured: Pong, the Nature
+network, as many actors as cores. A time multiplied by that rate is what the machine would have sampled meanwhile, and compares
+between machines. Every run has the whole machine. Stable-Baselines3 runs with the settings that RL Zoo publishes. Runs that the
+record already holds are not made again.
+"""
+
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+
+from rlscale.agents.cluster import connect, disconnect
+from rlscale.agents.compute import resolve_compute
+from rlscale.agents.config import default_config
+from rlscale.agents.machine import describe_machine, find_commit
+from rlscale.benchmarks.bench.suite import ENVIRONMENTS
+from rlscale.benchmarks.bench.suite import TASK as SAMPLED
+from rlscale.benchmarks.workers.calibration import Shape, measure_fleet
+from rlscale.envs import find_task
+from rlscale.returns import EPISODES, RecentReturn
+
+from ..measuring import CPU, print_table, settings_of, train, write_result
+
+POINTS = 200  # of a learning curve in the record
+SAMPLING_SECONDS = 8.0
+PEER = "Stable-Baselines3"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A task, how it is trained, and the returns that are waited for.
+
+    Attributes:
+        task: as typed after `rlscale train`; for Stable-Baselines3 the name of its setup below.
+        goals: mean raw returns of 100 episodes, the last of which ends a run.
+        seeds: runs, if the user names no number.
+        observations: at which a run ends without having reached its last goal.
+        settings: as typed after the task.
+        system: which library trains.
+    """
+
+    task: str
+    goals: tuple[float, ...]
+    seeds: int
+    observations: int
+    settings: str = ""
+    system: str = "rlscale"
+
+
+CASES = {
+    "pong": Case("atari/pong", (-18.0, 0.0, 18.0), 2, 4_000_000),
+    "pong-sb3": Case("atari/pong", (-18.0,), 2, 1_000_000, system=PEER),
+    "cartpole": Case("classic/cartpole", (475.0,), 3, 1_000_000),
+    "cartpole-sb3": Case("classic/cartpole", (475.0,), 3, 1_000_000, system=PEER),
+    "asterix": Case("minatar/asterix", (2.0, 10.0), 3, 10_000_000),
+    "breakout": Case("minatar/breakout", (4.0, 10.0), 3, 10_000_000),
+    "freeway": Case("minatar/freeway", (10.0, 50.0), 3, 10_000_000),
+    "seaquest": Case("minatar/seaquest", (2.0, 10.0), 3, 10_000_000),
+    "space-invaders": Case("minatar/space_invaders", (30.0, 60.0), 3, 10_000_000),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Measure how soon tasks reach a stated return on this machine."""
+
+    cases: tuple[str, ...] = tuple(CASES)
+    """Which of them."""
+    seeds: int | None = None
+    """Runs of each case; None: two of Pong, three of the others."""
+    out: Path = Path("results/time-to-score.json")
+    """Where the record goes."""
+    only: str | None = None
+    """Train this case of Stable-Baselines3, its name and a seed, in this process; the script starts itself so."""
+
+
+def main(options: Options) -> None:
+    """Make the runs that are missing, and print a table."""
+    if options.only:
+        named, of = options.only.split()
+        print(json.dumps(with_stable_baselines3(CASES[named], int(of))))
+        return
+    if unknown := [name for name in options.cases if name not in CASES]:
+        print(f"--cases: there is no case {unknown[0]!r}. There are: {', '.join(CASES)}", file=sys.stderr)
+        sys.exit(2)
+    runs: list[dict[str, Any]] = json.loads(options.out.read_text())["readings"]["runs"] if options.out.exists() else []
+    chosen = {name: CASES[name] for name in options.cases}
+    seeds = {name: case.seeds if options.seeds is None else options.seeds for name, case in chosen.items()}
+    for seed in range(max(seeds.values())):
+        for name, case in chosen.items():
+            labels = {"case": name, "seed": seed, "settings": case.settings}
+            if seed >= seeds[name] or any(labels.items() <= run.items() for run in runs):
+                continue
+            found = {"sampling": sampling_rate(), "commit": find_commit(), "machine": describe_machine(CPU)}
+            curve = ours(case, seed) if case.system != PEER else in_a_process_of_its_own(name, seed)
+            runs.append({**labels, **found, "goals": crossings(curve, case.goals), "curve": thinned(curve)})
+            write_result(options.out, {"options": settings_of(options), "runs": runs})
+            print(f"{name}, seed {seed}: {describe(runs[-1])}", flush=True)
+    print_table("Time to a mean return of 100 episodes: median [each seed]", *table(runs))
+
+
+def sampling_rate() -> float:
+    """Observations per second that `rlscale bench` would find for Pong with an actor on each core."""
+    task, cores = find_task(SAMPLED), len(os.sched_getaffinity(0))
+    config = default_config(task)
+    connect(None, cores)
+    try:
+        reading = measure_fleet(config, task, resolve_compute(config), Shape(cores, 1, ENVIRONMENTS), SAMPLING_SECONDS)
+    finally:
+        disconnect()
+    return statistics.median(reading.rates)
+
+
+def ours(case: Case, seed: int) -> list[tuple[float, int, float | None]]:
+    """Seconds, observations and mean return after each iteration of `rlscale train`."""
+    budget = ["--goal", case.goals[-1], "--observations", case.observations, "--seed", seed]
+    recent, curve = RecentReturn(), []
+    for row in train(case.task, *shlex.split(case.settings), *budget).rows:
+        recent.add(row["episodes"], row["return_mean"])
+        curve.append((row["seconds"], row["observations"], recent.mean if recent.episodes >= EPISODES else None))
+    return curve
+
+
+def in_a_process_of_its_own(case: str, seed: int) -> list[tuple[float, int, float | None]]:
+    """The same of a library whose threads and environments shall be gone afterwards."""
+    words = [sys.executable, "-m", __spec__.name, "--only", f"{case} {seed}"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{case} failed:\n{done.stderr}")
+    return [tuple(point) for point in json.loads(done.stdout.strip().splitlines()[-1])]
+
+
+def with_stable_baselines3(case: Case, seed: int) -> list[tuple[float, int, float | None]]:
+    """The same of Stable-Baselines3's PPO with the settings that RL Zoo publishes, in its hyperparams/ppo.yml."""
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    model, total = {"atari/pong": _zoo_pong, "classic/cartpole": _zoo_cartpole}[case.task](PPO, seed)
+    curve: list[tuple[float, int, float | None]] = []
+    started = time.perf_counter()
+
+    class Watch(BaseCallback):  # type: ignore[misc]  # untyped where the peers are not installed
+        def _on_step(self) -> bool:
+            return not (curve and (curve[-1][2] or -torch.inf) >= case.goals[-1]) and self.num_timesteps < case.observations
+
+        def _on_rollout_start(self) -> None:
+            finished = [episode["r"] for episode in self.model.ep_info_buffer or ()]
+            mean = statistics.fmean(finished) if len(finished) == EPISODES else None
+            if self.num_timesteps:
+                curve.append((time.perf_counter() - started, self.num_timesteps, mean))
+
+    model.learn(total, callback=Watch())
+    return curve
+
+
+def _zoo_pong(algorithm: Any, seed: int) -> tuple[Any, int]:
+    """Settings of `atari`; environments in processes of their own, the faster way on two cores (results/peers.json)."""
+    import ale_py
+    import gymnasium
+    from stable_baselines3.common.env_util import make_atari_env
+    from stable_baselines3.common.vec_env import SubprocVecEnv, VecFrameStack
+
+    gymnasium.register_envs(ale_py)
+    made = make_atari_env(
+        "ALE/Pong-v5",
+        8,
+        seed=seed,
+        env_kwargs={"frameskip": 1, "repeat_action_probability": 0.0},
+        vec_env_cls=SubprocVecEnv,
+        vec_env_kwargs={"start_method": "fork"},  # a fresh process would not know the Atari ids
+    )
+    model = algorithm(
+        "CnnPolicy",
+        VecFrameStack(made, 4),
+        n_steps=128,
+        n_epochs=4,
+        batch_size=256,
+        learning_rate=lambda left: 2.5e-4 * left,
+        clip_range=lambda left: 0.1 * left,
+        vf_coef=0.5,
+        ent_coef=0.01,
+        seed=seed,
+        device="cpu",
+    )
+    return model, 10_000_000
+
+
+def _zoo_cartpole(algorithm: Any, seed: int) -> tuple[Any, int]:
+    """Settings of `CartPole-v1`."""
+    from stable_baselines3.common.env_util import make_vec_env
+
+    model = algorithm(
+        "MlpPolicy",
+        make_vec_env("CartPole-v1", 8, seed=seed),
+        n_steps=32,
+        batch_size=256,
+        gae_lambda=0.8,
+        gamma=0.98,
+        n_epochs=20,
+        ent_coef=0.0,
+        learning_rate=lambda left: 0.001 * left,
+        clip_range=lambda left: 0.2 * left,
+        seed=seed,
+        device="cpu",
+    )
+    return model, 100_000
+
+
+def crossings(curve: list[tuple[float, int, float | None]], goals: tuple[float, ...]) -> dict[str, dict[str, float] | None]:
+    """Seconds and observations at which each goal was first reached; None where it was not."""
+    found: dict[str, dict[str, float] | None] = {}
+    for goal in goals:
+        first = next((point for point in curve if point[2] is not None and point[2] >= goal), None)
+        found[f"{goal:g}"] = None if first is None else {"seconds": first[0], "observations": first[1]}
+    return found
+
+
+def thinned(curve: list[tuple[float, int, float | None]]) -> list[tuple[float, int, float | None]]:
+    """At most some 200 points of a learning curve, its last one among them."""
+    every = max(len(curve) // POINTS, 1)
+    return [*curve[: len(curve) - 1 : every], *curve[-1:]]
+
+
+def describe(run: dict[str, Any]) -> str:
+    """A run in a line."""
+    words = [
+        f"{goal} after {at['seconds']:,.0f} s, {at['observations']:,} observations" if at else f"{goal} not reached"
+        for goal, at in run["goals"].items()
+    ]
+    return f"{'; '.join(words)} (Pong sampled at {run['sampling']:,.0f}/s)"
+
+
+def table(runs: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows, one for each case, settings and goal."""
+    rows = []
+    for case, settings in dict.fromkeys((run["case"], run["settings"]) for run in runs):
+        mine = [run for run in runs if (run["case"], run["settings"]) == (case, settings)]
+        for goal in mine[0]["goals"]:
+            crossed = [(run["goals"][goal], run["sampling"]) for run in mine if run["goals"][goal]]
+            minutes = [at["seconds"] / 60 for at, _ in crossed]
+            millions = [at["observations"] / 1e6 for at, _ in crossed]
+            sampled = [at["seconds"] * rate / 1e6 for at, rate in crossed]
+            rows.append([case, settings, goal, f"{len(crossed)} of {len(mine)}", *map(_each, (minutes, millions, sampled))])
+    columns = [
+        "case",
+        "settings",
+        "return",
+        "reached",
+        "minutes",
+        "observations, millions",
+        "the machine samples meanwhile, millions",
+    ]
+    return columns, rows
+
+
+def _each(values: list[float]) -> str:
+    return f"{statistics.median(values):.2f} [{', '.join(f'{value:.2f}' for value in values)}]" if values else "–"
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options))
