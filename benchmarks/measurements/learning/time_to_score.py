@@ -67,11 +67,11 @@ CASES = {
     "pong-sb3": Case("atari/pong", (-18.0,), 2, 1_000_000, system=PEER),
     "cartpole": Case("classic/cartpole", (475.0,), 3, 1_000_000),
     "cartpole-sb3": Case("classic/cartpole", (475.0,), 3, 1_000_000, system=PEER),
-    "asterix": Case("minatar/asterix", (2.0, 10.0), 3, 10_000_000),
-    "breakout": Case("minatar/breakout", (4.0, 10.0), 3, 10_000_000),
-    "freeway": Case("minatar/freeway", (10.0, 50.0), 3, 10_000_000),
-    "seaquest": Case("minatar/seaquest", (2.0, 10.0), 3, 10_000_000),
-    "space-invaders": Case("minatar/space_invaders", (30.0, 60.0), 3, 10_000_000),
+    "asterix": Case("minatar/asterix", (2.0, 5.0), 3, 4_000_000, "--actors 2"),
+    "breakout": Case("minatar/breakout", (4.0, 10.0), 3, 4_000_000, "--actors 2"),
+    "freeway": Case("minatar/freeway", (10.0, 40.0), 3, 4_000_000, "--actors 2"),
+    "seaquest": Case("minatar/seaquest", (2.0, 5.0), 3, 4_000_000, "--actors 2"),
+    "space-invaders": Case("minatar/space_invaders", (30.0, 60.0), 3, 4_000_000, "--actors 2"),
 }
 
 
