@@ -13,6 +13,7 @@ import os
 import statistics
 import time
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
@@ -85,11 +86,7 @@ def measure(
     """Observations per second of the bare processes and of each fleet, in each round."""
     one = next(iter(settings.values()))
     weights = flatten_parameters(make_network(one.task, one.network, 0)).numpy()
-    context = multiprocessing.get_context("spawn")
-    pipes = [context.Pipe() for _ in range(cores)]
-    processes = [context.Process(target=bare_loop, args=(end, one, i)) for i, (_, end) in enumerate(pipes)]
-    for process in processes:
-        process.start()
+    processes, pipes = start_bare(one, cores)
     fleets: dict[tuple[int, int], RayFleet] = {}
     bare: list[float] = []
     rates: dict[tuple[int, int], list[float]] = {case: [] for case in settings}
@@ -97,9 +94,7 @@ def measure(
         connect(None, sum(actors * cpus for actors, cpus in settings))  # all fleets are alive, one at a time works
         fleets.update({case: RayFleet(settings[case], 2 * case[0]) for case in settings})
         for turn in range(rounds + 1):  # the first one warms up and is not counted
-            for pipe, _ in pipes:
-                pipe.send(seconds)
-            limit = sum(pipe.recv() for pipe, _ in pipes)
+            limit = ask(pipes, seconds)
             bare += [limit] if turn else []
             for case in in_turn(fleets, turn):
                 rate = sample(fleets[case], case[0], one.environments * one.rollout_length, weights, turn, seconds)
@@ -126,6 +121,23 @@ def sample(fleet: RayFleet, actors: int, observations: int, weights: np.ndarray,
     return total / (time.perf_counter() - started)
 
 
+def start_bare(settings: WorkerSettings, count: int) -> tuple[list[BaseProcess], list[Connection]]:
+    """So many bare processes, to be killed in the end, and the ends of the pipes to ask them through."""
+    context = multiprocessing.get_context("spawn")
+    pipes = [context.Pipe() for _ in range(count)]
+    processes = [context.Process(target=bare_loop, args=(end, settings, i)) for i, (_, end) in enumerate(pipes)]
+    for process in processes:
+        process.start()
+    return list(processes), [pipe for pipe, _ in pipes]
+
+
+def ask(pipes: list[Connection], seconds: float, *, infer: bool = True) -> float:
+    """Observations per second of all bare processes together, with or without the network."""
+    for pipe in pipes:
+        pipe.send((seconds, infer))
+    return sum(pipe.recv() for pipe in pipes)
+
+
 def bare_loop(pipe: Connection, settings: WorkerSettings, index: int) -> None:
     """On each request, step and infer for so many seconds; answer with observations per second."""
     from ale_py.vector_env import AtariVectorEnv
@@ -136,11 +148,12 @@ def bare_loop(pipe: Connection, settings: WorkerSettings, index: int) -> None:
     network = ActingNetwork(make_network(settings.task, settings.network, 0), settings.bfloat16)
     generator = np.random.default_rng(index)
     observation, _ = env.reset(seed=index)
+    blank = network(torch.from_numpy(observation)).policy.numpy() * 0  # of all actions alike
     while True:
-        seconds = pipe.recv()
+        seconds, infer = pipe.recv()
         steps, started = 0, time.perf_counter()
         while time.perf_counter() - started < seconds:
-            logits = network(torch.from_numpy(observation)).policy.numpy()
+            logits = network(torch.from_numpy(observation)).policy.numpy() if infer else blank
             action = (logits + generator.gumbel(size=logits.shape)).argmax(1)
             observation = env.step(action)[0]
             steps += 1
