@@ -18,7 +18,14 @@ OUT = ROOT / "build" / "site"
 NAVIGATION = {
     "Start": ["README.md", "docs/questions.md", "docs/everyday.md"],
     "How far, how many": ["docs/advise.md", "docs/frontier.md", "docs/noise.md", "docs/workers.md"],
-    "What was measured": ["docs/ladder.md", "docs/beyond.md", "docs/studies.md", "results/README.md", "docs/preregistration.md"],
+    "What was measured": [
+        "docs/ladder.md",
+        "docs/beyond.md",
+        "docs/studies.md",
+        "docs/speed.md",
+        "results/README.md",
+        "docs/preregistration.md",
+    ],
     "At work": ["docs/tasks.md", "docs/massive.md", "docs/cluster.md", "docs/faults.md", "docs/accelerator.md"],
     "Other libraries": ["docs/rllib.md", "docs/sb3.md", "examples/README.md"],
     "Reference": ["docs/glossary.md", "CHANGELOG.md"],

@@ -6,6 +6,7 @@
 * `invariance`: PPO and PPO-EWMA at a whole batch, a quarter and a sixteenth of it.
 * `quick`: quick sweeps of the ladder's tasks beside the whole ones.
 * `advised`: with what `rlscale advise` prints, and with the default settings, in the same time.
+* `time_to_score`: until a stated return is reached, beside Stable-Baselines3.
 
 What runs share lives in `..measuring`. Start with `unharmed`, the simplest.
 """

@@ -1,13 +1,20 @@
-"""Time to a stated return: where a goal counts as reached, and real runs of both libraries."""
+"""Time to a stated return, and where a second goes: exact cases, real runs of both libraries, the numbers of docs/speed.md."""
 
+import json
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from rlscale.benchmarks.measurements.learning import time_to_score
 from rlscale.benchmarks.measurements.learning.time_to_score import CASES, Case, crossings, table, thinned
+from rlscale.benchmarks.measurements.limits import STAGES, matrix_rate, operations_of, shares_of
+from rlscale.benchmarks.measurements.measuring import median_and_spread
 
+ROOT = Path(__file__).parents[3]
 CURVE = [(1.0, 100, None), (2.0, 200, -20.0), (4.0, 300, -17.5), (5.0, 400, -18.5), (9.0, 500, 18.0)]
 
 
@@ -71,3 +78,36 @@ def test_every_case_names_a_task_and_rising_goals() -> None:
     for case in CASES.values():
         assert find_task(case.task).id == case.task
         assert list(case.goals) == sorted(case.goals)
+
+
+def test_the_page_of_speed_holds_the_records_numbers() -> None:
+    page = (ROOT / "docs" / "speed.md").read_text()
+    for name, _, *cells in table(readings("time-to-score")["runs"])[1]:
+        assert f"| {name} | {' | '.join(cells)} |" in page
+    shares = [shares_of(rates) for rates in readings("limits")["rounds"]["float32"]]
+    for stage in STAGES:
+        assert f"| {stage} | {median_and_spread([100 * share[stage] for share in shares])} |" in page
+
+
+def readings(record: str) -> Any:
+    return json.loads((ROOT / "results" / f"{record}.json").read_text())["readings"]
+
+
+def test_shares_of_an_end_to_end_second_are_of_the_time_that_an_observation_takes() -> None:
+    rates = {
+        "emulator": 1000.0,  # 1 ms
+        "with inference": 500.0,  # 2 ms
+        "by Ray actors": 400.0,  # 2.5 ms
+        "learner": 200.0,  # 5 ms
+        "learner, noise measured": 1 / 0.0055,  # 5.5 ms
+        "end to end": 100.0,  # 10 ms, of which 8 are accounted for
+        "operations": 7.0,
+        "matrix product": 9.0,
+    }
+    assert list(shares_of(rates).values()) == pytest.approx([0.1, 0.1, 0.05, 0.5, 0.05, 0.2])
+
+
+def test_operations_are_counted_as_two_for_a_product_and_a_sum() -> None:
+    one, two = torch.ones(3, 5), torch.ones(5, 7)
+    assert operations_of(lambda: one @ two) == 2 * 3 * 5 * 7
+    assert matrix_rate(64, 2) > 0
