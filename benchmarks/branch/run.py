@@ -1,6 +1,7 @@
-"""`run_branches`: the noise at a checkpoint, branches from it side by side, and the local critical batch size of both.
+"""`run_branches`: the noise at a checkpoint, and branches from it side by side.
 
-The record, `branches.json`, is written anew after every branch, so that a stopped command goes on where it was.
+The record, `branches.json`, is written anew after every branch, so that a stopped command goes on where it was. What it shows is
+in `findings`.
 """
 
 import json
@@ -10,7 +11,7 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +27,17 @@ from rlscale.agents.machine import describe_machine, find_commit, find_versions
 from rlscale.agents.setup import prepare
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
-from rlscale.estimate import Estimate
-from rlscale.frontier import LocalFrontier, fit_branches
 from rlscale.noise import pool
 from rlscale.records import read_run
 from rlscale.records.files import dump_json, write_atomically
-from rlscale.text import format_quantity
+from rlscale.report.branch_page import write_branch_page
 
 from ..steps import Steps
 from .branches import Branch, BranchResult, branch_config, dump, evaluator, load, read_state, run_branch
+from .findings import as_json, find_page, fit
 from .options import BranchOptions, BranchPlan, make_plan
 
-__all__ = ["Checkpoint", "fit", "run_branches"]
+__all__ = ["Checkpoint", "run_branches"]
 
 RECORD = "branches.json"
 START_EVALUATIONS = 8
@@ -102,13 +102,19 @@ def run_branches(options: BranchOptions, command: list[str], console: Console) -
             error.add_note(f"What had ended is recorded in {path}; the same command goes on.")
             raise
     frontier = fit(written)
-    written["fit"] = _as_json(frontier)
+    written["fit"] = as_json(frontier)
     save()
-    for line in say(written, frontier):
+    shown = find_page(written, frontier)
+    for line in shown.answer:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    for table in tables(written, frontier):
+    for title, columns, rows in shown.tables:
+        table = Table(*columns, title=title)
+        for row in rows:
+            table.add_row(*row)
         console.print(table)
-    console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
+    page = path.with_suffix(".html")
+    write_branch_page(page, shown)
+    console.print(f"wrote {path} and {page}", markup=False, highlight=False, soft_wrap=True)
     return path
 
 
@@ -259,76 +265,3 @@ def _state(
                 raise UsageError("RUN", f"environments of {at.config.task} cannot be saved", "Branches need a task whose can")
             states[size, number] = dump(state)
     return states[size, seed]
-
-
-# --- what they show --------------------------------------------------------------------------------------------------------
-
-
-def fit(record: dict[str, Any]) -> LocalFrontier:
-    """The local frontier of a record; branches whose parameters became infinite are left out."""
-    rows = [row for row in record["branches"] if row["final_return"] is not None]
-    return fit_branches(
-        [row["batch_size"] for row in rows],
-        [row["learning_rate"] for row in rows],
-        [row["final_return"] - record["start"]["return"] for row in rows],
-        [row["observations"] for row in rows],
-        gain_error=[row["return_error"] for row in rows],
-        start_error=record["start"]["error"],
-    )
-
-
-def _as_json(frontier: LocalFrontier) -> dict[str, Any]:
-    b = frontier.b_local
-    return {**asdict(replace(frontier, b_local=Estimate(None, None, ""))), "b_local": [b.value, *(b.interval or (None, None))]}
-
-
-def say(record: dict[str, Any], frontier: LocalFrontier) -> list[str]:
-    """What the branches show, answer first."""
-    plan, start = record["plan"], record["start"]
-    length = sum(row["observations"] for row in record["branches"]) / max(len(record["branches"]), 1)
-    where = f"{record['task']} at a return of {start['return']:.3g}, after {record['observations']:,} observations"
-    b = frontier.b_local
-    if b.value is None:
-        first = f"{where}: the local critical batch size is {b.say()} (95%): {b.reason}."
-    else:
-        within = frontier.largest_within(0.2)
-        first = (
-            f"{where}: at {b.say()} observations an iteration (95%) the next {length:,.0f} are half as well spent as in small "
-            f"batches, and up to {within.say()} at least 80% as well."
-        )
-    lines = [first]
-    rates = {size: (min(r), max(r)) for size, r in zip(plan["sizes"], plan["rates"], strict=True)}
-    edges = [
-        f"{size:,.0f}"
-        for size, best in zip(frontier.sizes, frontier.best_rates, strict=True)
-        if not rates[int(size)][0] / 1.2 <= best <= rates[int(size)][1] * 1.2
-    ]
-    if edges:
-        lines.append(
-            f"The best rate lies outside the tried ones at {', '.join(edges)}: use more --rates, or another --rate-exponent."
-        )
-    if lost := sum(row["final_return"] is None for row in record["branches"]):
-        lines.append(f"{lost} branches diverged and are left out.")
-    spent = sum(row["observations"] for row in record["branches"]) + (record["noise"] or {}).get("observations", 0)
-    lines.append(f"{len(record['branches'])} branches and the noise took {spent:,} observations, beside evaluations.")
-    return lines
-
-
-def tables(record: dict[str, Any], frontier: LocalFrontier) -> list[Table]:
-    """Gains by batch size, and the noise scales at the checkpoint."""
-    start = record["start"]["return"]
-    progress = Table("batch size", "best rate", "gain at it", "of small batches'", title=f"Return gained, from {start:.3g}")
-    whole = frontier.progress * record["plan"]["observations"]
-    for size, rate, (gain, error) in zip(frontier.sizes, frontier.best_rates, frontier.gains, strict=True):
-        share = f"{gain / whole:.0%}" if math.isfinite(whole) else "–"
-        known = (f"{gain:.3g} ± {error:.2g}", share) if math.isfinite(gain) else ("rates too far off", "")
-        progress.add_row(f"{size:,.0f}", f"{rate:.3g}", *known)
-    found = [progress]
-    if record["noise"]:
-        noise = Table("loss", "metric", "noise scale", title="Gradient noise at the checkpoint")
-        for s in record["noise"]["scales"]:
-            low, high = (math.inf if end is None else end for end in s["interval"])
-            value = "not resolved" if s["value"] is None else format_quantity(s["value"])
-            noise.add_row(s["head"], s["metric"], f"{value} [{format_quantity(low)}, {format_quantity(high)}]")
-        found.append(noise)
-    return found

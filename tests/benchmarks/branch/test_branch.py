@@ -1,5 +1,6 @@
 """`rlscale branch` as a user types it: a real run, real branches, stopped and gone on with, and bad input in one line."""
 
+import html
 import json
 import shutil
 import signal
@@ -16,8 +17,9 @@ from commands import COMMAND, Command
 from rlscale.agents.config import config_from_dict, default_config
 from rlscale.agents.setup import prepare
 from rlscale.benchmarks.branch.branches import Branch, branch_config, dump, evaluator, learn, load, run_branch
+from rlscale.benchmarks.branch.findings import fit, say
 from rlscale.benchmarks.branch.options import BranchOptions, make_plan
-from rlscale.benchmarks.branch.run import Checkpoint, _branches, _start, _state, fit
+from rlscale.benchmarks.branch.run import Checkpoint, _branches, _start, _state
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.records import read_run
@@ -51,10 +53,15 @@ def branched(trained):
     return done.stdout, json.loads((trained / "run" / "branches" / "branches.json").read_text())
 
 
-def test_branches_of_a_run_give_a_sentence_tables_and_a_record(branched):
+def test_branches_of_a_run_give_a_sentence_tables_a_page_and_a_record(trained, branched):
     shown, record = branched
     assert "classic/cartpole at a return of" in shown
     assert "Gradient noise at the checkpoint" in shown
+    page = trained / "run" / "branches" / "branches.html"
+    assert str(page.relative_to(trained)) in shown.replace("\n", "")
+    said = html.unescape(page.read_text())
+    assert f"<p class='answer'>{say(record, fit(record))[0]}</p>" in said
+    assert "Gradient noise at the checkpoint" in said
     assert len(record["branches"]) == 12
     assert {(b["batch_size"], b["steps"]) for b in record["branches"]} == {(32, 64), (128, 16), (512, 4)}
     # CartPole's resets are masked, so a branch learns from a little less than the steps it takes.

@@ -1,0 +1,126 @@
+"""What branches show: the fit of a record, its sentences, tables and page. It measures nothing."""
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from rlscale.agents.learning.optimizer import POLICY_PART
+from rlscale.estimate import Estimate
+from rlscale.frontier import LocalFrontier, fit_branches
+from rlscale.report.branch_page import BranchPage
+from rlscale.report.words import head_name
+from rlscale.text import format_quantity
+
+__all__ = ["as_json", "find_page", "fit", "noise_beside", "say", "tables"]
+
+_METRICS = {"plain": "plain", "adam": "Adam's", "hessian": "Hessian"}
+Cells = tuple[str, Sequence[str], Sequence[Sequence[str]]]
+
+
+def fit(record: dict[str, Any]) -> LocalFrontier:
+    """The local frontier of a record; branches whose parameters became infinite are left out."""
+    rows = [row for row in record["branches"] if row["final_return"] is not None]
+    return fit_branches(
+        [row["batch_size"] for row in rows],
+        [row["learning_rate"] for row in rows],
+        [row["final_return"] - record["start"]["return"] for row in rows],
+        [row["observations"] for row in rows],
+        gain_error=[row["return_error"] for row in rows],
+        start_error=record["start"]["error"],
+    )
+
+
+def as_json(frontier: LocalFrontier) -> dict[str, Any]:
+    """As the record keeps it."""
+    b = frontier.b_local
+    return {**asdict(replace(frontier, b_local=Estimate(None, None, ""))), "b_local": [b.value, *(b.interval or (None, None))]}
+
+
+def say(record: dict[str, Any], frontier: LocalFrontier) -> list[str]:
+    """What the branches show, answer first."""
+    plan, start = record["plan"], record["start"]
+    where = f"{record['task']} at a return of {start['return']:.3g}, after {record['observations']:,} observations"
+    b = frontier.b_local
+    if b.value is None:
+        first = f"{where}: the local critical batch size is {b.say()} (95%): {b.reason}."
+    else:
+        within = frontier.largest_within(0.2)
+        first = (
+            f"{where}: at {b.say()} observations an iteration (95%) the next {_length(record):,.0f} are half as well spent as in "
+            f"small batches, and up to {within.say()} at least 80% as well."
+        )
+    lines = [first]
+    rates = {size: (min(r), max(r)) for size, r in zip(plan["sizes"], plan["rates"], strict=True)}
+    edges = [
+        f"{size:,.0f}"
+        for size, best in zip(frontier.sizes, frontier.best_rates, strict=True)
+        if not rates[int(size)][0] / 1.2 <= best <= rates[int(size)][1] * 1.2
+    ]
+    if edges:
+        lines.append(
+            f"The best rate lies outside the tried ones at {', '.join(edges)}: use more --rates, or another --rate-exponent."
+        )
+    if lost := sum(row["final_return"] is None for row in record["branches"]):
+        lines.append(f"{lost} branches diverged and are left out.")
+    spent = sum(row["observations"] for row in record["branches"]) + (record["noise"] or {}).get("observations", 0)
+    lines.append(f"{len(record['branches'])} branches and the noise took {spent:,} observations, beside evaluations.")
+    return lines
+
+
+def tables(record: dict[str, Any], frontier: LocalFrontier) -> list[Cells]:
+    """Title, columns and rows of the gains by batch size, and of the noise scales at the checkpoint."""
+    whole = frontier.progress * _length(record)
+    gains = []
+    for size, rate, (gain, error) in zip(frontier.sizes, frontier.best_rates, frontier.gains, strict=True):
+        share = f"{gain / whole:.0%}" if math.isfinite(whole) else "–"
+        known = (f"{gain:.3g} ± {error:.2g}", share) if math.isfinite(gain) else ("rates too far off", "")
+        gains.append([f"{size:,.0f}", f"{rate:.3g}", *known])
+    title = f"Return gained, from {record['start']['return']:.3g}"
+    found: list[Cells] = [(title, ["batch size", "best rate", "gain at it", "of small batches'"], gains)]
+    if record["noise"]:
+        scales = []
+        for s in record["noise"]["scales"]:
+            low, high = _interval(s)
+            value = "not resolved" if s["value"] is None else format_quantity(s["value"])
+            scales.append(
+                [head_name(s["head"]), _METRICS[s["metric"]], f"{value} [{format_quantity(low)}, {format_quantity(high)}]"]
+            )
+        found.append(("Gradient noise at the checkpoint", ["loss", "metric", "noise scale"], scales))
+    return found
+
+
+def noise_beside(record: dict[str, Any]) -> Estimate | None:
+    """The noise scale that is drawn beside B_local: of the joint loss on the policy's parameters, in Adam's metric."""
+    for s in (record["noise"] or {"scales": []})["scales"]:
+        if (s["head"], s["metric"]) == (POLICY_PART, "adam"):
+            return Estimate(s["value"], _interval(s), "not resolved" if s["value"] is None else None)
+    return None
+
+
+def find_page(record: dict[str, Any], frontier: LocalFrontier) -> BranchPage:
+    """What the page of a record shows."""
+    again = shlex.join(record["command"])
+    machine = ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in record["machine"].items() if value is not None)
+    sources = {"commit": str(record["commit"] or "unknown"), "machine": machine}
+    return BranchPage(
+        record["task"],
+        say(record, frontier),
+        frontier,
+        _length(record),
+        noise_beside(record),
+        tables(record, frontier),
+        again,
+        sources,
+    )
+
+
+def _length(record: dict[str, Any]) -> float:
+    """Observations that a branch learned from, on average."""
+    return sum(row["observations"] for row in record["branches"]) / max(len(record["branches"]), 1)
+
+
+def _interval(scale: dict[str, Any]) -> tuple[float, float]:
+    low, high = (math.inf if end is None else end for end in scale["interval"])
+    return low, high

@@ -1,0 +1,51 @@
+"""The page of `rlscale branch`: what its chart shows of a known frontier."""
+
+import math
+
+import pytest
+
+from rlscale.estimate import Estimate
+from rlscale.frontier import LocalFrontier
+from rlscale.report.branch_page import branch_chart, branch_figure
+
+# Small batches gain 2 from 1,000 observations; at B_local = 400 as many gain 1.
+FRONTIER = LocalFrontier(
+    b_local=Estimate(400.0, (200.0, 900.0)),
+    progress=0.002,
+    scatter=0.2,
+    sizes=(100.0, 400.0, 1600.0),
+    best_rates=(0.001, 0.002, 0.004),
+    gains=((1.6, 0.1), (1.0, 0.2), (math.nan, math.nan)),
+)
+NOISE = Estimate(None, (50.0, math.inf), "not resolved")
+
+
+def data_of(chart):
+    """The records of each layer, by the fields that they have."""
+    return {tuple(sorted(row)): part["data"]["values"] for part in chart.to_dict()["layer"] for row in part["data"]["values"][:1]}
+
+
+def test_points_are_shares_of_small_batches_gain_and_sizes_without_a_gain_are_left_out():
+    points = data_of(branch_chart(FRONTIER, 1000, None))["batch", "gain", "high", "low", "share"]
+    assert [(p["batch"], p["share"]) for p in points] == [(100.0, pytest.approx(0.8)), (400.0, pytest.approx(0.5))]
+    assert [(p["low"], p["high"]) for p in points] == [pytest.approx((0.7, 0.9)), pytest.approx((0.3, 0.7))]
+
+
+def test_the_curve_is_at_one_half_at_b_local():
+    curve = data_of(branch_chart(FRONTIER, 1000, None))["batch", "share"]
+    assert all(p["share"] == pytest.approx(400 / (400 + p["batch"])) for p in curve)
+    assert curve[0]["batch"] < 100 < 1600 < curve[-1]["batch"]
+
+
+def test_intervals_end_where_the_chart_does():
+    layers = branch_chart(FRONTIER, 1000, NOISE).to_dict()["layer"]
+    bars = {row["name"]: row for part in layers for row in part["data"]["values"] if "name" in row}
+    assert (bars["B_local"]["low"], bars["B_local"]["high"]) == (200.0, 900.0)
+    assert (bars["noise scale"]["low"], bars["noise scale"]["high"]) == pytest.approx((100 / 1.5, 3200.0))
+
+
+@pytest.mark.parametrize("progress", [math.nan, 0.0, -0.1])
+def test_branches_that_gained_nothing_are_not_drawn(progress):
+    lost = LocalFrontier(Estimate(None, None, "no gain"), progress, 0.1, (100.0,), (0.1,), ((math.nan, math.nan),))
+    assert branch_chart(lost, 1000, None) is None
+    assert "gained nothing" in str(branch_figure(lost, 1000, None).chart.to_dict())
