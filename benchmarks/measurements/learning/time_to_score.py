@@ -7,7 +7,7 @@ episodes, with actions drawn from the policy. The time is the run's own, from it
 start of Python and Ray. Machines differ, so before each run the sampling rate of `rlscale bench` is measured: Pong, the Nature
 network, as many actors as cores. A time multiplied by that rate is what the machine would have sampled meanwhile, and compares
 between machines. Every run has the whole machine. Stable-Baselines3 runs with the settings that RL Zoo publishes. Runs that the
-record already holds are not made again.
+record already holds are not made again: on another machine name another file.
 """
 
 import json
@@ -106,6 +106,7 @@ def main(options: Options) -> None:
             labels = {"case": name, "seed": seed, "settings": case.settings}
             if seed >= seeds[name] or any(labels.items() <= run.items() for run in runs):
                 continue
+            print(f"{name}, seed {seed}: up to {case.observations:,} observations", flush=True)
             found = {"sampling": sampling_rate(), "commit": find_commit(), "machine": describe_machine(CPU)}
             curve = ours(case, seed) if case.system != PEER else in_a_process_of_its_own(name, seed)
             runs.append({**labels, **found, "goals": crossings(curve, case.goals), "curve": thinned(curve)})
