@@ -38,7 +38,6 @@ from ..measuring import CPU, print_table, settings_of, train, write_result
 
 POINTS = 200  # of a learning curve in the record
 SAMPLING_SECONDS = 8.0
-PEER = "Stable-Baselines3"
 
 
 @dataclass(frozen=True)
@@ -46,12 +45,12 @@ class Case:
     """A task, how it is trained, and the returns that are waited for.
 
     Attributes:
-        task: as typed after `rlscale train`; for Stable-Baselines3 the name of its setup below.
+        task: as typed after `rlscale train`.
         goals: mean raw returns of 100 episodes, the last of which ends a run.
         seeds: runs, if the user names no number.
         observations: at which a run ends without having reached its last goal.
         settings: as typed after the task.
-        system: which library trains.
+        zoo: the environment with whose settings in RL Zoo Stable-Baselines3 trains; None: rlscale trains.
     """
 
     task: str
@@ -59,14 +58,14 @@ class Case:
     seeds: int
     observations: int
     settings: str = ""
-    system: str = "rlscale"
+    zoo: str | None = None
 
 
 CASES = {
     "pong": Case("atari/pong", (-18.0, 0.0, 18.0), 2, 4_000_000),
-    "pong-sb3": Case("atari/pong", (-18.0,), 2, 1_000_000, system=PEER),
+    "pong-sb3": Case("atari/pong", (-18.0,), 2, 1_000_000, zoo="PongNoFrameskip-v4"),
     "cartpole": Case("classic/cartpole", (475.0,), 3, 1_000_000),
-    "cartpole-sb3": Case("classic/cartpole", (475.0,), 3, 1_000_000, system=PEER),
+    "cartpole-sb3": Case("classic/cartpole", (475.0,), 3, 1_000_000, zoo="CartPole-v1"),
     "asterix": Case("minatar/asterix", (2.0, 5.0), 3, 4_000_000, "--actors 2"),
     "breakout": Case("minatar/breakout", (4.0, 10.0), 3, 4_000_000, "--actors 2"),
     "freeway": Case("minatar/freeway", (10.0, 40.0), 3, 4_000_000, "--actors 2"),
@@ -108,7 +107,7 @@ def main(options: Options) -> None:
                 continue
             print(f"{name}, seed {seed}: up to {case.observations:,} observations", flush=True)
             found = {"sampling": sampling_rate(), "commit": find_commit(), "machine": describe_machine(CPU)}
-            curve = ours(case, seed) if case.system != PEER else in_a_process_of_its_own(name, seed)
+            curve = ours(case, seed) if case.zoo is None else in_a_process_of_its_own(name, seed)
             runs.append({**labels, **found, "goals": crossings(curve, case.goals), "curve": thinned(curve)})
             write_result(options.out, {"options": settings_of(options), "runs": runs})
             print(f"{name}, seed {seed}: {describe(runs[-1])}", flush=True)
@@ -151,7 +150,7 @@ def with_stable_baselines3(case: Case, seed: int) -> list[tuple[float, int, floa
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback
 
-    model, total = {"atari/pong": _zoo_pong, "classic/cartpole": _zoo_cartpole}[case.task](PPO, seed)
+    model, total = {"PongNoFrameskip-v4": _zoo_pong, "CartPole-v1": _zoo_cartpole}[str(case.zoo)](PPO, seed)
     curve: list[tuple[float, int, float | None]] = []
     started = time.perf_counter()
 
