@@ -25,7 +25,7 @@ from rlscale.text import format_quantity
 from ..steps import Steps
 from ..workers.calibration import Shape, measure_fleet, sample_fragments
 
-__all__ = ["SUITE", "TASK", "VERSION", "actor_counts", "describe_nodes", "measure_round", "show"]
+__all__ = ["SUITE", "TASK", "VERSION", "actor_counts", "describe_nodes", "end_to_end", "measure_round", "show"]
 
 SUITE, VERSION = "rlscale-bench", 1
 TASK = "atari/pong"
@@ -100,7 +100,12 @@ def measure_learning(config: TrainConfig, task: Task, compute: Compute) -> dict[
 def measure_whole(config: TrainConfig, task: Task, actors: int) -> float:
     """Sampling and learning in turn, as `rlscale train` does; of the noise only the joint one, which every update yields."""
     rollout = replace(config.rollout, actors=actors, environments=16 * actors, rollout_length=64)
-    session = prepare(replace(config, rollout=rollout, noise=JOINT), task).start()
+    return end_to_end(replace(config, rollout=rollout, noise=JOINT), task)
+
+
+def end_to_end(config: TrainConfig, task: Task) -> float:
+    """Observations per second of a run with these settings, its first iteration not counted."""
+    session = prepare(config, task).start()
     try:
         rows = [iterated[0] for _ in range(ITERATIONS + 1) if (iterated := session.iterate()) is not None]
     finally:

@@ -26,14 +26,15 @@ from rlscale.agents.config import TrainConfig, default_config
 from rlscale.agents.learning import Learner, learn_batch
 from rlscale.agents.networks import flatten_parameters, make_network
 from rlscale.agents.rollout import RayFleet, RolloutWorker, WorkerSettings
-from rlscale.agents.setup import prepare
-from rlscale.envs import Network, Task, find_task
+from rlscale.benchmarks.bench.suite import end_to_end
+from rlscale.envs import Network, Task
 
 from .learner import JOINT, NOTHING
 from .measuring import CPU, median_and_spread, precisions, print_table, write_result
-from .sampling import ask, sample, start_bare
+from .sampling import ask, atari_task, sample, start_bare
 
 ITERATIONS = 2  # counted, of a learner or end to end, in a round
+LEARNERS = {"learner": NOTHING, "learner, noise measured": JOINT}
 STAGES = ("emulator", "inference", "Ray and keeping", "learner", "noise", "the rest")
 
 
@@ -53,12 +54,13 @@ def main(
         seconds: Seconds of each stage of sampling in a round, at least.
         out: Where the record goes.
     """
-    played, cores = find_task(task), len(os.sched_getaffinity(0))
+    played, cores = atari_task(task), len(os.sched_getaffinity(0))
     usual = default_config(played)
     update = replace(usual.update, network=network, threads=cores)
     readings = {}
     for precision, bfloat16 in precisions().items():
-        config = replace(usual, update=replace(update, precision="bfloat16" if bfloat16 else "float32"), noise=JOINT)
+        precise = replace(update, precision="bfloat16" if bfloat16 else "float32")
+        config = replace(usual, rollout=replace(usual.rollout, actors=cores), update=precise, noise=JOINT)
         readings[precision] = measure(config, played, cores, bfloat16, rounds, seconds)
     for precision, found in readings.items():
         shares = [shares_of(rates) for rates in found]
@@ -66,21 +68,20 @@ def main(
         whole = statistics.median(rates["end to end"] for rates in found)
         title = f"{task}, {network}, {precision}, {cores} cores: {whole:,.0f} observations/s end to end"
         print_table(title, ["stage", "% of an end-to-end second, median [middle half]"], rows)
-        nearness = [100 * rates["learner"] * rates["operations"] / rates["matrix product"] for rates in found]
-        print(f"the learner does {median_and_spread(nearness)}% of the operations a second of a float32 matrix product")
+        near = median_and_spread([100 * nearness(rates) for rates in found])
+        print(f"the learner does {near}% of the operations a second of a float32 matrix product")
     write_result(out, {"task": task, "network": network, "rounds": readings})
 
 
 def measure(config: TrainConfig, task: Task, cores: int, bfloat16: bool, rounds: int, seconds: float) -> list[dict[str, float]]:
-    """Observations per second of each stage, in each round; and the learner's operations an observation, and the processor's
-    a second."""
+    """Of each round: observations per second of each stage, the learner's operations an observation, and a product's a second."""
     torch.set_num_threads(cores)
     environments, steps, network = config.rollout.environments, config.rollout.rollout_length, config.update.network
     one = WorkerSettings(task, environments // cores, steps, network, bfloat16, 1, True, 0, 0, workers=cores)
     worker = RolloutWorker(replace(one, environments=environments, workers=1), 0)
     fragment = worker.sample(0)
     worker.close()
-    learners = {name: Learner(replace(config, noise=noise), task, CPU, bfloat16) for name, noise in _NOISE.items()}
+    learners = {name: Learner(replace(config, noise=noise), task, CPU, bfloat16) for name, noise in LEARNERS.items()}
     operations = operations_of(lambda: learn_batch(learners["learner"], [fragment], 1, 1e-5)) / (environments * steps)
     weights = flatten_parameters(make_network(task, network, 0)).numpy()
     processes, pipes = start_bare(one, cores)
@@ -96,7 +97,7 @@ def measure(config: TrainConfig, task: Task, cores: int, bfloat16: bool, rounds:
                 for _ in range(ITERATIONS):
                     learn_batch(learner, [fragment], 1, 1e-5)
                 rates[name] = ITERATIONS * environments * steps / (time.perf_counter() - started)
-            rates["end to end"] = end_to_end(config, task, cores)
+            rates["end to end"] = end_to_end(config, task)
             rates |= {"operations": operations, "matrix product": matrix_rate()}
             found += [rates] if turn else []  # the first one warms up and is not counted
             print(f"round {turn} of {rounds}", flush=True)
@@ -106,16 +107,6 @@ def measure(config: TrainConfig, task: Task, cores: int, bfloat16: bool, rounds:
         for process in processes:
             process.kill()
     return found
-
-
-def end_to_end(config: TrainConfig, task: Task, actors: int) -> float:
-    """Observations per second of a run with so many actors, its first iteration not counted."""
-    session = prepare(replace(config, rollout=replace(config.rollout, actors=actors)), task).start()
-    try:
-        rows = [iterated[0] for _ in range(ITERATIONS + 1) if (iterated := session.iterate()) is not None]
-    finally:
-        session.close()
-    return sum(row["batch_observations"] for row in rows[1:]) / (rows[-1]["seconds"] - rows[0]["seconds"])
 
 
 def operations_of(work: Callable[[], object]) -> int:
@@ -134,6 +125,11 @@ def matrix_rate(size: int = 1024, times: int = 20) -> float:
     return 2 * size**3 * times / (time.perf_counter() - started)
 
 
+def nearness(rates: dict[str, float]) -> float:
+    """The learner's operations a second, as a share of those of a large matrix product."""
+    return rates["learner"] * rates["operations"] / rates["matrix product"]
+
+
 def shares_of(rates: dict[str, float]) -> dict[str, float]:
     """Each stage's share of the time that an observation takes end to end; they sum to one."""
     cost = {name: 1 / rates[name] for name in rates.keys() - {"operations", "matrix product"}}
@@ -146,9 +142,6 @@ def shares_of(rates: dict[str, float]) -> dict[str, float]:
     }
     seconds["the rest"] = cost["end to end"] - sum(seconds.values())
     return {stage: seconds[stage] / cost["end to end"] for stage in STAGES}
-
-
-_NOISE = {"learner": NOTHING, "learner, noise measured": JOINT}
 
 
 if __name__ == "__main__":

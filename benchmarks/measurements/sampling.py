@@ -11,6 +11,7 @@ round compares like with like.
 import multiprocessing
 import os
 import statistics
+import sys
 import time
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -19,13 +20,15 @@ from pathlib import Path
 import numpy as np
 import torch
 import tyro
+from ale_py.roms import get_all_rom_ids
 
 from rlscale.agents.cluster import connect, disconnect
 from rlscale.agents.machine import keep_freed_memory
 from rlscale.agents.networks import ActingNetwork, flatten_parameters, make_network
 from rlscale.agents.rollout import RayFleet, WorkerSettings
-from rlscale.envs import find_task
+from rlscale.envs import Task, find_task
 from rlscale.envs.atari import rom_of
+from rlscale.errors import UsageError
 
 from .measuring import in_turn, median_and_spread, precisions, print_table, write_result
 
@@ -53,7 +56,7 @@ def main(
     fleets = [(n, 1) for n in sorted({1, 2, cores, 2 * cores})] + [(n, 2) for n in sorted({1, max(cores // 2, 1)})]
     readings, rows = [], []
     for precision, bfloat16 in precisions().items():
-        played = find_task(task)
+        played = atari_task(task)
         settings = {
             (actors, cpus): WorkerSettings(
                 played, environments, rollout_length, played.network, bfloat16, cpus, True, 0, 0, workers=actors
@@ -78,6 +81,19 @@ def main(
     columns = ["precision", "", "CPUs of each", "observations/s", "× one actor", "% of the bare processes"]
     print_table(f"Sampling {task}, {environments} environments each: median [middle half]", columns, rows)
     write_result(out, readings)
+
+
+def atari_task(task: str) -> Task:
+    """The task of that name, which must be an Atari game; for another one the process ends with a line that says so."""
+    try:
+        found = find_task(task)
+        if rom_of(found) in get_all_rom_ids():
+            return found
+        problem = f"--task: {task} is no Atari game. Use for example atari/pong"
+    except UsageError as error:
+        problem = str(error)
+    print(problem, file=sys.stderr)
+    sys.exit(2)
 
 
 def measure(

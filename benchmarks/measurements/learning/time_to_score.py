@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 import tyro
 
 from rlscale.agents.cluster import connect, disconnect
@@ -38,6 +37,7 @@ from ..measuring import CPU, print_table, settings_of, train, write_result
 
 POINTS = 200  # of a learning curve in the record
 SAMPLING_SECONDS = 8.0
+Curve = list[tuple[float, int, float | None]]  # seconds, observations, mean return of 100 episodes once there are as many
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def main(options: Options) -> None:
     runs: list[dict[str, Any]] = json.loads(options.out.read_text())["readings"]["runs"] if options.out.exists() else []
     chosen = {name: CASES[name] for name in options.cases}
     seeds = {name: case.seeds if options.seeds is None else options.seeds for name, case in chosen.items()}
-    for seed in range(max(seeds.values())):
+    for seed in range(max(seeds.values(), default=0)):
         for name, case in chosen.items():
             labels = {"case": name, "seed": seed, "settings": case.settings}
             if seed >= seeds[name] or any(labels.items() <= run.items() for run in runs):
@@ -126,17 +126,17 @@ def sampling_rate() -> float:
     return statistics.median(reading.rates)
 
 
-def ours(case: Case, seed: int) -> list[tuple[float, int, float | None]]:
+def ours(case: Case, seed: int) -> Curve:
     """Seconds, observations and mean return after each iteration of `rlscale train`."""
     budget = ["--goal", case.goals[-1], "--observations", case.observations, "--seed", seed]
-    recent, curve = RecentReturn(), []
+    recent, curve = RecentReturn(), Curve()
     for row in train(case.task, *shlex.split(case.settings), *budget).rows:
         recent.add(row["episodes"], row["return_mean"])
         curve.append((row["seconds"], row["observations"], recent.mean if recent.episodes >= EPISODES else None))
     return curve
 
 
-def in_a_process_of_its_own(case: str, seed: int) -> list[tuple[float, int, float | None]]:
+def in_a_process_of_its_own(case: str, seed: int) -> Curve:
     """The same of a library whose threads and environments shall be gone afterwards."""
     words = [sys.executable, "-m", __spec__.name, "--only", f"{case} {seed}"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -145,18 +145,18 @@ def in_a_process_of_its_own(case: str, seed: int) -> list[tuple[float, int, floa
     return [tuple(point) for point in json.loads(done.stdout.strip().splitlines()[-1])]
 
 
-def with_stable_baselines3(case: Case, seed: int) -> list[tuple[float, int, float | None]]:
+def with_stable_baselines3(case: Case, seed: int) -> Curve:
     """The same of Stable-Baselines3's PPO with the settings that RL Zoo publishes, in its hyperparams/ppo.yml."""
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback
 
     model, total = {"PongNoFrameskip-v4": _zoo_pong, "CartPole-v1": _zoo_cartpole}[str(case.zoo)](PPO, seed)
-    curve: list[tuple[float, int, float | None]] = []
+    curve: Curve = []
     started = time.perf_counter()
 
     class Watch(BaseCallback):  # type: ignore[misc]  # untyped where the peers are not installed
         def _on_step(self) -> bool:
-            return not (curve and (curve[-1][2] or -torch.inf) >= case.goals[-1]) and self.num_timesteps < case.observations
+            return not reached(curve[-1:], case.goals[-1]) and self.num_timesteps < case.observations
 
         def _on_rollout_start(self) -> None:
             finished = [episode["r"] for episode in self.model.ep_info_buffer or ()]
@@ -221,16 +221,21 @@ def _zoo_cartpole(algorithm: Any, seed: int) -> tuple[Any, int]:
     return model, 100_000
 
 
-def crossings(curve: list[tuple[float, int, float | None]], goals: tuple[float, ...]) -> dict[str, dict[str, float] | None]:
+def crossings(curve: Curve, goals: tuple[float, ...]) -> dict[str, dict[str, float] | None]:
     """Seconds and observations at which each goal was first reached; None where it was not."""
     found: dict[str, dict[str, float] | None] = {}
     for goal in goals:
-        first = next((point for point in curve if point[2] is not None and point[2] >= goal), None)
+        first = reached(curve, goal)
         found[f"{goal:g}"] = None if first is None else {"seconds": first[0], "observations": first[1]}
     return found
 
 
-def thinned(curve: list[tuple[float, int, float | None]]) -> list[tuple[float, int, float | None]]:
+def reached(curve: Curve, goal: float) -> tuple[float, int, float | None] | None:
+    """The first point of a learning curve whose mean return is not below the goal."""
+    return next((point for point in curve if point[2] is not None and point[2] >= goal), None)
+
+
+def thinned(curve: Curve) -> Curve:
     """At most some 200 points of a learning curve, its last one among them."""
     every = max(len(curve) // POINTS, 1)
     return [*curve[: len(curve) - 1 : every], *curve[-1:]]

@@ -1,8 +1,10 @@
 """Time to a stated return, and where a second goes: exact cases, real runs of both libraries, the numbers of docs/speed.md."""
 
 import json
+import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,10 @@ import pytest
 import torch
 
 from rlscale.benchmarks.measurements.learning import time_to_score
-from rlscale.benchmarks.measurements.learning.time_to_score import CASES, Case, crossings, table, thinned
-from rlscale.benchmarks.measurements.limits import STAGES, matrix_rate, operations_of, shares_of
+from rlscale.benchmarks.measurements.learning.time_to_score import CASES, Case, crossings, reached, table, thinned
+from rlscale.benchmarks.measurements.limits import STAGES, matrix_rate, nearness, operations_of, shares_of
 from rlscale.benchmarks.measurements.measuring import median_and_spread
+from rlscale.benchmarks.measurements.sampling import ask, atari_task
 
 ROOT = Path(__file__).parents[3]
 CURVE = [(1.0, 100, None), (2.0, 200, -20.0), (4.0, 300, -17.5), (5.0, 400, -18.5), (9.0, 500, 18.0)]
@@ -56,11 +59,11 @@ def test_the_table_counts_the_runs_that_missed_a_goal_and_what_the_machine_sampl
 def test_a_real_run_ends_at_its_goal(zoo: str | None) -> None:
     case = Case("classic/cartpole", (20.0, 80.0), 1, 100_000, zoo=zoo)
     curve = time_to_score.ours(case, 0) if zoo is None else time_to_score.with_stable_baselines3(case, 0)
-    reached = crossings(curve, case.goals)
-    assert reached["20"] is not None
-    assert reached["80"] is not None
-    assert reached["20"]["observations"] < reached["80"]["observations"] == curve[-1][1] < case.observations
-    assert 0 < reached["20"]["seconds"] < reached["80"]["seconds"] == curve[-1][0]
+    crossed = crossings(curve, case.goals)
+    assert crossed["20"] is not None
+    assert crossed["80"] is not None
+    assert crossed["20"]["observations"] < crossed["80"]["observations"] == curve[-1][1] < case.observations
+    assert 0 < crossed["20"]["seconds"] < crossed["80"]["seconds"] == curve[-1][0]
 
 
 def test_an_unknown_case_is_refused_in_one_line() -> None:
@@ -87,6 +90,10 @@ def test_the_page_of_speed_holds_the_records_numbers() -> None:
     shares = [shares_of(rates) for rates in readings("limits")["rounds"]["float32"]]
     for stage in STAGES:
         assert f"| {stage} | {median_and_spread([100 * share[stage] for share in shares])} |" in page
+    rounds = readings("limits")["rounds"]["float32"]
+    said = " ".join(page.split())
+    assert f"at {100 * statistics.median(map(nearness, rounds)):.0f}% of the rate of one large matrix product" in said
+    assert f"{rounds[0]['operations'] / 1e6:.0f} million floating-point operations an observation" in said
 
 
 def readings(record: str) -> Any:
@@ -110,4 +117,42 @@ def test_shares_of_an_end_to_end_second_are_of_the_time_that_an_observation_take
 def test_operations_are_counted_as_two_for_a_product_and_a_sum() -> None:
     one, two = torch.ones(3, 5), torch.ones(5, 7)
     assert operations_of(lambda: one @ two) == 2 * 3 * 5 * 7
-    assert matrix_rate(64, 2) > 0
+
+
+def test_the_rate_of_a_matrix_product_is_its_operations_by_the_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([1.0, 3.0])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    assert matrix_rate(size=8, times=5) == 5 * 2 * 8**3 / 2
+    rates = {"learner": 10.0, "operations": 4.0, "matrix product": 50.0}
+    assert nearness(rates) == pytest.approx(0.8)
+
+
+def test_bare_processes_are_asked_together() -> None:
+    class Pipe:
+        def __init__(self, rate: float) -> None:
+            self.rate, self.asked = rate, ()
+
+        def send(self, asked: tuple[float, bool]) -> None:
+            self.asked = asked
+
+        def recv(self) -> float:
+            return self.rate
+
+    pipes = [Pipe(100.0), Pipe(150.0)]
+    assert ask(pipes, 2.0, infer=False) == 250.0
+    assert [pipe.asked for pipe in pipes] == [(2.0, False)] * 2
+
+
+@pytest.mark.parametrize("task", ["minatar/breakout", "atari/no_such_game"])
+def test_another_task_than_an_atari_game_has_no_limits(task: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        atari_task(task)
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert task in said
+    assert said.count("\n") == 1
+
+
+def test_a_mean_of_zero_reaches_a_goal_below_it() -> None:
+    assert reached([(1.0, 10, None), (2.0, 20, 0.0)], -18.0) == (2.0, 20, 0.0)
+    assert reached([(2.0, 20, 0.0)], 0.5) is None
