@@ -4,16 +4,30 @@ import io
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+from rlscale.benchmarks.bench import suite
 from rlscale.benchmarks.bench.compare import compare_files, rate_ratio
 from rlscale.benchmarks.bench.suite import SUITE, VERSION, actor_counts
 from rlscale.benchmarks.commands import bench
 from rlscale.benchmarks.commands.bench import BenchOptions, run_bench
 from rlscale.errors import UsageError
+
+
+def test_the_first_iteration_is_not_counted_end_to_end(monkeypatch):
+    """Iterations of 100 observations that end at 4, 6 and 8 seconds: 200 observations in 4 seconds."""
+    ended = iter([4.0, 6.0, 8.0])
+    closed = []
+    session = SimpleNamespace(
+        iterate=lambda: ({"batch_observations": 100, "seconds": next(ended)}, None), close=lambda: closed.append(True)
+    )
+    monkeypatch.setattr(suite, "prepare", lambda config, task: SimpleNamespace(start=lambda: session))
+    assert suite.end_to_end(None, None) == 50.0
+    assert closed == [True]
 
 
 def test_a_ratio_and_its_interval():

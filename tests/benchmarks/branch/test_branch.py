@@ -9,6 +9,7 @@ import time
 from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from commands import COMMAND, Command
 from rlscale.agents.config import config_from_dict, default_config
 from rlscale.agents.setup import prepare
 from rlscale.benchmarks.branch.branches import Branch, branch_config, dump, evaluator, learn, load, run_branch
-from rlscale.benchmarks.branch.findings import fit, say
+from rlscale.benchmarks.branch.findings import find_page, fit, say
 from rlscale.benchmarks.branch.options import BranchOptions, make_plan
 from rlscale.benchmarks.branch.run import Checkpoint, _branches, _start, _state
 from rlscale.envs import find_task
@@ -236,3 +237,15 @@ def test_gains_are_counted_from_the_start(branched):
     same = fit({**record, "branches": lifted, "start": {**start, "return": start["return"] + 100}})
     assert same.progress == pytest.approx(whole.progress, rel=0.01)
     assert fit({**record, "branches": lifted}).progress > 1.5 * whole.progress
+
+
+def test_a_published_records_page_and_tables_say_the_same():
+    record = json.loads((ROOT / "results" / "branches" / "minatar-breakout.json").read_text())
+    page = find_page(record, fit(record))
+    assert page.observations == pytest.approx(fmean(row["observations"] for row in record["branches"]))
+    whole = page.frontier.progress * page.observations
+    shares = [f"{gain / whole:.0%}" for gain, _ in page.frontier.gains]
+    assert [row[-1] for row in page.tables[0][2]] == shares
+    (scale,) = (s for s in record["noise"]["scales"] if (s["head"], s["metric"]) == ("joint_policy_parameters", "adam"))
+    assert (page.noise.value, list(page.noise.interval)) == (scale["value"], scale["interval"])
+    assert ["joint, on the policy's parameters", "Adam's", page.noise.say()] in page.tables[1][2]
