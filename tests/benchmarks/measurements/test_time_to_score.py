@@ -87,13 +87,18 @@ def test_the_page_of_speed_holds_the_records_numbers() -> None:
     page = (ROOT / "docs" / "speed.md").read_text()
     for name, _, *cells in table(readings("time-to-score")["runs"])[1]:
         assert f"| {name} | {' | '.join(cells)} |" in page
-    shares = [shares_of(rates) for rates in readings("limits")["rounds"]["float32"]]
+    shares = [[shares_of(rates) for rates in readings(name)["rounds"]["float32"]] for name in ("limits", "limits-small-cnn")]
     for stage in STAGES:
-        assert f"| {stage} | {median_and_spread([100 * share[stage] for share in shares])} |" in page
+        cells = [median_and_spread([100 * share[stage] for share in of]) for of in shares]
+        assert f"| {stage} | {' | '.join(cells)} |" in page
     rounds = readings("limits")["rounds"]["float32"]
     said = " ".join(page.split())
     assert f"at {100 * statistics.median(map(nearness, rounds)):.0f}% of the rate of one large matrix product" in said
     assert f"{rounds[0]['operations'] / 1e6:.0f} million floating-point operations an observation" in said
+    small, large = (
+        statistics.median(r["end to end"] for r in of) for of in (readings("limits-small-cnn")["rounds"]["float32"], rounds)
+    )
+    assert f"{small:.0f} observations a second in place of {large:.0f}" in said
 
 
 def readings(record: str) -> Any:
