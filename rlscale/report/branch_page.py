@@ -78,10 +78,11 @@ def branch_figure(frontier: LocalFrontier, observations: float, noise: Estimate 
     if chart is None:
         return Figure("branches", title, "", message("the branches gained nothing that could be drawn"))
     beside = " and of the noise scale of the joint loss on the policy's parameters in Adam's metric" if noise else ""
+    curve = "" if frontier.b_local.value is None else "Curve: the fit; at B_local it is at one half. "
     note = (
         "Points: medians over seeds and rates with two standard errors, each branch moved to the best rate by the fitted curve, "
-        "as a share of what small batches gain from as many observations. Curve: the fit; at B_local it is at one half. Bars at "
-        f"the top: 95% intervals of B_local{beside}, as far as the chart reaches."
+        f"as a share of what small batches gain from as many observations. {curve}Bars at the top: 95% intervals of "
+        f"B_local{beside}, as far as the chart reaches."
     )
     return Figure("branches", title, note, finish(chart))
 

@@ -1,6 +1,7 @@
 """The page of `rlscale branch`: what its chart shows of a known frontier."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -49,3 +50,10 @@ def test_branches_that_gained_nothing_are_not_drawn(progress):
     lost = LocalFrontier(Estimate(None, None, "no gain"), progress, 0.1, (100.0,), (0.1,), ((math.nan, math.nan),))
     assert branch_chart(lost, 1000, None) is None
     assert "gained nothing" in str(branch_figure(lost, 1000, None).chart.to_dict())
+
+
+def test_the_caption_describes_only_what_is_drawn():
+    unresolved = replace(FRONTIER, b_local=Estimate(None, (700.0, math.inf), "not resolved"))
+    assert "Curve" in branch_figure(FRONTIER, 1000, NOISE).note
+    assert "Curve" not in branch_figure(unresolved, 1000, NOISE).note
+    assert "noise scale" not in branch_figure(FRONTIER, 1000, None).note
