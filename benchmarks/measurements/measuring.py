@@ -118,6 +118,11 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     Console(width=120).print(table)
 
 
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table for a page in docs/."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (columns, ["---"] * len(columns), *rows))
+
+
 def settings_of(options: Any) -> dict[str, Any]:
     """The options of a measurement as its record keeps them: all but the record's own path."""
     return {name: value for name, value in vars(options).items() if name != "out"}

@@ -30,6 +30,7 @@ __all__ = [
     "is_better",
     "rungs_of",
     "score",
+    "score_pairs",
     "verdict",
 ]
 
@@ -73,7 +74,7 @@ class PredictorScore:
     """How well one predictor does over the scored tasks, in decades.
 
     Attributes:
-        head, quantity: which predictor.
+        head, quantity: which predictor; empty for one from elsewhere.
         tasks: that are scored.
         unresolved: of them, those where the prediction has no upper end.
         offset: mean of log10 measured - log10 predicted over resolved tasks.
@@ -170,8 +171,21 @@ def score(rungs: Sequence[Rung], head: str, quantity: str) -> PredictorScore | N
     tasks there are none.
     """
     table = _Table.of(rungs, head, quantity)
-    if not len(table.measured):
-        return None
+    return _score(table, head, quantity) if len(table.measured) else None
+
+
+def score_pairs(measured: Sequence[float], predicted: Sequence[float]) -> PredictorScore:
+    """The same score for pairs of numbers from elsewhere, all above zero, one of each for every task, all resolved.
+
+    Raises:
+        ValueError: not as many of one as of the other, or none.
+    """
+    if len(measured) != len(predicted) or not measured:
+        raise ValueError(f"{len(measured)} measured and {len(predicted)} predicted batch sizes are no pairs")
+    return _score(_Table(np.log10(measured), np.log10(predicted), np.ones(len(measured), bool)), "", "")
+
+
+def _score(table: "_Table", head: str, quantity: str) -> PredictorScore:
     return PredictorScore(
         head,
         quantity,

@@ -11,6 +11,7 @@ from typing import Any
 import altair as alt
 
 from ..analysis import Row
+from ..analysis.paper import PAPER
 from ..analysis.predictions import PRIMARY
 from ..analysis.verdict import Rung
 from .chart_style import (
@@ -30,24 +31,9 @@ from .chart_style import (
 )
 from .words import QUANTITY_LABELS, flags, head_name
 
-__all__ = ["PAPER", "ladder_figure", "verdict_figure"]
+__all__ = ["ladder_figure", "verdict_figure"]
 
 _HEADS = ("policy", "value", "joint", "joint_policy_parameters")
-
-# What the paper found, to stand beside our own figures (arXiv:1812.06162, its table of tasks): the simple noise scale averaged
-# over training, then the critical batch size at the end of it. Lowest and highest, where it gives a range.
-PAPER: tuple[tuple[str, tuple[float, float], tuple[float, float]], ...] = (
-    ("MNIST", (900, 900), (200, 200)),
-    ("SVHN", (4_000, 4_000), (500, 500)),
-    ("CIFAR-10", (2_000, 2_000), (900, 900)),
-    ("ImageNet", (30_000, 30_000), (15_000, 15_000)),
-    ("SVHN autoencoder", (2, 2), (40, 40)),
-    ("SVHN variational autoencoder", (10, 10), (200, 200)),
-    ("Billion Word (tokens)", (150_000, 150_000), (100_000, 100_000)),
-    ("Atari, 7 games", (1_000, 20_000), (400, 8_000)),
-    ("Dota 1v1", (300_000, 300_000), (3_000_000, 3_000_000)),
-    ("Dota 5v5 (B_crit: more than this, its estimate)", (24_000_000, 24_000_000), (8_000_000, 8_000_000)),
-)
 
 
 def ladder_figure(rows: Sequence[Row]) -> Figure | None:
@@ -263,8 +249,16 @@ def _rung_point(rung: Rung) -> dict[str, Any] | None:
 
 def _paper() -> list[dict[str, Any]]:
     return [
-        {"task": task, "x": math.sqrt(x[0] * x[1]), "y": math.sqrt(y[0] * y[1]), "x1": x[0], "x2": x[1], "y1": y[0], "y2": y[1]}
-        for task, x, y in PAPER
+        {
+            "task": task.name if task.measured else f"{task.name} (B_crit: more than this, its estimate)",
+            "x": math.sqrt(x1 * x2),
+            "y": math.sqrt(y1 * y2),
+            "x1": x1,
+            "x2": x2,
+            "y1": y1,
+            "y2": y2,
+        }
+        for task, (x1, x2), (y1, y2) in ((task, task.noise, task.b_crit_end) for task in PAPER)
     ]
 
 

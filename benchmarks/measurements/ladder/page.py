@@ -7,23 +7,18 @@ against the records.
 """
 
 import json
-import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from rlscale.analysis import Comparison, Row, compare
 from rlscale.analysis.comparison import ComparedSweep
 from rlscale.analysis.predictions import ADVISED, PRIMARY
 from rlscale.analysis.verdict import (
-    FAILURE,
     GIVEN_UP,
     NOT_ENDED,
     SECONDARY,
-    SUCCESS,
-    UNRESOLVED,
     PredictorScore,
     Rung,
     interventions_of,
@@ -40,15 +35,14 @@ from rlscale.report.pictures import write_figures
 from rlscale.report.words import QUANTITY_LABELS, head_name, say_verdict
 from rlscale.text import format_quantity
 
+from ..measuring import markdown_table
+from .afterwards import agreement, beside_the_paper, second_hypothesis, third_hypothesis
 from .again import AGAIN, repetitions
 
 __all__ = ["PAGE", "PUBLISHED", "read_ladder", "rewritten", "what_is_published", "write_page"]
 
 PAGE, PICTURES = Path("docs/ladder.md"), Path("docs/pictures")
 PUBLISHED, SIMULATED = Path("rlscale/analysis/published.json"), Path("results/sweep-designs-sequential.json")
-# `ADVISED` was written down as the second hypothesis on 24 November 2026, when these tasks had been seen:
-BEFORE_HYPOTHESIS = ("blackjack", "cliffwalking-2", "frozenlake", "frozenlake-8x8", "pendulum")
-FEWEST_LATER = 5  # tasks, before anything is concluded
 _MADE = re.compile(r"(<!-- made: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -129,7 +123,9 @@ def _ranking(comparison: Comparison, rungs: Sequence[Rung]) -> str:
         ]
         for rung in known
     ]
-    return _table(["rung", "task", "role", "goal", "B_crit", "S_min", "predicted", "measured / predicted", "scored"], rows)
+    return markdown_table(
+        ["rung", "task", "role", "goal", "B_crit", "S_min", "predicted", "measured / predicted", "scored"], rows
+    )
 
 
 def _figures(row: Row) -> list[str]:
@@ -149,7 +145,7 @@ def _growth(comparison: Comparison, rungs: Sequence[Rung]) -> str:
         reached = [row for row in sweep.rows if row.measured.value is not None]
         if len(reached) > 1:
             rows += [[row.task, row.goal_label, row.measured.say(), row.predicted(*PRIMARY).say()] for row in reached]
-    return _table(["task", "goal", "B_crit", "predicted"], rows)
+    return markdown_table(["task", "goal", "B_crit", "predicted"], rows)
 
 
 def _predictors(comparison: Comparison, rungs: Sequence[Rung]) -> str:
@@ -160,7 +156,7 @@ def _predictors(comparison: Comparison, rungs: Sequence[Rung]) -> str:
     if scores:
         rows.append(["none: the mean of the others", "", "", "", scores[0][0].constant.say("–"), "", ""])
     columns = ["noise scale", "unresolved", "offset", "RMS about it", "a task left out", "R² with the offset", ""]
-    return _table(columns, rows) if rows else "No task is scored yet."
+    return markdown_table(columns, rows) if rows else "No task is scored yet."
 
 
 def _score_cells(found: PredictorScore, remark: str) -> list[str]:
@@ -175,40 +171,14 @@ def _remark(tasks: Sequence[Rung], which: tuple[str, str]) -> str:
     return "better than the primary" if is_better(tasks, which) else ""
 
 
-def _hypothesis(comparison: Comparison, rungs: Sequence[Rung]) -> str:
-    """The second hypothesis of docs/preregistration.md, over the tasks that were scored after it was written down."""
-    tasks = [rung for rung in rungs if rung.role == "task" and rung.left_out is None and rung.folder not in BEFORE_HYPOTHESIS]
-    tasks = [rung for rung in tasks if rung.row.inner_steps == 1]
-    rows = [
-        [f"`{t.folder}`", t.row.measured.say(), t.row.predicted(*ADVISED).say(), t.row.ratio(*ADVISED).say("–")] for t in tasks
-    ]
-    said = f"Open: {len(tasks)} of the {FEWEST_LATER} tasks that it needs are scored."
-    if len(tasks) >= FEWEST_LATER:
-        error, constant = _errors([t.row.measured.value for t in tasks], [t.row.ratio(*ADVISED).value for t in tasks])
-        state = "Refuted" if error > FAILURE or error >= constant else "Confirmed" if error <= SUCCESS else "Undecided"
-        said = (
-            f"{state}: over {len(tasks)} tasks it errs by {error:.3f} decades, the mean of the others' B_crit by {constant:.3f}."
-        )
-    return said + ("\n\n" + _table(["rung", "B_crit", "predicted", "measured / predicted"], rows) if rows else "")
-
-
-def _errors(measured: Sequence[float | None], ratios: Sequence[float | None]) -> tuple[float, float]:
-    """Root mean squares in decades, without an offset: of the prediction, and of the geometric mean of the other tasks' B_crit.
-
-    A prediction that is not resolved errs by one decade.
-    """
-    off = [UNRESOLVED if ratio is None else math.log10(ratio) for ratio in ratios]
-    logs = [math.log10(value) for value in measured if value is not None]
-    alone = [x - (sum(logs) - x) / (len(logs) - 1) for x in logs]
-    return math.sqrt(fmean(x * x for x in off)), math.sqrt(fmean(x * x for x in alone))
-
-
 def _interventions(comparison: Comparison, rungs: Sequence[Rung]) -> str:
     rows = [
         [f"`{one.name}`", one.measured.say("–"), one.predicted.say("–"), {True: "yes", False: "no", None: "–"}[one.holds]]
         for one in interventions_of(rungs)
     ]
-    return _table(["rung", "B_crit moved by", "predicted", "within 1.5 times"], rows) if rows else "None has been run yet."
+    return (
+        markdown_table(["rung", "B_crit moved by", "predicted", "within 1.5 times"], rows) if rows else "None has been run yet."
+    )
 
 
 def _cost(comparison: Comparison, rungs: Sequence[Rung]) -> str:
@@ -229,7 +199,7 @@ def _cost(comparison: Comparison, rungs: Sequence[Rung]) -> str:
                 _machine(sweep.record),
             ]
         )
-    return _table(
+    return markdown_table(
         ["rung", "runs", "observations and evaluation steps", "hours, two runs side by side", "state", "commit", "machine"], rows
     )
 
@@ -256,7 +226,11 @@ def _again(comparison: Comparison, rungs: Sequence[Rung]) -> str:
         [f"`{one.name}`", f"{one.goal:g}", one.first.say(), one.second.say(), one.ratio.say("–"), "yes" if one.agrees else "no"]
         for one in repetitions(records, records.parent / AGAIN.name)
     ]
-    return _table(["rung", "goal", "B_crit", "again", "again / first", "alike"], rows) if rows else "None has been repeated yet."
+    return (
+        markdown_table(["rung", "goal", "B_crit", "again", "again / first", "alike"], rows)
+        if rows
+        else "None has been repeated yet."
+    )
 
 
 _PARTS: dict[str, Callable[[Comparison, Sequence[Rung]], str]] = {
@@ -264,14 +238,12 @@ _PARTS: dict[str, Callable[[Comparison, Sequence[Rung]], str]] = {
     "ranking": _ranking,
     "growth": _growth,
     "predictors": _predictors,
-    "hypothesis": _hypothesis,
+    "agreement": agreement,
+    "hypothesis": second_hypothesis,
+    "third": third_hypothesis,
+    "paper": beside_the_paper,
     "interventions": _interventions,
     "warnings": _warnings,
     "again": _again,
     "cost": _cost,
 }
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

@@ -11,7 +11,7 @@ import pytest
 
 from rlscale.benchmarks.measurements.ladder import climb as ladder
 from rlscale.benchmarks.measurements.ladder.again import SEED, Repetition
-from rlscale.benchmarks.measurements.ladder.page import PAGE, PUBLISHED, _errors, read_ladder, rewritten, what_is_published
+from rlscale.benchmarks.measurements.ladder.page import PAGE, PUBLISHED, read_ladder, rewritten, what_is_published
 from rlscale.benchmarks.measurements.ladder.rungs import read_rungs
 from rlscale.benchmarks.options import parse
 from rlscale.benchmarks.sweep.options import SweepOptions, make_plan
@@ -130,14 +130,7 @@ def test_the_page_says_what_the_records_say():
     text = (ROOT / PAGE).read_text()
     comparison = read_ladder(ROOT / "results" / "ladder")
     assert rewritten(text, comparison) == text, "run: python -m rlscale.benchmarks.measurements.ladder page"
-    assert text.count("<!-- made: ") == 9
-
-
-def test_the_second_hypothesis_errs_in_decades_without_an_offset():
-    """Twice and half, tenfold where nothing is resolved; and the mean of the others of 10, 100 and 1,000."""
-    error, constant = _errors([10.0, 100.0, 1000.0], [2.0, 0.5, None])
-    assert error == pytest.approx(((2 * 0.30103**2 + 1) / 3) ** 0.5, rel=1e-5)
-    assert constant == pytest.approx(((1.5**2 + 0 + 1.5**2) / 3) ** 0.5)
+    assert text.count("<!-- made: ") == 12
 
 
 def test_what_advise_says_of_published_tasks_is_what_the_records_say(monkeypatch):

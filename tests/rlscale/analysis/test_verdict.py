@@ -2,61 +2,48 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from rlscale.analysis.comparison import Row
-from rlscale.analysis.predictions import PRIMARY, Prediction
-from rlscale.analysis.verdict import GIVEN_UP, NOT_ENDED, SECONDARY, interventions_of, is_better, rungs_of, score, verdict
+from rlscale.analysis.paper import score_paper
+from rlscale.analysis.predictions import PRIMARY
+from rlscale.analysis.verdict import (
+    GIVEN_UP,
+    NOT_ENDED,
+    SECONDARY,
+    interventions_of,
+    is_better,
+    rungs_of,
+    score,
+    score_pairs,
+    verdict,
+)
 from rlscale.estimate import Estimate
 from rlscale.report.ladder_charts import verdict_figure
 from rlscale.report.words import _say_factor, say_verdict
+from tests.support.rungs import comparison_of, row_of, rungs
 
 
-def row_of(task, measured, predicted, *, ratio=2.0, s_min=200.0, inner_steps=1, goal=1.0, more=()):
-    """B_crit with an interval whose ends are a factor apart, and the primary prediction (None: not resolved)."""
-    half = math.sqrt(ratio)
-    scale = Estimate(predicted, (predicted / 1.2, predicted * 1.2)) if predicted else Estimate(None, (5.0, math.inf), "open")
-    predictions = [Prediction(*PRIMARY, scale, 8, 8, None)]
-    predictions += [Prediction(*which, Estimate(value, (value / 1.2, value * 1.2)), 8, 8, None) for which, value in more]
-    nothing = Estimate(None, None, "not asked for")
-    return Row(
-        name=task,
-        task=task,
-        source=task,
-        goal=goal,
-        measured=Estimate(measured, (measured / half, measured * half)),
-        s_min=Estimate(s_min, (s_min / 1.1, s_min * 1.1)),
-        e_min=nothing,
-        frontier=SimpleNamespace(),
-        points=(),
-        batch_sizes=(),
-        learning_rates=None,
-        inner_steps=inner_steps,
-        predictions=tuple(predictions),
-        prediction_batch=None,
-        provisional=(),
-        notes=(),
-    )
+def test_pairs_from_elsewhere_are_scored_like_rungs():
+    """The same three tasks as rungs and as pairs; a constant that fits does not beat a prediction that does."""
+    pairs = [(3.0, 2.0), (2.0, 1.5), (5.0, 4.6)]
+    of_rungs = score(rungs(*pairs), *PRIMARY)
+    of_pairs = score_pairs([10**y for y, _ in pairs], [10**x for _, x in pairs])
+    assert replace(of_pairs, head=of_rungs.head, quantity=of_rungs.quantity) == of_rungs
+    for wrong in (([1.0], []), ([], [])):
+        with pytest.raises(ValueError, match="no pairs"):
+            score_pairs(*wrong)
 
 
-def comparison_of(*rows, ladder=None):
-    """A comparison with one sweep a row, or a list of rows."""
-    sweeps = []
-    for row in rows:
-        of_sweep = row if isinstance(row, list) else [row]
-        record = SimpleNamespace(ladder=(ladder or {}).get(of_sweep[0].name, {}), folder=Path(of_sweep[0].source))
-        sweeps.append(SimpleNamespace(name=of_sweep[0].name, rows=tuple(of_sweep), record=record))
-    return SimpleNamespace(sweeps=tuple(sweeps))
-
-
-def rungs(*pairs, **changes):
-    """Tasks a, b, c … with these decades of measured and predicted."""
-    rows = [row_of(chr(97 + i), 10**y, None if x is None else 10**x, **changes) for i, (y, x) in enumerate(pairs)]
-    return rungs_of(comparison_of(*rows))
+def test_the_papers_table_by_hand():
+    """log10 of B_crit over noise scale of its nine measured tasks: mean and standard deviation; seven without autoencoders."""
+    off = [math.log10(ratio) for ratio in (2 / 9, 1 / 8, 0.45, 0.5, 20, 20, 2 / 3, 0.4, 10)]
+    found, seven = score_paper(), score_paper(autoencoders=False)
+    assert (found.tasks, seven.tasks) == (9, 7)
+    assert found.offset.value == pytest.approx(np.mean(off))
+    assert found.rms.value == pytest.approx(np.std(off))
+    assert seven.rms.value == pytest.approx(np.std(off[:4] + off[6:]))
 
 
 def test_one_offset_is_taken_out():

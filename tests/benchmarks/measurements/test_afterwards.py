@@ -1,0 +1,86 @@
+"""The hypotheses for later rungs, on planted ones."""
+
+import pytest
+
+from rlscale.benchmarks.measurements.ladder.afterwards import (
+    BEFORE_THIRD,
+    OF_PAPER,
+    THIRD,
+    agreement,
+    beside_the_paper,
+    errors,
+    third_hypothesis,
+)
+from tests.support.rungs import comparison_of, row_of, rungs_of
+
+FACTOR, ALWAYS = THIRD
+
+
+def test_the_second_hypothesis_errs_in_decades_without_an_offset():
+    """Twice and half, tenfold where nothing is resolved; and the mean of the others of 10, 100 and 1,000."""
+    error, constant = errors([10.0, 100.0, 1000.0], [2.0, 0.5, None])
+    assert error == pytest.approx(((2 * 0.30103**2 + 1) / 3) ** 0.5, rel=1e-5)
+    assert constant == pytest.approx(((1.5**2 + 0 + 1.5**2) / 3) ** 0.5)
+
+
+def later(*pairs, name="later-{}"):
+    """Rungs with these B_crit and noise scales nearest to the paper's."""
+    rows = [row_of(name.format(i), measured, 1.0, more=[(OF_PAPER, noise)]) for i, (measured, noise) in enumerate(pairs)]
+    return comparison_of(*rows)
+
+
+def third(*pairs, **named):
+    comparison = later(*pairs, **named)
+    return third_hypothesis(comparison, rungs_of(comparison))
+
+
+SPREAD = (30.0, 200.0, 1000.0, 5000.0, 40_000.0)
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        (1.0, "Confirmed: over 5 tasks it errs by 0.000 decades"),
+        (10**0.2, "Confirmed: over 5 tasks it errs by 0.200 decades"),
+        (10**0.4, "Undecided: over 5 tasks it errs by 0.400 decades"),
+        (10**0.6, "Refuted: over 5 tasks it errs by 0.600 decades"),
+    ],
+)
+def test_the_third_hypothesis_has_its_factor_fixed(times, said):
+    """Errors without an offset: a noise scale that is off by the same factor everywhere is off."""
+    assert third(*((b, b / FACTOR / times) for b in SPREAD)).startswith(said)
+
+
+def test_the_third_hypothesis_has_to_beat_one_figure_for_all():
+    """Within 0.1 decades, where 756 for every task is nearer still."""
+    said = third(*[(ALWAYS, ALWAYS / FACTOR * 10**0.1)] * 5)
+    assert said.startswith("Refuted: over 5 tasks it errs by 0.100 decades, 756 for every task by 0.000.")
+
+
+def test_tasks_that_had_been_seen_do_not_test_a_hypothesis():
+    assert third(*((b, b / FACTOR) for b in SPREAD[:4])).startswith("Open: 4 of the 5")
+    for name in BEFORE_THIRD:
+        assert third((100.0, 300.0), name=name).startswith("Open: 0 of the 5")
+
+
+def test_a_later_rung_shows_what_the_factor_predicts():
+    """0.36 x 1,000 is 360, of which 720 is twice as much; the planted intervals are moved by the same factor."""
+    line = third((720.0, 1000.0)).splitlines()[-1]
+    assert line.startswith("| `later-0` | 720 [509, 1,020] | 360 [300, 432] | 2.00 [")
+
+
+def test_the_ladder_beside_the_paper():
+    """Twice the noise scale everywhere; the first goal beside the last."""
+    rows = [
+        [
+            row_of(f"t{i}", b / 10, 1.0, goal=0.5, more=[(OF_PAPER, b)]),
+            row_of(f"t{i}", b, 1.0, more=[(OF_PAPER, b / 2)]),
+        ]
+        for i, b in enumerate((100.0, 1000.0, 10_000.0))
+    ]
+    comparison = comparison_of(*rows)
+    said, table = (make(comparison, rungs_of(comparison)) for make in (agreement, beside_the_paper))
+    assert "Over 3 tasks B_crit is 2.00 [2.00, 2.00] times it; on the paper's seven Atari games, 0.40 times." in said
+    assert "off by a factor of 1.0; on the paper's own tasks by 6.5, without two autoencoders 3.6." in said
+    assert "| t1 | 100 [70.7, 141] | 1,000 [707, 1,410] | 500 [417, 600] | 2.00 [" in table
+    assert "| Dota 5v5 (paper) | not measured | above 8,000,000, its estimate | 24,000,000 | – |" in table

@@ -1,0 +1,53 @@
+"""Rows of a comparison with planted figures, and the rungs that they are."""
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+from rlscale.analysis.comparison import Row
+from rlscale.analysis.predictions import PRIMARY, Prediction
+from rlscale.analysis.verdict import rungs_of
+from rlscale.estimate import Estimate
+
+
+def row_of(task, measured, predicted, *, ratio=2.0, s_min=200.0, inner_steps=1, goal=1.0, more=()):
+    """B_crit with an interval whose ends are a factor apart, and the primary prediction (None: not resolved)."""
+    half = math.sqrt(ratio)
+    scale = Estimate(predicted, (predicted / 1.2, predicted * 1.2)) if predicted else Estimate(None, (5.0, math.inf), "open")
+    predictions = [Prediction(*PRIMARY, scale, 8, 8, None)]
+    predictions += [Prediction(*which, Estimate(value, (value / 1.2, value * 1.2)), 8, 8, None) for which, value in more]
+    nothing = Estimate(None, None, "not asked for")
+    return Row(
+        name=task,
+        task=task,
+        source=task,
+        goal=goal,
+        measured=Estimate(measured, (measured / half, measured * half)),
+        s_min=Estimate(s_min, (s_min / 1.1, s_min * 1.1)),
+        e_min=nothing,
+        frontier=SimpleNamespace(),
+        points=(),
+        batch_sizes=(),
+        learning_rates=None,
+        inner_steps=inner_steps,
+        predictions=tuple(predictions),
+        prediction_batch=None,
+        provisional=(),
+        notes=(),
+    )
+
+
+def comparison_of(*rows, ladder=None):
+    """A comparison with one sweep a row, or a list of rows."""
+    sweeps = []
+    for row in rows:
+        of_sweep = row if isinstance(row, list) else [row]
+        record = SimpleNamespace(ladder=(ladder or {}).get(of_sweep[0].name, {}), folder=Path(of_sweep[0].source))
+        sweeps.append(SimpleNamespace(name=of_sweep[0].name, rows=tuple(of_sweep), record=record))
+    return SimpleNamespace(sweeps=tuple(sweeps))
+
+
+def rungs(*pairs, **changes):
+    """Tasks a, b, c … with these decades of measured and predicted."""
+    rows = [row_of(chr(97 + i), 10**y, None if x is None else 10**x, **changes) for i, (y, x) in enumerate(pairs)]
+    return rungs_of(comparison_of(*rows))
