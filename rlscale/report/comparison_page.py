@@ -19,7 +19,7 @@ from ..text import format_duration, format_quantity
 from .answers import CONFIDENCE, answers
 from .chart_style import Figure
 from .ladder_charts import ladder_figure, verdict_figure
-from .page import add_chart, command, section, table, write_page
+from .page import add_chart, command, fold, section, table, write_page
 from .pictures import write_figures
 from .ranking import rank_figure, say_answers, say_ranking
 from .sweep_charts import frontier_figure, rate_figure, return_figure
@@ -88,11 +88,14 @@ def write_comparison(
         body += [section(figure.title, charts.add([figure])) for figure in ladders[1:]]
         if tasks > 1 and (agreements := say_all_agreements(rows)):
             left_out = _LEFT_OUT_NOTE if any(row[-1] != "–" for row in agreements) else ""  # else there is no such column
-            body.append(
-                section("Every loss and every average", _table(AGREEMENT_COLUMNS, agreements), left_out + _AGREEMENT_NOTE)
-            )
+            note = f"<p class='note'>{left_out}{_AGREEMENT_NOTE}</p>"
+            body.append(fold("Every loss and every average", _table(AGREEMENT_COLUMNS, agreements) + note))
+    several = len(comparison.sweeps) > 1
+    if several:
+        body.append("<h2>Each sweep</h2>")
     for sweep in comparison.sweeps:
-        body.append(_sweep_sections(sweep, charts, frontier=len(comparison.sweeps) > 1))
+        content = _sweep_sections(sweep, charts, frontier=several)
+        body.append(fold(_title_of(sweep), content) if several else f"<h2>{html.escape(sweep.name)}</h2>\n{content}")
     if comparison.runs:
         body.append("<h2>Single runs</h2>")
         single = [row for row in rows if row.goal is None]
@@ -102,11 +105,11 @@ def write_comparison(
         body.append(section("What evaluation cost", _cost_table(comparison.sweeps), _COST_NOTE))
     body.append(section("Remarks", _list(remarks(rows))))
     body.append(section("Left out", _list(comparison.notes)))
-    for sweep in comparison.sweeps:
-        body.append(_sweep_details(sweep))
+    made = {sweep.name: _sweep_details(sweep) for sweep in comparison.sweeps}
     for run in comparison.runs:
         seeds = [] if run.manifest["seed"] is None else [int(run.manifest["seed"])]  # a job of RLlib need not have one
-        body.append(_details(f"{run.name} (single run)", run.manifest, run.folder, seeds, run.manifest["config"]))
+        made[f"{run.name} (single run)"] = _details(run.manifest, run.folder, seeds, run.manifest["config"])
+    body += [fold(name, content) if len(made) > 1 else section(name, content) for name, content in made.items()]
     write_page(page, f"{title}: critical batch size", body, charts.specifications)
     if figures is not None:
         write_figures(charts.figures, figures)
@@ -175,13 +178,11 @@ def _sweep_sections(sweep: ComparedSweep, charts: _Charts, *, frontier: bool) ->
     def part(title: str, figure: Figure | None, content: str = "", note: str = "") -> str:
         return section(title, (charts.add([figure]) if figure else "") + content, note)
 
-    name = f"<h2>{html.escape(sweep.name)}</h2>"
     noise = part("Noise scale of every loss", None, _prediction_table(sweep.rows), _PREDICTION_NOTE)
     if all(row.quick for row in sweep.rows):
-        return "\n".join([name, part("Next", None, _next(sweep)) if frontier else "", noise])
+        return "\n".join([part("Next", None, _next(sweep)) if frontier else "", noise])
     return "\n".join(
         [
-            name,
             part(
                 "Frontier",
                 frontier_figure(sweep) if frontier else None,
@@ -193,6 +194,12 @@ def _sweep_sections(sweep: ComparedSweep, charts: _Charts, *, frontier: bool) ->
             part("Learning rates", rate_figure(sweep), _rate_table(sweep)),
         ]
     )
+
+
+def _title_of(sweep: ComparedSweep) -> str:
+    """Its name with the critical batch size at its last goal that was reached."""
+    measured = [row for row in sweep.rows if row.measured.value is not None and not row.quick]
+    return f"{sweep.name}, goal {measured[-1].goal_label}: B_crit {measured[-1].measured.say()}" if measured else sweep.name
 
 
 def _rate_table(sweep: ComparedSweep) -> str:
@@ -322,10 +329,10 @@ def _sweep_details(sweep: ComparedSweep) -> str:
     plan = dict(record.plan)
     config = plan.pop("config")
     seeds = sorted({run.seed for run in sweep.runs})
-    return _details(sweep.name, record.manifest, record.folder, seeds, {"plan": plan, **config})
+    return _details(record.manifest, record.folder, seeds, {"plan": plan, **config})
 
 
-def _details(name: str, manifest: Mapping[str, Any], folder: Path, seeds: Sequence[int], settings: Mapping[str, Any]) -> str:
+def _details(manifest: Mapping[str, Any], folder: Path, seeds: Sequence[int], settings: Mapping[str, Any]) -> str:
     """Where a record came from, and every setting."""
     task, machine = manifest.get("task", {}), manifest.get("machine", {})
     facts = {
@@ -344,11 +351,10 @@ def _details(name: str, manifest: Mapping[str, Any], folder: Path, seeds: Sequen
         for group, value in settings.items()
         for key, item in (value.items() if isinstance(value, dict) else [(group, value)])
     }
-    content = (
-        f"{_table(['', ''], list(facts.items()))}<details><summary>all {len(flat)} settings</summary>"
-        f"{_table(['setting', 'value'], list(flat.items()))}</details>"
+    settings_table = _table(["setting", "value"], list(flat.items()))
+    return (
+        f"{_table(['', ''], list(facts.items()))}<details><summary>all {len(flat)} settings</summary>{settings_table}</details>"
     )
-    return section(name, content)
 
 
 def _ranges(numbers: Sequence[int]) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from ..errors import UsageError
 from ..records.files import is_full, write_atomically
 
-__all__ = ["add_chart", "command", "facts", "section", "table", "write_page"]
+__all__ = ["add_chart", "command", "facts", "fold", "section", "table", "write_page"]
 
 
 def write_page(page: Path, title: str, body: Sequence[str], charts: dict[str, Any]) -> None:
@@ -54,6 +54,11 @@ def section(title: str, content: str, note: str = "") -> str:
     """A part of the page: a plain title, markup, and a note (markup) below it in small print."""
     below = f"<p class='note'>{note}</p>" if note else ""
     return f"<section><h3>{html.escape(title)}</h3>{content}{below}</section>"
+
+
+def fold(title: str, content: str) -> str:
+    """A part of the page of which only the title, plain, is seen until the reader opens it; print shows all of it."""
+    return f"<details class='fold' open><summary>{html.escape(title)}</summary>{content}</details>"
 
 
 def add_chart(charts: dict[str, Any], chart: Any) -> str:
