@@ -35,6 +35,7 @@ from rlscale.report.pictures import write_figures
 from rlscale.report.words import QUANTITY_LABELS, head_name, say_verdict
 from rlscale.text import format_quantity
 
+from ..learning.noise_without_sweep import table
 from ..measuring import markdown_table
 from .afterwards import agreement, beside_the_paper, second_hypothesis, third_hypothesis
 from .again import AGAIN, repetitions
@@ -42,6 +43,7 @@ from .again import AGAIN, repetitions
 __all__ = ["PAGE", "PUBLISHED", "read_ladder", "rewritten", "what_is_published", "write_page"]
 
 PAGE, PICTURES = Path("docs/ladder.md"), Path("docs/pictures")
+UNSWEPT = "noise-without-sweep.json"  # beside the records of the rungs
 PUBLISHED, SIMULATED = Path("rlscale/analysis/published.json"), Path("results/sweep-designs-sequential.json")
 _MADE = re.compile(r"(<!-- made: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -233,6 +235,14 @@ def _again(comparison: Comparison, rungs: Sequence[Rung]) -> str:
     )
 
 
+def _unswept(comparison: Comparison, rungs: Sequence[Rung]) -> str:
+    """Tasks of which one run was made, and no sweep."""
+    record = comparison.sweeps[0].record.folder.parent.parent / UNSWEPT
+    if not record.exists():
+        return "None has been measured yet."
+    return markdown_table(*table(json.loads(record.read_text(encoding="utf-8"))["readings"]["tasks"]))
+
+
 _PARTS: dict[str, Callable[[Comparison, Sequence[Rung]], str]] = {
     "verdict": _verdict,
     "ranking": _ranking,
@@ -242,6 +252,7 @@ _PARTS: dict[str, Callable[[Comparison, Sequence[Rung]], str]] = {
     "hypothesis": second_hypothesis,
     "third": third_hypothesis,
     "paper": beside_the_paper,
+    "unswept": _unswept,
     "interventions": _interventions,
     "warnings": _warnings,
     "again": _again,

@@ -130,7 +130,7 @@ def test_the_page_says_what_the_records_say():
     text = (ROOT / PAGE).read_text()
     comparison = read_ladder(ROOT / "results" / "ladder")
     assert rewritten(text, comparison) == text, "run: python -m rlscale.benchmarks.measurements.ladder page"
-    assert text.count("<!-- made: ") == 12
+    assert text.count("<!-- made: ") == 13
 
 
 def test_what_advise_says_of_published_tasks_is_what_the_records_say(monkeypatch):
