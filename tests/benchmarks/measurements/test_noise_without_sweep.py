@@ -16,7 +16,7 @@ COMMAND = [sys.executable, "-m", "rlscale.benchmarks.measurements.learning.noise
 def measure(folder, observations):
     settings = "--environments 16 --rollout-length 32 --epochs 1 --mini-batch 512 --policy-noise-period 1 --value-noise-period 1"
     tasks = ["classic/cartpole", "toy/catch"]
-    words = ["--tasks", *tasks, "--settings", settings, "--observations", str(observations)]
+    words = ["--tasks", *tasks, f"--settings={settings}", "--observations", str(observations)]
     paths = ["--runs", str(folder / "runs"), "--out", str(folder / "record.json")]
     done = subprocess.run([*COMMAND, *words, *paths], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
