@@ -46,7 +46,7 @@ class Options:
     """Of each run; a run that ended with fewer goes on."""
     jobs: int = len(os.sched_getaffinity(0))
     """Runs side by side, a core each."""
-    runs: Path = Path("runs/noise-without-sweep")
+    runs: str = "runs/noise-without-sweep"
     """Where they are while they run."""
     out: Path = Path("results/noise-without-sweep.json")
     """Where the record goes."""
@@ -73,7 +73,7 @@ def main(options: Options) -> None:
 
 def run(task: str, options: Options) -> RunRecord:
     """The record of the task's run, which is begun, goes on, or is there already."""
-    folder = options.runs / folder_name(task)
+    folder = Path(options.runs, folder_name(task))
     if not (folder / "manifest.json").exists():
         words = [task, *shlex.split(options.settings), "--threads", "1", "--run", str(folder)]
     elif (record := read_run(folder)).rows and record.rows[-1]["observations"] >= options.observations:
