@@ -43,7 +43,7 @@ On every scored task with one optimizer step a batch it is nearer to the critica
 (docs/ladder.md).
 """
 PLAIN = ("policy", "cumulative")
-"""The paper's own, which stands in where a record has nothing in Adam's metric."""
+"""Perhaps the paper's own, which does not name its loss; it stands in where a record has nothing in Adam's metric."""
 ONLY_LOSS = ("joint", "cumulative")
 """That of a supervised task, which has one loss and is learned by SGD, whose metric is the plain one."""
 FEWEST_POOLED = 3

@@ -25,6 +25,7 @@ __all__ = [
     "Intervention",
     "PredictorScore",
     "Rung",
+    "TaskTable",
     "Verdict",
     "interventions_of",
     "is_better",
@@ -170,7 +171,7 @@ def score(rungs: Sequence[Rung], head: str, quantity: str) -> PredictorScore | N
     Rungs of one task count as their mean. Intervals resample tasks, as those of `rlscale.agreement` do; with fewer than three
     tasks there are none.
     """
-    table = _Table.of(rungs, head, quantity)
+    table = TaskTable.of(rungs, head, quantity)
     return _score(table, head, quantity) if len(table.measured) else None
 
 
@@ -182,10 +183,10 @@ def score_pairs(measured: Sequence[float], predicted: Sequence[float]) -> Predic
     """
     if len(measured) != len(predicted) or not measured:
         raise ValueError(f"{len(measured)} measured and {len(predicted)} predicted batch sizes are no pairs")
-    return _score(_Table(np.log10(measured), np.log10(predicted), np.ones(len(measured), bool)), "", "")
+    return _score(TaskTable(np.log10(measured), np.log10(predicted), np.ones(len(measured), bool)), "", "")
 
 
-def _score(table: "_Table", head: str, quantity: str) -> PredictorScore:
+def _score(table: "TaskTable", head: str, quantity: str) -> PredictorScore:
     return PredictorScore(
         head,
         quantity,
@@ -205,7 +206,7 @@ def is_better(rungs: Sequence[Rung], secondary: tuple[str, str], number: int = l
 
     The interval of the difference of the mean squares about the offset, at a confidence of 1 - 0.05/number, leaves out zero.
     """
-    first, second = _Table.of(rungs, *PRIMARY), _Table.of(rungs, *secondary)
+    first, second = TaskTable.of(rungs, *PRIMARY), TaskTable.of(rungs, *secondary)
     count = len(first.measured)
     if count < 3:
         return False
@@ -249,7 +250,7 @@ def verdict(rungs: Sequence[Rung], interventions: Sequence[Intervention] = ()) -
 
 
 @dataclass(frozen=True)
-class _Table:
+class TaskTable:
     """log10 measured and predicted of tasks, (…, tasks); a prediction that is not resolved has no meaning."""
 
     measured: np.ndarray
@@ -257,7 +258,7 @@ class _Table:
     resolved: np.ndarray
 
     @classmethod
-    def of(cls, rungs: Sequence[Rung], head: str, quantity: str) -> "_Table":
+    def of(cls, rungs: Sequence[Rung], head: str, quantity: str) -> "TaskTable":
         rows: dict[str, list[tuple[float, float | None]]] = {}
         for rung in rungs:
             if rung.left_out is None:
@@ -271,8 +272,8 @@ class _Table:
             means[2, task] = bool(both)
         return cls(means[0], means[1], means[2] > 0)
 
-    def take(self, draws: np.ndarray) -> "_Table":
-        return _Table(self.measured[draws], self.predicted[draws], self.resolved[draws])
+    def take(self, draws: np.ndarray) -> "TaskTable":
+        return TaskTable(self.measured[draws], self.predicted[draws], self.resolved[draws])
 
     @property
     def error(self) -> np.ndarray:
@@ -317,7 +318,7 @@ class _Table:
         return _log(rest) - np.where(variance > _ROUNDING, _log(variance), np.nan)
 
     def estimate(
-        self, statistic: Callable[["_Table"], np.ndarray], back: Callable[[float], float], spread: bool = True
+        self, statistic: Callable[["TaskTable"], np.ndarray], back: Callable[[float], float], spread: bool = True
     ) -> Estimate:
         """The estimate of a statistic that is computed on a symmetric scale; `back` leads to the scale that is shown.
 

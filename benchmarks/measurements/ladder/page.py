@@ -107,7 +107,10 @@ def _verdict(comparison: Comparison, rungs: Sequence[Rung]) -> str:
         for rung in seen
         if rung.row.ratio(*PRIMARY).value is not None
     ]
-    return " ".join([say_verdict(verdict(rungs, interventions_of(rungs))), *beside])
+    scored = [rung for rung in rungs if rung.left_out is None and rung.role == "task"]
+    bent = sum(bool(rung.row.frontier and rung.row.frontier.warning) for rung in scored)
+    doubts = [f"{bent} of the {len(scored)} fits warn that B_crit would be another one for other batch sizes."] if bent else []
+    return " ".join([say_verdict(verdict(rungs, interventions_of(rungs))), *doubts, *beside])
 
 
 def _ranking(comparison: Comparison, rungs: Sequence[Rung]) -> str:

@@ -61,9 +61,9 @@ class Case:
     zoo: str | None = None
 
 
-PONG = "--network small_cnn --actors 2 --epochs 3 --learning-rate 5e-4 --anneal"
+PONG = "--network small_cnn --actors 2 --epochs 3 --learning-rate 1e-3 --anneal"
 CASES = {
-    "pong": Case("atari/pong", (-18.0, 0.0, 18.0), 2, 3_000_000, PONG),
+    "pong": Case("atari/pong", (-18.0, 0.0, 18.0), 2, 2_500_000, PONG),
     "pong-sb3": Case("atari/pong", (-18.0,), 2, 1_000_000, zoo="PongNoFrameskip-v4"),
     "cartpole": Case("classic/cartpole", (475.0,), 3, 1_000_000),
     "cartpole-sb3": Case("classic/cartpole", (475.0,), 3, 1_000_000, zoo="CartPole-v1"),
