@@ -8,6 +8,7 @@ from typing import Any
 
 import altair as alt
 
+from rlscale.benchmarks.measurements.learning.time_to_score import CASES
 from rlscale.report.chart_style import PALETTE
 
 RECORD = Path(__file__).parents[2] / "results" / "time-to-score.json"
@@ -20,15 +21,15 @@ NAMES = {
     "seaquest": "MinAtar Seaquest",
     "space-invaders": "MinAtar Space Invaders",
 }
-SYSTEMS = ["rlscale", "Stable-Baselines3"]
+SYSTEMS = ["rlscale", "Stable-Baselines3", "rlscale at half the rate"]
 COLUMNS = 2
 
 
 def panel(title: str, runs: list[dict[str, Any]]) -> alt.LayerChart:
     """One task: a line for each seed, and a rule at each goal."""
     points = [
-        {"minutes": seconds / 60, "return": value, "run": f"{run['case']} {run['seed']}", "system": system_of(run)}
-        for run in runs
+        {"minutes": seconds / 60, "return": value, "run": number, "system": system_of(run)}
+        for number, run in enumerate(runs)
         for seconds, _, value in run["curve"]
         if value is not None
     ]
@@ -40,7 +41,7 @@ def panel(title: str, runs: list[dict[str, Any]]) -> alt.LayerChart:
             x=alt.X("minutes:Q", title="minutes of wall time", axis=alt.Axis(tickCount=5)),
             y=alt.Y("return:Q", title="mean return"),
             detail="run:N",
-            color=alt.Color("system:N", title=None, sort=SYSTEMS, scale=alt.Scale(domain=SYSTEMS, range=PALETTE[:2])),
+            color=alt.Color("system:N", title=None, sort=SYSTEMS, scale=alt.Scale(domain=SYSTEMS, range=[*PALETTE[:2], "#777"])),
         )
     )
     rules = alt.Chart(alt.Data(values=[{"goal": goal} for goal in goals])).mark_rule(strokeDash=[4, 4], color="#777")
@@ -48,8 +49,8 @@ def panel(title: str, runs: list[dict[str, Any]]) -> alt.LayerChart:
 
 
 def system_of(run: dict[str, Any]) -> str:
-    """Which library trained."""
-    return SYSTEMS[run["case"].endswith("-sb3")]
+    """Which library trained, and whether it was with the settings that were given up."""
+    return SYSTEMS[1 if run["case"].endswith("-sb3") else 2 if run["settings"] not in ("", CASES[run["case"]].settings) else 0]
 
 
 def main() -> None:
