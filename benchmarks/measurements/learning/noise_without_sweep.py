@@ -21,6 +21,8 @@ from typing import Any
 import tyro
 
 from rlscale.analysis.summary import noise_over_run, noise_windows, returns
+from rlscale.envs import find_task
+from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
 from rlscale.noise import NoiseEstimate
 from rlscale.records import RunRecord, folder_name, read_run
@@ -54,6 +56,12 @@ class Options:
 
 def main(options: Options) -> None:
     """Make the runs, or go on with them, and write the record after each."""
+    try:
+        for task in options.tasks:  # before the first of them takes its half hour
+            find_task(task)
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
     print(f"runs are in {options.runs}", flush=True)
     ended: dict[str, RunRecord] = {}
     found: list[dict[str, Any]] = []
@@ -85,7 +93,8 @@ def run(task: str, options: Options) -> RunRecord:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-m", "rlscale", *typed], env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(f"rlscale {shlex.join(typed)} ended with exit code {done.returncode}:\n{done.stderr[-2000:]}")
+        print(f"{task}: {done.stderr.strip()[-2000:]}", file=sys.stderr)
+        sys.exit(done.returncode)
     return read_run(folder)
 
 

@@ -54,6 +54,23 @@ def test_windows_hold_the_pooled_noise_and_the_return_of_their_time(tmp_path):
     assert second["return"] == pytest.approx(5.5)  # of iterations 0 to 11, those that had ended by then
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--tasks", "classic/cartpole", "toy/nothing"], "toy/nothing"),
+        (["--tasks", "toy/catch", "--settings=--epochs 0"], "epochs"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_written(words, said, tmp_path):
+    paths = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "record.json")]
+    done = subprocess.run([*COMMAND, *words, *paths, "--observations", "1000"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_open_end_is_said():
     assert say({"value": 1000.0, "interval": [500.0, 2000.0]}) == "1,000 [500, 2,000]"
     assert say({"value": None, "interval": [500.0, None]}) == "not resolved, above 500"
