@@ -5,7 +5,6 @@ The preregistered verdict is not here but in `rlscale.analysis.verdict`; the pag
 
 import math
 from collections.abc import Sequence
-from statistics import fmean
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from rlscale.text import format_quantity
 
 from ..measuring import markdown_table
 
-__all__ = ["agreement", "beside_the_paper", "errors", "second_hypothesis", "third_hypothesis"]
+__all__ = ["agreement", "beside_the_paper", "error_of", "second_hypothesis", "third_hypothesis"]
 
 # `ADVISED` was written down as the second hypothesis on 24 November 2026, when these rungs had been seen:
 BEFORE_SECOND = ("blackjack", "cliffwalking-2", "frozenlake", "frozenlake-8x8", "pendulum")
@@ -107,27 +106,32 @@ def _range(ends: tuple[float, float]) -> str:
 def second_hypothesis(comparison: Comparison, rungs: Sequence[Rung]) -> str:
     """The second hypothesis of docs/preregistration.md, over the tasks that were scored after it was written down."""
     tasks = [rung for rung in _one_step(rungs) if rung.folder not in BEFORE_SECOND]
-    ratios = [task.row.ratio(*ADVISED) for task in tasks]
-    error, constant = errors([task.row.measured.value for task in tasks], [ratio.value for ratio in ratios])
-    predicted = [task.row.predicted(*ADVISED) for task in tasks]
-    said = _conclude(error, constant, "the mean of the others' B_crit") if len(tasks) >= FEWEST_LATER else _open(len(tasks))
-    return said + _table(tasks, predicted, ratios)
+    counted = TaskTable.of(tasks, *ADVISED)
+    said = _open(len(counted.measured))
+    if len(counted.measured) >= FEWEST_LATER:
+        said = _conclude(error_of(counted), math.sqrt(counted.constant), "the mean of the others' B_crit")
+    return said + _table(tasks, ADVISED)
 
 
 def third_hypothesis(comparison: Comparison, rungs: Sequence[Rung]) -> str:
     """The third hypothesis, whose factor and whose constant were fixed when it was written down. A task counts once."""
     tasks = [rung for rung in _one_step(rungs) if rung.row.task not in BEFORE_THIRD]
     factor, always = THIRD
-    predicted = [_times(factor, task.row.predicted(*JOINT)) for task in tasks]
-    ratios = [_times(1 / factor, task.row.ratio(*JOINT)) for task in tasks]
     counted = TaskTable.of(tasks, *JOINT)
-    if len(counted.measured) < FEWEST_LATER or np.ptp(counted.measured) < LEAST_SPAN:
-        return _open(len(counted.measured), f", whose B_crit have to span {LEAST_SPAN:g} decade") + _table(
-            tasks, predicted, ratios
-        )
-    off = np.where(counted.resolved, counted.error - math.log10(factor), UNRESOLVED)
-    error, constant = (float(np.sqrt((x**2).mean())) for x in (off, counted.measured - math.log10(always)))
-    return _conclude(error, constant, f"{always:.0f} for every task") + _table(tasks, predicted, ratios)
+    said = _open(len(counted.measured), f", whose B_crit have to span {LEAST_SPAN:g} decade")
+    if len(counted.measured) >= FEWEST_LATER and np.ptp(counted.measured) >= LEAST_SPAN:
+        constant = _root_mean_square(counted.measured - math.log10(always))
+        said = _conclude(error_of(counted, factor), constant, f"{always:.0f} for every task")
+    return said + _table(tasks, JOINT, factor)
+
+
+def error_of(counted: TaskTable, factor: float = 1.0) -> float:
+    """Root mean square in decades, without an offset, of so many times the prediction; a decade where it is not resolved."""
+    return _root_mean_square(np.where(counted.resolved, counted.error - math.log10(factor), UNRESOLVED))
+
+
+def _root_mean_square(decades: np.ndarray) -> float:
+    return math.sqrt((decades**2).mean())
 
 
 def _one_step(rungs: Sequence[Rung]) -> list[Rung]:
@@ -147,10 +151,16 @@ def _conclude(error: float, constant: float, baseline: str) -> str:
     return f"{'Confirmed' if error <= SUCCESS else 'Undecided'}. {said}"
 
 
-def _table(tasks: Sequence[Rung], predicted: Sequence[Estimate], ratios: Sequence[Estimate]) -> str:
+def _table(tasks: Sequence[Rung], which: tuple[str, str], factor: float = 1.0) -> str:
+    """A row for each task: what so many times a predictor says, and B_crit as a multiple of that."""
     rows = [
-        [f"`{task.folder}`", task.row.measured.say(), prediction.say(), ratio.say("–")]
-        for task, prediction, ratio in zip(tasks, predicted, ratios, strict=True)
+        [
+            f"`{task.folder}`",
+            task.row.measured.say(),
+            _times(factor, task.row.predicted(*which)).say(),
+            _times(1 / factor, task.row.ratio(*which)).say("–"),
+        ]
+        for task in tasks
     ]
     return "\n\n" + markdown_table(["rung", "B_crit", "predicted", "measured / predicted"], rows) if rows else ""
 
@@ -158,19 +168,6 @@ def _table(tasks: Sequence[Rung], predicted: Sequence[Estimate], ratios: Sequenc
 def _times(factor: float, one: Estimate) -> Estimate:
     interval = None if one.interval is None else (factor * one.interval[0], factor * one.interval[1])
     return Estimate(None if one.value is None else factor * one.value, interval, one.reason)
-
-
-def errors(measured: Sequence[float | None], ratios: Sequence[float | None]) -> tuple[float, float]:
-    """Root mean squares in decades, without an offset: of the prediction, and of the geometric mean of the other tasks' B_crit.
-
-    A prediction that is not resolved errs by one decade. Of fewer than two tasks both are nan.
-    """
-    if len(measured) < 2:
-        return math.nan, math.nan
-    off = [UNRESOLVED if ratio is None else math.log10(ratio) for ratio in ratios]
-    logs = [math.log10(value) for value in measured if value is not None]
-    alone = [x - (sum(logs) - x) / (len(logs) - 1) for x in logs]
-    return math.sqrt(fmean(x * x for x in off)), math.sqrt(fmean(x * x for x in alone))
 
 
 def _factor(decades: Estimate) -> str:

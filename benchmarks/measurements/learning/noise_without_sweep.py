@@ -57,6 +57,8 @@ class Options:
 def main(options: Options) -> None:
     """Make the runs, or go on with them, and write the record after each."""
     try:
+        if options.jobs < 1:
+            raise UsageError("--jobs", f"{options.jobs} runs side by side make none", "Give 1 or more")
         for task in options.tasks:  # before the first of them takes its half hour
             find_task(task)
     except UsageError as error:

@@ -1,7 +1,12 @@
 """The hypotheses for later rungs, on planted ones."""
 
-import pytest
+import math
 
+import pytest
+from rungs import comparison_of, row_of, rungs_of
+
+from rlscale.analysis.predictions import ADVISED
+from rlscale.analysis.verdict import TaskTable
 from rlscale.benchmarks.measurements.ladder.afterwards import (
     BEFORE_THIRD,
     JOINT,
@@ -9,19 +14,34 @@ from rlscale.benchmarks.measurements.ladder.afterwards import (
     THIRD,
     agreement,
     beside_the_paper,
-    errors,
+    error_of,
+    second_hypothesis,
     third_hypothesis,
 )
-from tests.support.rungs import comparison_of, row_of, rungs_of
 
 FACTOR, ALWAYS = THIRD
 
 
 def test_the_second_hypothesis_errs_in_decades_without_an_offset():
     """Twice and half, tenfold where nothing is resolved; and the mean of the others of 10, 100 and 1,000."""
-    error, constant = errors([10.0, 100.0, 1000.0], [2.0, 0.5, None])
-    assert error == pytest.approx(((2 * 0.30103**2 + 1) / 3) ** 0.5, rel=1e-5)
-    assert constant == pytest.approx(((1.5**2 + 0 + 1.5**2) / 3) ** 0.5)
+    ratios = {10.0: 2.0, 100.0: 0.5, 1000.0: None}
+    rows = [row_of(f"t{b}", b, 1.0, more=[(ADVISED, b / ratio)] if ratio else []) for b, ratio in ratios.items()]
+    counted = TaskTable.of(rungs_of(comparison_of(*rows)), *ADVISED)
+    assert error_of(counted) == pytest.approx(((2 * 0.30103**2 + 1) / 3) ** 0.5, rel=1e-5)
+    assert math.sqrt(counted.constant) == pytest.approx(((1.5**2 + 0 + 1.5**2) / 3) ** 0.5)
+
+
+def test_the_second_hypothesis_is_refuted_by_the_mean_of_the_others():
+    """Four tasks alike and one four times as large: the constant errs by 0.602 at one, 0.151 at four; the noise scale by 0.4."""
+    rows = [row_of(f"classic/{i}", b, 1.0, more=[(ADVISED, b * 10**0.4)]) for i, b in enumerate((100.0,) * 4 + (400.0,))]
+    comparison = comparison_of(*rows)
+    constant = ((0.60206**2 + 4 * (0.60206 / 4) ** 2) / 5) ** 0.5
+    said = second_hypothesis(comparison, rungs_of(comparison))
+    assert said.startswith(
+        f"Refuted. It errs by 0.400 decades, the mean of the others' B_crit by {constant:.3f}. Its own error alone"
+    )
+    four = comparison_of(*rows[1:])
+    assert second_hypothesis(four, rungs_of(four)).startswith("Open: 4 of the 5")
 
 
 def later(*pairs, name="classic/later-{}"):

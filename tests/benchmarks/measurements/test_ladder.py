@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from rlscale.analysis.paper import score_paper
+from rlscale.analysis.predictions import PRIMARY
+from rlscale.analysis.verdict import rungs_of, score
 from rlscale.benchmarks.measurements.ladder import climb as ladder
+from rlscale.benchmarks.measurements.ladder.afterwards import JOINT
 from rlscale.benchmarks.measurements.ladder.again import SEED, Repetition
 from rlscale.benchmarks.measurements.ladder.page import PAGE, PUBLISHED, read_ladder, rewritten, what_is_published
 from rlscale.benchmarks.measurements.ladder.rungs import read_rungs
@@ -131,6 +135,19 @@ def test_the_page_says_what_the_records_say():
     comparison = read_ladder(ROOT / "results" / "ladder")
     assert rewritten(text, comparison) == text, "run: python -m rlscale.benchmarks.measurements.ladder page"
     assert text.count("<!-- made: ") == 13
+
+
+def test_the_pages_own_sentences_say_what_the_records_say():
+    """Figures that stand in prose, not between marks."""
+    text = " ".join((ROOT / PAGE).read_text().split())
+    tasks = [rung for rung in rungs_of(read_ladder(ROOT / "results" / "ladder")) if rung.role == "task"]
+    seven = [rung for rung in tasks if rung.row.task != "toy/frozenlake8x8"]
+    joint, primary = (score(seven, *which).rms.value for which in (JOINT, PRIMARY))
+    assert f"({joint:.3f} decades against {primary:.3f})" in text
+    ratios = [rung.row.ratio(*JOINT).value for rung in tasks if rung.left_out is None]
+    assert f"B_crit is {min(ratios):.2f} to {max(ratios):.2f} times the joint loss's noise scale" in text
+    papers = [score_paper(autoencoders=which).rms.value for which in (True, False)]
+    assert f"{papers[0]:.2f} decades about one offset, {papers[1]:.2f} without its two autoencoders" in text
 
 
 def test_what_advise_says_of_published_tasks_is_what_the_records_say(monkeypatch):

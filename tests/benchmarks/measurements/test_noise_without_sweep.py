@@ -5,10 +5,10 @@ import subprocess
 import sys
 
 import pytest
+from run_records import add_joint, make_run
 
 from rlscale.benchmarks.measurements.learning.noise_without_sweep import at, say, summary_of, table
 from rlscale.noise import pool
-from tests.support.run_records import add_joint, make_run
 
 COMMAND = [sys.executable, "-m", "rlscale.benchmarks.measurements.learning.noise_without_sweep"]
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from rungs import comparison_of, row_of, rungs
 
 from rlscale.analysis.paper import score_paper
 from rlscale.analysis.predictions import PRIMARY
@@ -22,7 +23,6 @@ from rlscale.analysis.verdict import (
 from rlscale.estimate import Estimate
 from rlscale.report.ladder_charts import verdict_figure
 from rlscale.report.words import _say_factor, say_verdict
-from tests.support.rungs import comparison_of, row_of, rungs
 
 
 def test_pairs_from_elsewhere_are_scored_like_rungs():

@@ -167,6 +167,23 @@ def test_the_frontier_shows_every_run_and_marks_the_missed(tmp_path):
     assert last["observations"] == pytest.approx(2 * sweep.rows[-1].e_min.value)
 
 
+def test_several_sweeps_fold_away_and_one_does_not(tmp_path):
+    """The name and B_crit of each stay in sight; without B_crit the name alone. A page of one sweep has nothing to fold."""
+    comparison = compare(several(tmp_path), [])
+    write_comparison(comparison, tmp_path / "all.html")
+    page = (tmp_path / "all.html").read_text().partition("<script>")[0]
+    titles = [html.unescape(title) for title in re.findall(r"<details class='fold' open><summary>(.*?)</summary>", page)]
+    shown = titles[titles.index("Every loss and every average") + 1 :]
+    assert len(shown) == 2 * len(comparison.sweeps)  # what there is to see of each, then how it was made
+    for sweep, title in zip(comparison.sweeps, shown, strict=False):
+        measured = [row for row in sweep.rows if row.measured.value is not None]
+        said = f", goal {measured[-1].goal_label}: B_crit {measured[-1].measured.say()}" if measured else ""
+        assert title == sweep.name + said
+    assert page.count("<details") == page.count("</details>")
+    write_comparison(compare(several(tmp_path / "one")[:1], []), tmp_path / "one.html")
+    assert "class='fold'" not in (tmp_path / "one.html").read_text().partition("<script>")[0]
+
+
 def test_the_ladder_clips_what_is_open_and_keeps_the_papers_values(tmp_path):
     rows = compare(several(tmp_path), []).rows
     layers = ladder_figure(rows).chart.to_dict()["layer"]
