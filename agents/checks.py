@@ -110,7 +110,12 @@ def check_config(config: TrainConfig) -> None:
     _check_noise(config)
     if u.learners > 1:
         _check_learners(config)
-    _refuse_if(u.anneal and b.observations is None, "anneal", "the learning rate needs an end to fall to", "Give --observations")
+    _refuse_if(
+        u.anneal and b.observations is None,
+        "anneal",
+        "the learning rate needs an end to fall to",
+        "Give --observations or --no-anneal",
+    )
     _refuse_if(
         b.observations is None and b.optimizer_steps is None and b.seconds is None,
         "observations",

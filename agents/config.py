@@ -318,6 +318,7 @@ def default_config(task: Task, algorithm: str = "ppo") -> TrainConfig:
     update = Update(
         epochs=usual.epochs,
         learning_rate=usual.learning_rate,
+        anneal=usual.anneal,
         discount=task.discount,
         gae_lambda=usual.gae_lambda,
         entropy_coef=usual.entropy_coef,
@@ -326,9 +327,17 @@ def default_config(task: Task, algorithm: str = "ppo") -> TrainConfig:
     if algorithm == "a2c":
         rollout = replace(rollout, rollout_length=5)
         update = replace(
-            update, algorithm="a2c", epochs=1, mini_batch=None, clip=None, optimizer="rmsprop", learning_rate=7e-4, gae_lambda=1.0
+            update,
+            algorithm="a2c",
+            epochs=1,
+            mini_batch=None,
+            clip=None,
+            optimizer="rmsprop",
+            learning_rate=7e-4,
+            anneal=False,
+            gae_lambda=1.0,
         )
-    return TrainConfig(task=task.id, rollout=rollout, update=update)
+    return TrainConfig(task=task.id, budget=Budget(observations=usual.observations), rollout=rollout, update=update)
 
 
 def _power_of_two(most: int) -> int:

@@ -32,18 +32,22 @@ class TrainingDefaults:
     """What `rlscale train` uses for PPO where the user says nothing; every default here is that of a small task.
 
     Attributes:
+        observations: agent steps in all.
         environments: number of environments.
         rollout_length: steps of one fragment.
         epochs: passes over each iteration batch.
         learning_rate: of Adam.
+        anneal: let the rate fall linearly to zero at the last of those observations.
         entropy_coef: weight of the entropy bonus.
         gae_lambda: λ of generalized advantage estimation.
     """
 
+    observations: int = 1_000_000
     environments: int = 16
     rollout_length: int = 32
     epochs: int = 8
     learning_rate: float = 1e-3
+    anneal: bool = False
     entropy_coef: float = 0.0
     gae_lambda: float = 0.9
 

@@ -169,7 +169,7 @@ def other(path, value):
         "shuffle": "transitions",
         "optimizer": "rmsprop",
         "advantage_scale": "running",
-        "network": "small_cnn",
+        "network": "nature_cnn",
         "lr_rule": "sqrt",
         "followed_noise": "joint",
         "track": "wandb",

@@ -110,6 +110,7 @@ def _trained(options: AdviseOptions, task: Task, folder: Path, command: list[str
         config,
         seed=options.seed,
         budget=replace(config.budget, seconds=options.seconds, observations=None),
+        update=replace(config.update, anneal=False),  # a run so short has no end for the rate to fall to
         noise=replace(config.noise, policy_noise_period=1, value_noise_period=1),
     )
     what = f"training {task.id} for {options.seconds:g} seconds"

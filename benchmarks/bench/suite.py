@@ -25,10 +25,11 @@ from rlscale.text import format_quantity
 from ..steps import Steps
 from ..workers.calibration import Shape, measure_fleet, sample_fragments
 
-__all__ = ["SUITE", "TASK", "VERSION", "actor_counts", "describe_nodes", "end_to_end", "measure_round", "show"]
+__all__ = ["SUITE", "TASK", "UPDATE", "VERSION", "actor_counts", "describe_nodes", "end_to_end", "measure_round", "show"]
 
 SUITE, VERSION = "rlscale-bench", 1
 TASK = "atari/pong"
+UPDATE: dict[str, Any] = {"network": "nature_cnn", "epochs": 4}  # whatever the defaults: figures of all versions compare
 ENVIRONMENTS = 32  # of an actor
 FRAGMENTS = 2  # of 64 environments x 32 steps, for the learner alone
 ITERATIONS = 2  # counted, end to end

@@ -25,7 +25,7 @@ from rlscale.errors import UsageError
 from rlscale.records.files import write_atomically
 
 from ..bench import compare_files
-from ..bench.suite import SUITE, TASK, VERSION, actor_counts, describe_nodes, measure_round, show
+from ..bench.suite import SUITE, TASK, UPDATE, VERSION, actor_counts, describe_nodes, measure_round, show
 from ..console import plain_console
 from ..options import parse
 from ..steps import Steps
@@ -79,7 +79,8 @@ def run_bench(options: BenchOptions, command: list[str], console: Console) -> in
     check_cpus(options.cpus, options.ray_address)
     task = find_task(TASK)
     config = default_config(task)
-    config = replace(config, rollout=replace(config.rollout, actors=1, ray_address=options.ray_address))
+    rollout = replace(config.rollout, actors=1, ray_address=options.ray_address)
+    config = replace(config, rollout=rollout, update=replace(config.update, **UPDATE))
     compute = resolve_compute(config)
     compute.prepare_process()
     local = len(os.sched_getaffinity(0))

@@ -28,10 +28,10 @@ from rlscale.agents.learning import Learner, RemoteLearners, adam_metric, arrang
 from rlscale.agents.machine import keep_freed_memory
 from rlscale.agents.networks import flatten_parameters, make_network, policy_columns
 from rlscale.agents.rollout import Fragment, RolloutWorker, WorkerSettings
-from rlscale.envs import find_task
+from rlscale.envs import Network, find_task
 from rlscale.noise import block_products, estimate
 
-from .measuring import CPU, median_and_spread, precisions, print_table, rounds_of, write_result
+from .measuring import CPU, NATURE, median_and_spread, precisions, print_table, rounds_of, write_result
 
 BATCH = 8192
 BLOCK_SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
@@ -39,6 +39,7 @@ CHUNKS = (128, 256, 512, 1024, 2048)
 USUAL = (256, 512)  # block and chunk
 HEADS = ("joint", "policy", "value")
 SUMS = 5  # timed in a row
+NETWORKS: dict[str, Network] = {"atari/pong": NATURE, "minatar/breakout": "minatar_cnn", "classic/cartpole": "mlp"}
 JOINT = NoiseSettings(policy_noise_period=0, value_noise_period=0, entropy_noise_period=0, iteration_noise_period=0)
 NOTHING = replace(JOINT, joint_noise_period=0)
 ALL = replace(JOINT, policy_noise_period=1, value_noise_period=1, entropy_noise_period=1)
@@ -48,13 +49,14 @@ def make_config(batch: int, rollout_length: int, noise: NoiseSettings, **update:
     """Settings of an update from one batch of Pong, one optimizer step a pass."""
     config = default_config(find_task("atari/pong"))
     rollout = replace(config.rollout, environments=batch // rollout_length, rollout_length=rollout_length)
-    return replace(config, rollout=rollout, update=replace(config.update, mini_batch=None, **update), noise=noise)
+    usual = replace(config.update, network=NATURE, mini_batch=None, learning_rate=2.5e-4)
+    return replace(config, rollout=rollout, update=replace(usual, **update), noise=noise)
 
 
 def make_worker(environments: int, rollout_length: int, bfloat16: bool, groups: int = 1, first_steps: int = 0) -> RolloutWorker:
     """A rollout worker of Pong in this process."""
     task = find_task("atari/pong")
-    settings = WorkerSettings(task, environments, rollout_length, task.network, bfloat16, 0, True, first_steps, 0, groups=groups)
+    settings = WorkerSettings(task, environments, rollout_length, NATURE, bfloat16, 0, True, first_steps, 0, groups=groups)
     return RolloutWorker(settings, 0)
 
 
@@ -215,7 +217,7 @@ def measure_noise_cost(
 
 def time_products(task: str, count: int, rounds: int) -> tuple[int, dict[str, list[float]]]:
     """Number of parameters of a task's network, and seconds of reducing the gradients of so many blocks in four ways."""
-    network = make_network(find_task(task), find_task(task).network, 0)
+    network = make_network(find_task(task), NETWORKS[task], 0)
     part, parameter = policy_columns(network), torch.nn.Parameter(flatten_parameters(network))
     matrix = torch.randn(count, len(parameter), generator=torch.Generator().manual_seed(0))
     mean, sizes = torch.empty(len(parameter)), np.full(count, 256.0)
@@ -246,7 +248,7 @@ def measure_metric(rounds: int = 31, out: Path = Path("results/metric-cost.json"
     keep_freed_memory()  # as a learner does
     readings: list[dict[str, Any]] = []
     rows = []
-    for task in ("atari/pong", "minatar/breakout", "classic/cartpole"):
+    for task in NETWORKS:
         for count in (8, 32):
             parameters, seconds = time_products(task, count, rounds)
             readings.append({"task": task, "parameters": parameters, "blocks": count, "seconds": seconds})

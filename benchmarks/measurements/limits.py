@@ -30,7 +30,7 @@ from rlscale.benchmarks.bench.suite import end_to_end
 from rlscale.envs import Network, Task
 
 from .learner import JOINT, NOTHING
-from .measuring import CPU, median_and_spread, precisions, print_table, write_result
+from .measuring import CPU, NATURE, median_and_spread, precisions, print_table, write_result
 from .sampling import ask, atari_task, sample, start_bare
 
 ITERATIONS = 2  # counted, of a learner or end to end, in a round
@@ -40,7 +40,7 @@ STAGES = ("emulator", "inference", "Ray and keeping", "learner", "noise", "the r
 
 def main(
     task: str = "atari/pong",
-    network: Network = "nature_cnn",
+    network: Network = NATURE,
     rounds: int = 5,
     seconds: float = 4.0,
     out: Path = Path("results/limits.json"),
@@ -48,7 +48,7 @@ def main(
     """Measure where a second of training goes.
 
     Args:
-        task: An Atari task, trained with its default batch, epochs and mini-batch.
+        task: An Atari task, trained with its default batch and mini-batch, in four epochs.
         network: The policy's.
         rounds: Paired rounds.
         seconds: Seconds of each stage of sampling in a round, at least.
@@ -56,7 +56,7 @@ def main(
     """
     played, cores = atari_task(task), len(os.sched_getaffinity(0))
     usual = default_config(played)
-    update = replace(usual.update, network=network, threads=cores)
+    update = replace(usual.update, network=network, epochs=4, threads=cores)
     readings = {}
     for precision, bfloat16 in precisions().items():
         precise = replace(update, precision="bfloat16" if bfloat16 else "float32")

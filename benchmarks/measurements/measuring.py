@@ -23,10 +23,12 @@ from rich.text import Text
 
 from rlscale.agents.compute import computes_bfloat16
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
+from rlscale.envs import Network
 from rlscale.records import RunRecord, read_run
 
 __all__ = [
     "CPU",
+    "NATURE",
     "NO_HEADS",
     "in_turn",
     "map_in_processes",
@@ -42,6 +44,9 @@ __all__ = [
 ]
 
 CPU = torch.device("cpu")
+# The network of every measurement of speed on Pong, whatever the task's own default: other libraries use it, and records
+# of different years can be compared.
+NATURE: Network = "nature_cnn"
 NO_HEADS = [word for head in ("policy", "value", "entropy") for word in (f"--{head}-noise-period", "0")]
 Case = TypeVar("Case")
 

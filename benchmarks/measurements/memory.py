@@ -26,7 +26,7 @@ import tyro
 
 from rlscale.records import read_run
 
-from .measuring import NO_HEADS, median_and_spread, print_table, write_result
+from .measuring import NATURE, NO_HEADS, median_and_spread, print_table, write_result
 
 FRAME_BYTES = 84 * 84
 ROLLOUT = 128
@@ -194,8 +194,10 @@ def measure(batch: int, streamed: bool) -> dict[str, Any]:
     reading: dict[str, Any] = {"batch_size": batch, "streamed": streamed, "environments": environments}
     with tempfile.TemporaryDirectory() as folder:
         run, errors = Path(folder) / "run", Path(folder) / "errors"
-        words = ["train", "atari/pong", "--actors", 2, "--environments", environments, "--rollout-length", ROLLOUT]
+        words = ["train", "atari/pong", "--network", NATURE, "--actors", 2, "--environments", environments]
         words += [
+            "--rollout-length",
+            ROLLOUT,
             "--batch-size",
             batch,
             *TOGETHER,

@@ -26,7 +26,7 @@ import torch
 import tyro
 from torch import nn
 
-from .measuring import NO_HEADS, median_and_spread, print_table, train, write_result
+from .measuring import NATURE, NO_HEADS, median_and_spread, print_table, train, write_result
 
 ENVIRONMENTS, STEPS, EPOCHS, MINI_BATCH = 8, 128, 4, 256
 BATCH = ENVIRONMENTS * STEPS
@@ -41,7 +41,7 @@ def ours(precision: str, *, noise: bool) -> Callable[[int], list[float]]:
         words = ["--environments", ENVIRONMENTS, "--rollout-length", STEPS, "--epochs", EPOCHS, "--mini-batch", MINI_BATCH]
         words += ["--precision", precision, "--actors", 2, *([] if noise else ["--joint-noise-period", 0, *NO_HEADS])]
         words += ["--optimizer-steps", (iterations + WARM_UP) * EPOCHS * BATCH // MINI_BATCH]
-        rows = train("atari/pong", *words).rows
+        rows = train("atari/pong", "--network", NATURE, *words).rows
         seconds = [0.0] + [row["seconds"] for row in rows]
         return [
             row["batch_observations"] / (after - before) for row, before, after in zip(rows, seconds, seconds[1:], strict=False)

@@ -30,7 +30,7 @@ from rlscale.envs import Task, find_task
 from rlscale.envs.atari import rom_of
 from rlscale.errors import UsageError
 
-from .measuring import in_turn, median_and_spread, precisions, print_table, write_result
+from .measuring import NATURE, in_turn, median_and_spread, precisions, print_table, write_result
 
 
 def main(
@@ -59,7 +59,7 @@ def main(
         played = atari_task(task)
         settings = {
             (actors, cpus): WorkerSettings(
-                played, environments, rollout_length, played.network, bfloat16, cpus, True, 0, 0, workers=actors
+                played, environments, rollout_length, NATURE, bfloat16, cpus, True, 0, 0, workers=actors
             )
             for actors, cpus in fleets
         }

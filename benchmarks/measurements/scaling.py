@@ -11,7 +11,7 @@ from pathlib import Path
 
 import tyro
 
-from .measuring import NO_HEADS, in_turn, median_and_spread, precisions, print_table, train, write_result
+from .measuring import NATURE, NO_HEADS, in_turn, median_and_spread, precisions, print_table, train, write_result
 
 BATCH = 8192
 WARM_UP = 2
@@ -19,6 +19,7 @@ VARIANTS = {"lag 0": ["--lag", "0"], "lag 1": ["--lag", "1"], "stream": ["--stre
 PARTS = ("sampling_seconds", "waiting_seconds", "learning_seconds", "noise_seconds")
 # 16 environments of each actor, two rounds a batch.
 SETTINGS = "--actors 2 --environments 32 --rollout-length 128 --epochs 1 --mini-batch None --advantage-scale running"
+SETTINGS += f" --network {NATURE}"
 
 
 def main(rounds: int = 5, iterations: int = 4, out: Path = Path("results/scaling.json")) -> None:

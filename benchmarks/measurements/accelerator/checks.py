@@ -15,7 +15,7 @@ from rlscale.agents.devices import upload
 from rlscale.agents.learning import IterationBatch, Learner, Positions, UpdateResult, arrange_slots, learn_batch
 from rlscale.agents.networks import ActingNetwork, make_network
 from rlscale.agents.rollout import Fragment, RolloutWorker, WorkerSettings
-from rlscale.envs import find_task
+from rlscale.envs import Network, find_task
 
 from ..learner import ALL
 from ..measuring import CPU
@@ -25,7 +25,7 @@ __all__ = ["ROLLOUT", "Check", "check_all", "config_for", "far", "no_room", "sam
 ROLLOUT = 64
 FIRST_STEPS = 100  # random ones, so that environments differ
 CHECKED = 512  # observations of a batch that both devices learn from
-NETWORKS = {"mlp": "classic/cartpole", "minatar_cnn": "minatar/breakout", "nature_cnn": "atari/pong"}
+NETWORKS: dict[Network, str] = {"mlp": "classic/cartpole", "minatar_cnn": "minatar/breakout", "nature_cnn": "atari/pong"}
 
 
 @dataclass(frozen=True)
@@ -43,22 +43,22 @@ class Check:
 
 
 @cache
-def sample(network: str, observations: int, groups: int = 2, seed: int = 0) -> Sequence[Fragment]:
+def sample(network: Network, observations: int, groups: int = 2, seed: int = 0) -> Sequence[Fragment]:
     """Fragments of a network's task, by its initial policy on the CPU."""
     task = find_task(NETWORKS[network])
     each = max(observations // ROLLOUT // groups, 1)
-    worker = RolloutWorker(WorkerSettings(task, each, ROLLOUT, task.network, False, 0, True, FIRST_STEPS, seed, groups=groups), 0)
+    worker = RolloutWorker(WorkerSettings(task, each, ROLLOUT, network, False, 0, True, FIRST_STEPS, seed, groups=groups), 0)
     try:
         return [worker.sample(0, group) for group in range(groups)]
     finally:
         worker.close()
 
 
-def config_for(network: str, fragments: Sequence[Fragment], **update: Any) -> TrainConfig:
+def config_for(network: Network, fragments: Sequence[Fragment], **update: Any) -> TrainConfig:
     """Settings of one optimizer step from these fragments."""
     config = default_config(find_task(NETWORKS[network]))
     environments = sum(fragment.environments for fragment in fragments)
-    plain = {"epochs": 1, "mini_batch": None, "advantage_scale": "running"}
+    plain = {"network": network, "epochs": 1, "mini_batch": None, "advantage_scale": "running"}
     rollout = replace(config.rollout, environments=environments, rollout_length=ROLLOUT)
     return replace(config, rollout=rollout, update=replace(config.update, **{**plain, **update}), noise=ALL)
 
@@ -73,7 +73,7 @@ def far(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.linalg.norm(other - one)) / max(float(np.linalg.norm(one)), 1e-30)
 
 
-def compare(name: str, network: str, device: torch.device, visits: bool = False, **update: Any) -> list[Check]:
+def compare(name: str, network: Network, device: torch.device, visits: bool = False, **update: Any) -> list[Check]:
     """One update from the same parameters and fragments on the CPU and the device, in float32 throughout."""
     fragments = sample(network, CHECKED)
     config, task = config_for(network, fragments, **update), find_task(NETWORKS[network])

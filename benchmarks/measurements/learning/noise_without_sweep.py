@@ -42,7 +42,10 @@ class Options:
 
     tasks: tuple[str, ...] = tuple(f"atari/{game}" for game in GAMES)
     """The tasks, in this order."""
-    settings: str = "--network small_cnn --epochs 3 --policy-noise-period 8 --value-noise-period 8 --iteration-noise-period 8"
+    settings: str = (
+        "--network small_cnn --epochs 3 --learning-rate 4e-4 --no-anneal "
+        "--policy-noise-period 8 --value-noise-period 8 --iteration-noise-period 8"
+    )
     """Of each run, as typed after `rlscale train TASK`; write --settings='--network …'."""
     observations: int = 2_000_000
     """Of each run; a run that ended with fewer goes on."""

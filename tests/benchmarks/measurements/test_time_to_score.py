@@ -16,6 +16,7 @@ from rlscale.benchmarks.measurements.learning.time_to_score import CASES, Case, 
 from rlscale.benchmarks.measurements.limits import STAGES, matrix_rate, nearness, operations_of, shares_of
 from rlscale.benchmarks.measurements.measuring import median_and_spread
 from rlscale.benchmarks.measurements.sampling import ask, atari_task
+from rlscale.benchmarks.options import parse_train
 
 ROOT = Path(__file__).parents[3]
 CURVE = [(1.0, 100, None), (2.0, 200, -20.0), (4.0, 300, -17.5), (5.0, 400, -18.5), (9.0, 500, 18.0)]
@@ -27,6 +28,14 @@ def test_a_goal_is_reached_at_the_first_iteration_whose_mean_is_not_below_it() -
         "18": {"seconds": 9.0, "observations": 500},
         "18.5": None,
     }
+
+
+def test_the_defaults_of_pong_are_the_settings_that_won_it_soonest() -> None:
+    case = CASES["pong"]
+    won = parse_train([case.task, *case.settings.split(), "--observations", str(case.observations)])
+    assert parse_train(["atari/pong", "--actors", "2"]) == won
+    published = json.loads((ROOT / "results" / "time-to-score.json").read_text())["readings"]["runs"]
+    assert sum(run["case"] == "pong" and run["settings"] == case.settings and bool(run["goals"]["18"]) for run in published) == 2
 
 
 def test_a_thinned_curve_keeps_its_ends() -> None:
