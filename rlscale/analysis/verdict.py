@@ -106,7 +106,7 @@ class Intervention:
         name: of the moved rung.
         measured: factor between the two critical batch sizes.
         predicted: factor between the two predictions.
-        counts: for the verdict; a control, whose factor is exact, does not.
+        counts: for the verdict; a control, whose factor is exact, does not, nor does a pair of which one is not scored.
     """
 
     name: str
@@ -218,17 +218,23 @@ def is_better(rungs: Sequence[Rung], secondary: tuple[str, str], number: int = l
 
 
 def interventions_of(rungs: Sequence[Rung]) -> list[Intervention]:
-    """The rungs that were moved from another one that is here too, by the primary predictor."""
-    named = {rung.folder: rung.row for rung in rungs}
-    pairs = [(rung, named[rung.base]) for rung in rungs if rung.base in named]
+    """The rungs that were moved from another one that is here too, by the primary predictor.
+
+    Both have to have ended, and at the same goal: B_crit grows with the goal, so two goals would show that growth as well. Where
+    either is left out of the score, the pair is shown and does not count.
+    """
+    ended = [rung for rung in rungs if rung.left_out not in (GIVEN_UP, NOT_ENDED)]
+    named = {rung.folder: rung for rung in ended}
+    pairs = [(rung, named[rung.base]) for rung in ended if rung.base in named]
     return [
         Intervention(
             moved.folder,
-            ratio(moved.row.measured, still.measured),
-            ratio(moved.row.predicted(*PRIMARY), still.predicted(*PRIMARY)),
-            counts=moved.role == "intervention",
+            ratio(moved.row.measured, still.row.measured),
+            ratio(moved.row.predicted(*PRIMARY), still.row.predicted(*PRIMARY)),
+            counts=moved.role == "intervention" and moved.left_out is None and still.left_out is None,
         )
         for moved, still in pairs
+        if moved.row.goal == still.row.goal
     ]
 
 

@@ -136,6 +136,22 @@ def test_interventions_hold_within_a_factor_of_one_and_a_half():
     assert found[1].predicted.value == pytest.approx(5.9)
 
 
+def pair(state="finished", **changes):
+    """An intervention of `changes`, in that state, beside its base."""
+    rows = [row_of("base", 1000.0, 1000.0), replace(row_of("base", 4000.0, 4000.0, **changes), name="i", source="i")]
+    ladder = {"i": {"role": "intervention", "base": "base", "state": state}}
+    return interventions_of(rungs_of(comparison_of(*rows, ladder=ladder)))
+
+
+def test_an_intervention_is_compared_once_it_has_ended_and_at_the_same_goal():
+    assert [(one.holds, one.counts) for one in pair()] == [(True, True)]
+    assert pair("begun") == []
+    assert pair("given up: too noisy") == []
+    assert pair(goal=0.5) == [], "B_crit grows with the goal"
+    assert [(one.holds, one.counts) for one in pair(ratio=5.0)] == [(True, False)], "it is not scored"
+    assert [(one.holds, one.counts) for one in pair(s_min=20.0)] == [(True, False)]
+
+
 def test_a_moved_control_is_shown_and_does_not_count():
     """Clones move the critical batch size by construction."""
     rows = [row_of("base", 1000.0, 1000.0), replace(row_of("base", 4000.0, 4000.0), name="clones", source="clones")]
