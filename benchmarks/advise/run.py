@@ -12,7 +12,7 @@ from rich.console import Console
 from rlscale.agents.checks import check_config
 from rlscale.agents.cluster import connect, disconnect, free_cpus, watch_head
 from rlscale.agents.compute import resolve_compute
-from rlscale.agents.config import Rollout, TrainConfig, Update, config_from_dict, default_config
+from rlscale.agents.config import NoiseSettings, Rollout, TrainConfig, Update, config_from_dict, default_config
 from rlscale.agents.machine import busy_cpus, find_commit
 from rlscale.agents.memory import memory_plan
 from rlscale.agents.train import train
@@ -83,7 +83,7 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
         price_hour=options.price_hour,
         mini_batch=config.update.mini_batch or config.batch,
         settings=asdict(settings) | {"batch_size": settings.batch_size},
-        lines=_lines(task, settings),
+        lines=_lines(task, settings, _learners_of(record)),
         seconds=time.monotonic() - started,
         command=command,
         commit=find_commit(),
@@ -130,7 +130,8 @@ def _measured(
     """Settings for the actors that are worth having here, what bounds their throughput, and what more machines would give."""
     asked = WorkersOptions(task.id, cpus=options.cpus, ray_address=options.ray_address, seconds=options.fleet_seconds)
     rollout = replace(config.rollout, actors=1, ray_address=options.ray_address, lag=0, batch_size=None)
-    config = replace(config, rollout=rollout, update=replace(config.update, threads=0))
+    # The run that was read may have measured every head in every update; one that follows the advice does so rarely.
+    config = replace(config, rollout=rollout, update=replace(config.update, threads=0), noise=NoiseSettings())
     compute = resolve_compute(config)
     compute.prepare_process()
     local = len(os.sched_getaffinity(0))
@@ -192,8 +193,8 @@ def _that_fit(config: TrainConfig, task: Task, settings: Settings) -> Settings:
     return settings
 
 
-def _lines(task: Task | None, settings: Settings) -> dict[str, str]:
-    lines = lines_for("TASK" if task is None else task.id, settings)
+def _lines(task: Task | None, settings: Settings, learners: int) -> dict[str, str]:
+    lines = lines_for("TASK" if task is None else task.id, settings, learners)
     return {name: line for name, line in lines.items() if task is not None or name != "rlscale"}
 
 
@@ -220,6 +221,11 @@ def _as_this_task(job: TrainConfig, usual: TrainConfig) -> TrainConfig:
     return replace(usual, rollout=rollout, update=update)
 
 
+def _learners_of(record: RunRecord) -> int:
+    """Learners of an RLlib job, each of which has a batch of its own; 1 of any other run, whose batch is the whole."""
+    return max(int(record.manifest["config"].get("rllib", {}).get("num_learners") or 0), 1)
+
+
 def _config_of(record: RunRecord) -> TrainConfig:
     """How the run learned; of a job of RLlib or Stable-Baselines3, what its settings are called here."""
     stored = record.manifest["config"]
@@ -235,8 +241,10 @@ def _config_of(record: RunRecord) -> TrainConfig:
         job = stored["rllib"]
         actors = int(job.get("num_env_runners") or 0)
         environments = max(actors, 1) * int(job.get("num_envs_per_env_runner") or 1)
-        batch = int(job.get("_train_batch_size_per_learner") or job.get("train_batch_size") or 4000)  # as RLlib stores them
-        epochs, mini_batch, rate = job.get("num_epochs"), job.get("minibatch_size"), job.get("lr")
+        each, learners = job.get("_train_batch_size_per_learner"), _learners_of(record)  # as RLlib stores them
+        batch = int(each * learners if each else job.get("train_batch_size") or 4000)
+        epochs, mini_batch = job.get("num_epochs"), (job.get("minibatch_size") or 0) * learners
+        rate = record.rows[-1].get("learning_rate") or job.get("lr")  # the rate may follow a schedule
     rollout = Rollout(environments=environments, rollout_length=max(1, batch // environments), actors=actors)
     update = Update(epochs=int(epochs or 1), mini_batch=int(mini_batch or batch), learning_rate=float(rate or 5e-5))
     return TrainConfig(task=record.manifest["task"]["id"], rollout=rollout, update=update)

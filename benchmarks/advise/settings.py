@@ -53,7 +53,10 @@ def settings_for(config: TrainConfig, suggestion: Estimate, actors: int) -> Sett
     size = usual if wanted <= usual else max(usual, int(min(max(2 ** round(math.log2(wanted)), SMALLEST), LARGEST)))
     steps = config.rollout.rollout_length
     most = max(config.batch, MINI_BATCHES * size)
-    environments = actors * max(1, math.ceil(most / (steps * actors)))
+    first = max(1, math.ceil(most / (steps * actors)))
+    # A few more, so that mini-batches divide the batch; where even that does not do, other libraries still take it.
+    each = next((k for k in range(first, 4 * first + 1) if actors * k * steps % size == 0), first)
+    environments = actors * each
     rate = config.update.learning_rate * min(math.sqrt(size / usual), _MOST_RATE)
     return Settings(actors, environments, steps, size, config.update.epochs, float(f"{rate:.2g}"))
 
@@ -65,9 +68,16 @@ def configured(config: TrainConfig, settings: Settings) -> TrainConfig:
     return replace(config, rollout=rollout, update=update)
 
 
-def lines_for(task: str, settings: Settings) -> dict[str, str]:
-    """What to type or write, by the name of the tool."""
+def lines_for(task: str, settings: Settings, learners: int = 1) -> dict[str, str]:
+    """What to type or write, by the name of the tool.
+
+    Args:
+        task: what is trained.
+        settings: of the whole job.
+        learners: of an RLlib job, whose batch and mini-batch are those of one learner.
+    """
     s = settings
+    several = f".learners(num_learners={learners})" if learners > 1 else ""
     each = s.environments // s.actors
     return {
         "rlscale": (
@@ -77,7 +87,8 @@ def lines_for(task: str, settings: Settings) -> dict[str, str]:
         "RLlib": (
             f"config.env_runners(num_env_runners={s.actors}, num_envs_per_env_runner={each}, "
             f"rollout_fragment_length={s.rollout_length})"
-            f".training(train_batch_size_per_learner={s.batch_size}, minibatch_size={s.mini_batch}, num_epochs={s.epochs}, "
+            f"{several}.training(train_batch_size_per_learner={math.ceil(s.batch_size / learners)}, "
+            f"minibatch_size={math.ceil(s.mini_batch / learners)}, num_epochs={s.epochs}, "
             f"lr={s.learning_rate:g})"
         ),
         "Stable-Baselines3": (

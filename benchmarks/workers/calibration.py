@@ -31,6 +31,7 @@ __all__ = ["FleetReading", "Shape", "fit_fleet", "measure_emulator", "measure_fl
 ROLLOUT = 32  # steps of a fragment while measuring: long enough to be sampled as in a run, short enough for minutes
 LEAST_ROUNDS = 4
 LEARNER_ROUNDS = 2
+LATE = 2**20 + 1  # an iteration in which no head is measured
 PARAMETERS = 8  # of the law: three of a worker, two or three of many, three of the hand-over
 
 
@@ -210,9 +211,17 @@ def sample_fragments(config: TrainConfig, task: Task, compute: Compute, environm
 
 
 def measure_learner(
-    config: TrainConfig, task: Task, compute: Compute, fragments: Sequence[Fragment], blocks: int | None
+    config: TrainConfig,
+    task: Task,
+    compute: Compute,
+    fragments: Sequence[Fragment],
+    blocks: int | None,
+    mini_batches: int | None = None,
 ) -> dict[str, Any]:
-    """Seconds of updates from a batch of these fragments, as configured, noise included; one before them is not counted.
+    """Seconds of updates from a batch of these fragments, as configured; one before them is not counted.
+
+    They are updates from late in a run, when the noise of single heads is measured rarely: none of these measures it, unless a
+    run always does.
 
     Args:
         config: how to learn.
@@ -220,10 +229,13 @@ def measure_learner(
         compute: where to learn, and in which precision.
         fragments: of one rollout length; each counts as that of environments of its own.
         blocks: of an update; None as configured.
+        mini_batches: of an epoch; None: of the configured size.
     """
     environments = sum(f.environments for f in fragments)
     rollout = replace(config.rollout, environments=environments, rollout_length=fragments[0].steps, batch_size=None)
     configured = replace(config, rollout=rollout)
+    if mini_batches is not None:
+        configured = replace(configured, update=replace(config.update, mini_batch=configured.batch // mini_batches))
     if blocks is not None:
         configured = replace(configured, noise=replace(config.noise, blocks=blocks))
     learner = Learner(configured, task, compute.device, compute.bfloat16)
@@ -231,7 +243,7 @@ def measure_learner(
     seconds = []
     for turn in range(LEARNER_ROUNDS + 1):
         begin = time.perf_counter()
-        learn_batch(learner, fragments, turn, config.update.learning_rate, slots)
+        learn_batch(learner, fragments, LATE + turn, config.update.learning_rate, slots)
         seconds.append(time.perf_counter() - begin)
     return {"batch_size": configured.batch, "blocks": blocks, "seconds": seconds[1:]}
 

@@ -4,7 +4,8 @@ The arithmetic is in `rlscale.sizing`; what is measured, in `rlscale.benchmarks.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlscale.agents.config import TrainConfig, config_from_dict
@@ -27,13 +28,18 @@ class Known:
         config: of its runs.
         goal: the one to plan for.
         frontier: to that goal.
-        rates: chosen learning rate of every batch size that has one.
+        rates: chosen learning rate of every batch size that has one; a batch size counts all steps of an iteration.
+        valid: observations that such a batch teaches, on which the frontier rests; less than its steps where environments that
+            were only reset took some. A size that is not named teaches all of them.
+        mini_batches: of one epoch, whatever the batch size.
     """
 
     config: TrainConfig
     goal: float
     frontier: Frontier
     rates: dict[int, float]
+    valid: Mapping[int, float] = field(default_factory=dict)
+    mini_batches: int = 1
 
 
 def find_frontier(folder: str, goal: float | None, task: Task) -> Known:
@@ -59,8 +65,15 @@ def find_frontier(folder: str, goal: float | None, task: Task) -> Known:
     reached, frontier = known[-1].goal, known[-1].frontier
     assert reached is not None
     assert frontier is not None
-    rates = {point.run.batch_size: frontier.best_rate(point.batch_size) for point in known[-1].points if not point.missed}
-    return Known(config_from_dict(sweep.plan["config"]), reached, frontier, dict(sorted(rates.items())))
+    points = sorted((p for p in known[-1].points if not p.missed), key=lambda point: point.run.batch_size)
+    return Known(
+        config_from_dict(sweep.plan["config"]),
+        reached,
+        frontier,
+        {point.run.batch_size: frontier.best_rate(point.batch_size) for point in points},
+        {point.run.batch_size: point.batch_size for point in points},
+        sweep.plan.get("mini_batches", 1),
+    )
 
 
 def make_plan(known: Known, law: FleetTime, learner: LearnerTime, price: Price, cpus: int, lag: int) -> CostPlan:
@@ -72,7 +85,17 @@ def make_plan(known: Known, law: FleetTime, learner: LearnerTime, price: Price, 
     steps = law.rollout_length
     sizes = [size for size in known.rates if size % steps == 0]
     try:
-        every = plan(known.frontier, law, learner, price, batch_sizes=sizes, workers=range(1, cpus + 1), lag=lag)
+        every = plan(
+            known.frontier,
+            law,
+            learner,
+            price,
+            batch_sizes=sizes,
+            workers=range(1, cpus + 1),
+            lag=lag,
+            blocks=lambda size: known.config.noise.step_blocks(int(size), int(size) // steps, equal=False),
+            valid=known.valid,
+        )
     except ValueError as error:
         raise UsageError("--sweep", str(error), "Plan with a sweep of larger batch sizes") from None
     return CostPlan(tuple(c for c in every.choices if round(c.batch_size) // steps % c.workers == 0))

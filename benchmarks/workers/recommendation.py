@@ -4,10 +4,11 @@ How fleets are measured is in `calibration`; what is done with the answer, in `r
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from rlscale.agents.checks import check_config
-from rlscale.agents.config import TrainConfig, default_config
+from rlscale.agents.config import Rollout, TrainConfig, Update, default_config
 from rlscale.agents.memory import memory_plan
 from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
@@ -139,6 +140,21 @@ def fits(options: WorkersOptions, config: TrainConfig, task: Task, shape: Shape)
     return True
 
 
+# What a plan's command says by itself, and what of a sweep's rollouts changes what is learned.
+_OWN: dict[str, Any] = {"learning_rate": 0.0, "device": "auto", "threads": 0}
+_PLAYED = ("cut_on_life_loss", "random_first_steps", "reward_noise", "clones")
+
+
+def _differing(settings: Update | Rollout, usual: Update | Rollout) -> list[str]:
+    """The flags of those settings that are not the usual ones."""
+    words = []
+    for name, value in vars(settings).items():
+        if value != getattr(usual, name):
+            flag = name.replace("_", "-")
+            words += [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
+    return words
+
+
 def train_command(
     options: WorkersOptions, config: TrainConfig, shape: Shape, known: Known | None = None, choice: Choice | None = None
 ) -> list[str]:
@@ -151,10 +167,10 @@ def train_command(
         words += ["--rollout-length", str(config.rollout.rollout_length), "--goal", f"{known.goal:g}"]
         words += ["--observations", str(2 * round(choice.observations))]
         words += ["--learning-rate", f"{known.rates[round(choice.batch_size)]:.4g}"]
-        for field in fields(config.update):
-            value = getattr(config.update, field.name)
-            if field.name not in ("learning_rate", "device", "threads") and value != getattr(usual.update, field.name):
-                words += ["--" + field.name.replace("_", "-"), str(value)]
+        mini_batch = None if known.mini_batches == 1 else round(choice.batch_size) // known.mini_batches
+        update = replace(config.update, mini_batch=mini_batch, **_OWN)
+        words += _differing(update, replace(usual.update, **_OWN))
+        words += _differing(replace(usual.rollout, **{name: getattr(config.rollout, name) for name in _PLAYED}), usual.rollout)
     for flag, given, standard in (
         ("--ray-address", options.ray_address, None),
         ("--lag", options.lag, 0),

@@ -66,6 +66,7 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
     task = find_task(options.task)
     known = None if options.sweep is None else find_frontier(options.sweep, options.goal, task)
     config = base_config(options, task, known)
+    mini_batches = None if known is None or known.mini_batches == 1 else known.mini_batches
     compute = resolve_compute(config)
     compute.prepare_process()
     if options.lag and options.ray_address is None and compute.device.type == "cpu":
@@ -95,7 +96,8 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
         kept = KeptFleets(folder, identity, again=options.again)
         say_what_is_kept(console, kept, folder)
         with watch_head(options.ray_address):
-            fleets, learning, emulator = measure(options, config, task, compute, to_measure(task, cpus), kept, console)
+            shapes = to_measure(task, cpus)
+            fleets, learning, emulator = measure(options, config, task, compute, shapes, kept, console, mini_batches)
             law = fit_fleet(fleets, config.rollout.rollout_length)
             learner = fit_updates(learning)
             found = recommend(options, config, task, law, learner, emulator, grid)
@@ -124,7 +126,7 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
         "validation": validation,
         "plan": None if made is None else [asdict(choice) for choice in made.choices],
         "identity": identity,
-        "learning": {**kept.learning, way_to_learn(config): learning},
+        "learning": {**kept.learning, way_to_learn(config, mini_batches): learning},
     }
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "workers.json", (json.dumps(record, indent=1) + "\n").encode())
@@ -174,10 +176,10 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
     return 0
 
 
-def way_to_learn(config: TrainConfig) -> str:
+def way_to_learn(config: TrainConfig, mini_batches: int | None) -> str:
     """What decides how long an update takes, as text: readings of the learner are used again where it is the same."""
     same = replace(config.update, learning_rate=0.0)
-    return json.dumps([asdict(same), asdict(config.noise)], sort_keys=True)
+    return json.dumps([asdict(same), asdict(config.noise), mini_batches], sort_keys=True)
 
 
 def say_what_is_kept(console: Console, kept: KeptFleets, folder: Path) -> None:
@@ -222,8 +224,12 @@ def measure(
     shapes: Sequence[Shape],
     kept: KeptFleets | None,
     console: Console,
+    mini_batches: int | None = None,
 ) -> tuple[list[FleetReading], list[dict[str, Any]], float]:
-    """Fleets, updates, and the emulator's own rate; fleets that are kept are not measured again."""
+    """Fleets, updates, and the emulator's own rate; fleets that are kept are not measured again.
+
+    An update is made in so many mini-batches an epoch, or in those of the configured size.
+    """
     with Steps(console, len(shapes) + 2) as steps:
         emulator = None if kept is None else kept.emulator
         if emulator is None:
@@ -238,13 +244,14 @@ def measure(
                 if kept is not None:
                     kept.keep(reading)
             fleets.append(reading)
-        learned = None if kept is None else kept.learning.get(way_to_learn(config))
+        learned = None if kept is None else kept.learning.get(way_to_learn(config, mini_batches))
         if learned is not None:
             return fleets, learned, emulator
         steps.begin("the learner")
         fragments = sample_fragments(config, task, compute, task.cost.many, 2)
-        several = config.update.mini_batch is None
-        learning = [measure_learner(config, task, compute, fragments[:count], 8 if several else None) for count in (1, 2)]
+        several = config.update.mini_batch is None and mini_batches is None
+        blocks = 8 if several else None
+        learning = [measure_learner(config, task, compute, fragments[:n], blocks, mini_batches) for n in (1, 2)]
         if several:
             learning.append(measure_learner(config, task, compute, fragments, 32))
     return fleets, learning, emulator

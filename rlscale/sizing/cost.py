@@ -8,9 +8,10 @@ With B observations in an iteration batch, X(n) observations per second of n wor
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, Literal
 
 from ..estimate import Estimate
 from ..frontier import Frontier
@@ -103,10 +104,10 @@ class Choice:
     """A run to the frontier's goal with one batch size on one number of workers.
 
     Attributes:
-        batch_size: B, observations per optimizer step.
+        batch_size: B, steps of all environments per optimizer step.
         workers: n.
         optimizer_steps: S(B).
-        observations: E(B) = S · B.
+        observations: E = S times the observations of a batch.
         seconds: wall time to the goal.
         interval: interval of `seconds`, from those of the sampling rate, of S_min and of E_min, taken as independent; None where
             one of them has none.
@@ -161,7 +162,8 @@ def plan(
     batch_sizes: Sequence[float],
     workers: Sequence[int],
     lag: int = 0,
-    blocks: int = 16,
+    blocks: int | Callable[[float], int] = 16,
+    valid: Mapping[Any, float] = MappingProxyType({}),
 ) -> CostPlan:
     """Wall time and cost to the frontier's goal, for every batch size on every number of workers.
 
@@ -176,7 +178,9 @@ def plan(
         batch_sizes: batch sizes to choose from; those of the sweep, or sizes between them.
         workers: numbers of workers to choose from, at which the curve is identified.
         lag: see `iteration`.
-        blocks: number of blocks of an update.
+        blocks: number of blocks of an update, or that of each batch size.
+        valid: the observations among the steps of a batch size, where a task spends steps on resets, which teach nothing: the
+            frontier counts observations, and a machine's time counts steps. A size that is not named has no such steps.
 
     Raises:
         ValueError: there is nothing to choose from, the frontier or the curve is not identified there, or a price is negative.
@@ -192,13 +196,14 @@ def plan(
                 continue
             rate = _rate(curve, count, size)
             assert rate.value is not None
-            learning = learner.seconds(size, blocks)
+            learning = learner.seconds(size, blocks(size) if callable(blocks) else blocks)
             one = iteration(size, rate.value, learning, lag=lag)
-            steps = float(frontier.optimizer_steps(size))
+            seen = valid.get(size, size)
+            steps = float(frontier.optimizer_steps(seen))
             seconds = steps * one.seconds
-            interval = _interval(seconds, _steps_interval(frontier, size), _rate_interval(rate, size, learning, lag))
+            interval = _interval(seconds, _steps_interval(frontier, seen), _rate_interval(rate, size, learning, lag))
             cost = price.of_hour(count) * seconds / 3600
-            choices.append(Choice(size, count, steps, steps * size, seconds, interval, cost, one))
+            choices.append(Choice(size, count, steps, steps * seen, seconds, interval, cost, one))
     if not choices:
         raise ValueError("batch_sizes are all too small for these workers: a worker needs rollout_length observations at least")
     return CostPlan(tuple(choices))

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from run_records import charts_of, make_run
 
+from rlscale.agents.checks import check_config
 from rlscale.agents.compute import resolve_compute
 from rlscale.agents.config import default_config
 from rlscale.analysis.reading import published, read_noise
 from rlscale.benchmarks.advise import fastest
+from rlscale.benchmarks.advise import run as advise_run
 from rlscale.benchmarks.advise.fastest import learning_times, shortest
 from rlscale.benchmarks.advise.settings import configured, lines_for, settings_for
 from rlscale.benchmarks.cli import main
@@ -20,11 +22,12 @@ from rlscale.benchmarks.options import parse_train
 from rlscale.benchmarks.workers.calibration import ROLLOUT
 from rlscale.envs import find_task
 from rlscale.estimate import Estimate
+from rlscale.records import RunRecord
 from rlscale.report.advice_page import Advice, Throughput, advice_lines, write_advice_page
 from rlscale.sizing import ScaleOut
 
 ROOT = Path(__file__).parent.parent.parent.parent
-PONG = default_config(find_task("atari/pong"))  # 16 environments of 128 steps, mini-batches of 256, 2.5e-4
+PONG = default_config(find_task("atari/pong"))  # 16 environments of 128 steps, mini-batches of 256, 1e-3
 
 
 @pytest.mark.parametrize(
@@ -96,6 +99,33 @@ def test_the_line_is_the_configuration():
     assert "num_env_runners=2, num_envs_per_env_runner=16, rollout_fragment_length=128" in lines["RLlib"]
     assert "train_batch_size_per_learner=4096, minibatch_size=1024" in lines["RLlib"]
     assert "n_envs=32), n_steps=128, batch_size=1024" in lines["Stable-Baselines3"]
+
+
+@pytest.mark.parametrize("task", ["atari/pong", "minatar/breakout", "classic/cartpole"])
+@pytest.mark.parametrize("actors", [1, 2, 3, 5, 6, 7, 9, 12, 16])
+@pytest.mark.parametrize("suggested", [100.0, 1024.0, 4096.0])
+def test_what_is_advised_can_be_typed_with_any_number_of_actors(task, actors, suggested):
+    config = default_config(find_task(task))
+    settings = settings_for(config, Estimate(suggested, None), actors)
+    check_config(configured(config, settings))
+    usual = config.update.mini_batch
+    assert settings.mini_batch == max(usual, int(suggested))
+    assert settings.batch_size < 4 * max(config.batch, 4 * settings.mini_batch) + actors * settings.rollout_length
+
+
+def test_a_job_of_several_learners_is_read_as_a_whole(tmp_path):
+    """RLlib states the batch and mini-batch of one learner, and the rate may be a schedule."""
+    stored = {"_train_batch_size_per_learner": 2048, "minibatch_size": 256, "num_epochs": 3, "num_learners": 4}
+    stored |= {"num_env_runners": 8, "num_envs_per_env_runner": 2, "lr": [[0, 1e-3], [1_000_000, 0.0]]}
+    manifest = {"config": {"rllib": stored}, "task": {"id": "mine"}}
+    record = RunRecord(tmp_path, manifest, [{"learning_rate": 5e-4}])
+    config = advise_run._config_of(record)
+    assert (config.batch, config.mini_batch, config.update.epochs, config.update.learning_rate) == (8192, 1024, 3, 5e-4)
+    settings = settings_for(config, Estimate(4096.0, None), 8)
+    line = lines_for("mine", settings, 4)["RLlib"]
+    assert (
+        f"learners(num_learners=4).training(train_batch_size_per_learner={settings.batch_size // 4}, minibatch_size=1024," in line
+    )
 
 
 def advice_of(tmp_path, **changes):

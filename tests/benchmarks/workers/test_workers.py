@@ -14,13 +14,15 @@ import pytest
 from rlscale.agents import machine
 from rlscale.agents.checks import check_config
 from rlscale.agents.cluster.head_node import LostHeadError
+from rlscale.agents.compute import resolve_compute
 from rlscale.agents.config import default_config
 from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.options import parse_train
+from rlscale.benchmarks.workers import calibration
 from rlscale.benchmarks.workers import run as workers
-from rlscale.benchmarks.workers.calibration import FleetReading, Shape, fit_fleet
+from rlscale.benchmarks.workers.calibration import FleetReading, Shape, fit_fleet, measure_learner, sample_fragments
 from rlscale.benchmarks.workers.options import WorkersOptions
-from rlscale.benchmarks.workers.plan import Known, choose, make_plan
+from rlscale.benchmarks.workers.plan import Known, choose, find_frontier, make_plan
 from rlscale.benchmarks.workers.recommendation import candidates, predict, recommend, to_measure, train_command
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
@@ -169,6 +171,74 @@ def test_a_plan_and_the_choice_that_was_asked_for(known):
     assert config.rollout.rollout_length == 16
     assert config.budget.observations == 2 * round(chosen.observations)
     assert config.budget.goal == known.goal
+
+
+def typed(known, choice):
+    """The configuration that the plan's command has for `rlscale train`."""
+    shape = Shape(choice.workers, 1, choice.batch_size // known.config.rollout.rollout_length // choice.workers)
+    config = parse_train(train_command(WorkersOptions(task=known.config.task), known.config, shape, known, choice)[2:])
+    check_config(config)
+    return config
+
+
+def test_the_command_of_a_plan_has_the_mini_batches_of_the_sweep_s_runs(known):
+    update = replace(known.config.update, epochs=3, shuffle="transitions", warm_up=120)
+    inner = replace(known, config=replace(known.config, update=update), mini_batches=4)
+    made = make_plan(inner, fit_fleet(readings(), 16), LearnerTime(0.05, 0, 1e-4, 0), Price(1.0), cpus=1, lag=0)
+    for choice in made.choices:
+        update = typed(inner, choice).update
+        assert (update.mini_batch, update.epochs, update.warm_up) == (choice.batch_size // 4, 3, 120)
+
+
+def test_the_command_of_a_plan_undoes_the_defaults_that_the_sweep_s_runs_did_not_have():
+    """Pong anneals by default, a sweep never does."""
+    config = default_config(PONG)
+    rollout = replace(config.rollout, random_first_steps=500, reward_noise=2.0, cut_on_life_loss=False)
+    config = replace(config, rollout=rollout, update=replace(config.update, anneal=False, mini_batch=None, epochs=1))
+    known = Known(config, -19.0, fit([512, 2048, 8192], [500.0, 200.0, 125.0]), {512: 0.001, 2048: 0.002})
+    made = make_plan(known, fit_fleet(readings(), 128), LearnerTime(0.05, 0, 1e-4, 0), Price(1.0), cpus=1, lag=0)
+    found = typed(known, made.choices[0])
+    assert not found.update.anneal
+    assert (found.rollout.random_first_steps, found.rollout.reward_noise) == (500, 2.0)
+    assert not found.rollout.cut_on_life_loss
+
+
+def test_the_steps_of_a_plan_are_the_frontier_s_at_the_observations_of_a_batch(known):
+    """Half of the small batch are resets: it needs the optimizer steps of half the batch, in the time of the whole."""
+    law, learner = fit_fleet(readings(), 16), LearnerTime(0.05, 0.01, 1e-4, 0)
+    whole = make_plan(known, law, learner, Price(1.0), cpus=1, lag=0)
+    half = make_plan(replace(known, valid={128: 64.0}), law, learner, Price(1.0), cpus=1, lag=0)
+    before, after = whole.choices[0], half.choices[0]
+    assert before.batch_size == after.batch_size == 128
+    assert before.optimizer_steps == pytest.approx(100 * (1 + 1000 / 128))
+    assert after.optimizer_steps == pytest.approx(100 * (1 + 1000 / 64))
+    assert after.observations == pytest.approx(64 * after.optimizer_steps)
+    assert after.iteration == before.iteration
+    assert half.choices[1:] == whole.choices[1:]
+    assert before.iteration.learning_seconds == pytest.approx(0.05 + 0.01 * 8 + 1e-4 * 128), "eight environments are eight blocks"
+
+
+def test_published_sweeps_are_planned_as_their_runs_learned():
+    inner = find_frontier("results/ladder/minatar-breakout-people-3", None, find_task("minatar/breakout"))
+    assert (inner.mini_batches, inner.config.update.epochs) == (4, 3)
+    blackjack = find_frontier("results/ladder/blackjack", None, find_task("toy/blackjack"))
+    assert blackjack.mini_batches == 1
+    assert all(0.5 < blackjack.valid[size] / size < 0.6 for size in blackjack.valid if size >= 40)
+
+
+def test_the_learner_is_timed_as_it_learns_late_in_a_run():
+    """Early in a run every loss is measured in every update, later one in a hundred."""
+    config = default_config(find_task("classic/cartpole"))
+    compute = resolve_compute(config)
+    fragments = sample_fragments(config, find_task("classic/cartpole"), compute, 16, 1)
+    measured, learn = [], calibration.learn_batch
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibration, "learn_batch", lambda *given: measured.append(learn(*given)))
+        reading = measure_learner(config, find_task("classic/cartpole"), compute, fragments, None, mini_batches=2)
+    assert len(reading["seconds"]) == len(measured) - 1
+    for number, result in enumerate(measured, 1):
+        assert {record.head for record in result.noise} <= {"joint", "joint_policy_parameters", "policy_last_layer"}
+        assert result.optimizer_steps == number * 2 * config.update.epochs
 
 
 def page_of(law, planned, cpus=4):
