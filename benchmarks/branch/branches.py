@@ -3,12 +3,15 @@
 import io
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from rlscale.agents.config import TrainConfig
 from rlscale.agents.networks import PARAMETER_ORDER
@@ -20,8 +23,6 @@ from rlscale.errors import UsageError
 from rlscale.records.run import read_checkpoint
 
 __all__ = ["Branch", "BranchResult", "branch_config", "evaluator", "learn", "read_state", "run_branch"]
-
-_BETA1 = 0.9  # of the learner's Adam
 
 
 @dataclass(frozen=True)
@@ -143,13 +144,12 @@ def learn(config: TrainConfig, learner: bytes, environments: bytes, branch: Bran
             "progress": vars(Progress()),
         }
         session.set_state(state)
-        first = session.optimizer_steps
-        for _ in range(branch.steps):
-            session.config = _corrected(own, session.optimizer_steps - first)
-            while (iterated := session.iterate()) is None:
-                pass
-            if not math.isfinite(iterated[0]["gradient_norm"]):
-                break
+        with momentum_from_zero():
+            for _ in range(branch.steps):
+                while (iterated := session.iterate()) is None:
+                    pass
+                if not math.isfinite(iterated[0]["gradient_norm"]):
+                    break
         return setup, session.get_state()["learner"], session.progress.observations
     finally:
         session.close()
@@ -167,19 +167,27 @@ def without_momentum(learner: dict[str, Any]) -> dict[str, Any]:
     return learner
 
 
-def _corrected(config: TrainConfig, steps: int) -> TrainConfig:
-    """The settings of the next iteration: Adam's own correction of a running mean that began at zero, in the learning rate.
+@contextmanager
+def momentum_from_zero() -> Iterator[None]:
+    """Within, Adam corrects the running mean of gradients as one that began at zero at the first step made here.
 
-    PyTorch counts the steps of both means together, so it would not correct a mean that began anew.
-
-    Args:
-        config: of the branch.
-        steps: optimizer steps that the branch has made.
+    PyTorch counts the steps of both running means together, and that of squares goes on from the checkpoint's. The correction is
+    made in the rate of every single step, which the learner sets anew before each.
     """
-    if config.update.optimizer != "adam":
-        return config
-    rate = config.update.learning_rate / (1 - _BETA1 ** (steps + 1))
-    return replace(config, update=replace(config.update, learning_rate=rate))
+    steps = 0
+
+    def correct(optimizer: torch.optim.Optimizer, _arguments: Any, _named: Any) -> None:
+        nonlocal steps
+        steps += 1
+        if isinstance(optimizer, torch.optim.Adam):
+            for group in optimizer.param_groups:
+                group["lr"] /= 1 - group["betas"][0] ** steps
+
+    handle = register_optimizer_step_pre_hook(correct)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def read_state(folder: Path) -> dict[str, Any]:

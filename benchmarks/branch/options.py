@@ -1,5 +1,6 @@
 """The options of `rlscale branch`, and the plan of branches that follows from them and from the run."""
 
+import math
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -94,17 +95,19 @@ def make_plan(options: BranchOptions, config: TrainConfig, record: RunRecord) ->
     _check_run(config)
     length, last = config.rollout.rollout_length, record.rows[-1]
     observations = options.observations or max(last["observations"] // 5, 1)
-    sizes = _sizes(observations, length) if options.batch_sizes is None else parse_sizes(options.batch_sizes)
+    count = 1 if config.update.mini_batch is None else config.batch // config.update.mini_batch
+    unit = length * count if config.update.shuffle == "environments" else math.lcm(length, count)
+    sizes = _sizes(observations, length, unit) if options.batch_sizes is None else parse_sizes(options.batch_sizes)
     for size in sizes:
-        if size % length or size < 2 * length:
-            raise UsageError(
-                "--batch-sizes", f"{size:,} is no multiple of the run's rollout length of {length}, two at least", "Round it"
-            )
+        if size % unit or size < 2 * length:
+            of = f"the run's rollout length of {length}" if unit == length else f"{unit}, for {count} mini-batches as in the run"
+            raise UsageError("--batch-sizes", f"{size:,} is no multiple of {of}, or not of two environments", "Round it")
     if len(sizes) < 3:
         raise UsageError("--observations", f"{observations:,} leave room for {len(sizes)} batch sizes, not three", "Use more")
     if len(sizes) * options.rates * options.seeds < 10:
         raise UsageError("--seeds", "a local frontier needs at least ten branches", "Use more seeds or rates")
-    base, before = last["learning_rate"], config.batch
+    # A rate that falls to zero is followed down to a quarter: with none left, branches of no size would learn.
+    base, before = max(last["learning_rate"], config.update.learning_rate / 4 * config.update.anneal), config.batch
     steps = np.arange(options.rates) - (options.rates - 1) / 2
     lengths = [row["episode_length_mean"] for row in record.rows if row["episode_length_mean"]]
     return BranchPlan(
@@ -120,11 +123,11 @@ def make_plan(options: BranchOptions, config: TrainConfig, record: RunRecord) ->
     )
 
 
-def _sizes(observations: int, length: int) -> tuple[int, ...]:
-    """From the batch that makes `LEAST_STEPS` steps downwards, a factor of four apart."""
-    largest = observations // LEAST_STEPS // length
-    environments = [largest // FACTOR**j for j in range(SIZES)]
-    return tuple(length * n for n in reversed(environments) if n >= LEAST_ENVIRONMENTS)
+def _sizes(observations: int, length: int, unit: int) -> tuple[int, ...]:
+    """From the batch that makes `LEAST_STEPS` steps downwards, a factor of four apart, rounded down to multiples of `unit`."""
+    largest = observations // LEAST_STEPS // unit
+    sizes = [unit * (largest // FACTOR**j) for j in range(SIZES)]
+    return tuple(size for size in reversed(sizes) if size >= LEAST_ENVIRONMENTS * length)
 
 
 def _check_run(config: TrainConfig) -> None:

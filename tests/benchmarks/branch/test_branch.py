@@ -2,6 +2,7 @@
 
 import html
 import json
+import math
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from commands import COMMAND, Command
 
 from rlscale.agents.config import config_from_dict, default_config
 from rlscale.agents.setup import prepare
-from rlscale.benchmarks.branch.branches import Branch, branch_config, dump, evaluator, learn, load, run_branch
+from rlscale.benchmarks.branch.branches import Branch, branch_config, dump, evaluator, learn, load, momentum_from_zero, run_branch
 from rlscale.benchmarks.branch.findings import find_page, fit, say
 from rlscale.benchmarks.branch.options import BranchOptions, make_plan
 from rlscale.benchmarks.branch.run import Checkpoint, _branches, _start, _state
@@ -185,6 +186,56 @@ def test_mini_batches_keep_their_number():
     )
     assert branch_config(config, 512, 1).update.mini_batch == 128
     assert branch_config(config, 512, 1).batch == 512
+
+
+def test_every_step_of_an_iteration_has_adams_own_correction():
+    """Against Adam that began at zero in both means, on a gradient of ones: every step moves by the rate, whatever its number.
+
+    The squares of the branch are a run's, long converged to one.
+    """
+    parameter = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    adam = torch.optim.Adam([parameter], lr=0.1, betas=(0.9, 0.999), eps=0.0)
+    parameter.grad = torch.ones_like(parameter)
+    for _ in range(20_000):
+        adam.step()
+    (state,) = adam.state.values()
+    state["exp_avg"].zero_()
+    moved = []
+    with momentum_from_zero():
+        for _ in range(16):
+            before = parameter.detach().clone()
+            adam.param_groups[0]["lr"] = 0.1
+            adam.step()
+            moved.append(float((before - parameter.detach())[0]))
+    assert moved == pytest.approx([0.1] * 16, rel=1e-6)
+    adam.param_groups[0]["lr"] = 0.1
+    adam.step()
+    assert adam.param_groups[0]["lr"] == 0.1, "outside, a rate stays what it is"
+
+
+def test_batch_sizes_hold_the_run_s_mini_batches(trained):
+    at, record = checkpoint(trained)
+    length = at.config.rollout.rollout_length
+    rollout = replace(at.config.rollout, environments=12)
+    config = replace(at.config, rollout=rollout, update=replace(at.config.update, mini_batch=12 * length // 6, epochs=2))
+    for shuffle, unit in (("transitions", math.lcm(length, 6)), ("environments", 6 * length)):
+        shuffled = replace(config, update=replace(config.update, shuffle=shuffle))
+        plan = make_plan(BranchOptions("run", observations=20 * 8 * 6 * length, seeds=12), shuffled, record)
+        assert len(plan.sizes) >= 3
+        assert all(size % unit == 0 for size in plan.sizes)
+    with pytest.raises(UsageError, match=f"{4 * length:,} is no multiple of {6 * length}, for 6 mini-batches"):
+        make_plan(BranchOptions("run", batch_sizes=f"{4 * length},{8 * length},{16 * length}"), shuffled, record)
+
+
+def test_a_branch_of_an_annealed_run_still_learns(trained):
+    at, record = checkpoint(trained)
+    config = replace(at.config, update=replace(at.config.update, anneal=True, learning_rate=0.008))
+    record = replace(record, rows=[*record.rows[:-1], record.rows[-1] | {"learning_rate": 1e-9}])
+    plan = make_plan(BranchOptions("run", observations=8192), config, record)
+    at_run = plan.sizes.index(config.batch) if config.batch in plan.sizes else None
+    scale = math.sqrt(plan.sizes[0] / config.batch)
+    assert plan.rates[0][1] == pytest.approx(0.002 * scale, rel=1e-3)
+    assert at_run is None or plan.rates[at_run][1] == pytest.approx(0.002, rel=1e-3)
 
 
 def gaining(record):
