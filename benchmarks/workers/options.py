@@ -78,6 +78,9 @@ def check_options(options: WorkersOptions) -> float | None:
                 name = "--" + flag.replace("_", "-")
                 mend = "Name the folder of one with --sweep, or leave it out"
                 raise UsageError(name, "how long a run takes follows from a sweep of its task", mend)
+    if options.price_gpu_hour and options.price_cpu_hour is None:
+        mend = "Give --price-cpu-hour as well, 0 where it is in the GPU's price"
+        raise UsageError("--price-gpu-hour", "it cannot be added to CPU hours without a price", mend)
     if options.budget is not None and options.price_cpu_hour is None:
         raise UsageError("--budget", "there is no price that it could be compared with", "Give --price-cpu-hour")
     return None if options.deadline is None else parse_duration(options.deadline, "--deadline")

@@ -1,7 +1,8 @@
 """The command that would sharpen a sweep: what a person types next. The sweep itself decides in `rlscale.benchmarks.sweep`."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..records import SweepRecord, folder_name
 from .comparison import Row
@@ -43,7 +44,7 @@ def next_command(record: SweepRecord, rows: Sequence[Row]) -> list[str] | None:
     low, high = reached[-1].measured.interval or (0.0, math.inf)
     if plan["batch_sizes"] is not None:
         sizes = plan["batch_sizes"]
-        more = [sizes[0] // 4] * (low == 0 and sizes[0] % 4 == 0) + sizes + [4 * sizes[-1]] * (high == math.inf)
+        more = [sizes[0] // 4] * (low == 0 and sizes[0] % (4 * _unit(plan)) == 0) + sizes + [4 * sizes[-1]] * (high == math.inf)
         if len(more) > len(sizes):
             return _with(words, "--batch-sizes", ",".join(map(str, more)))
         return _with(words, "--seeds", str(2 * plan["seeds"]))
@@ -55,6 +56,12 @@ def next_command(record: SweepRecord, rows: Sequence[Row]) -> list[str] | None:
     if plan["hours"] and sum(r.seconds for r in results) / 3600 / plan["jobs"] >= plan["hours"]:
         words = _with(words, "--hours", f"{2 * plan['hours']:g}")
     return words
+
+
+def _unit(plan: Mapping[str, Any]) -> int:
+    """What the batch sizes of a sweep with environments are multiples of; 1 without."""
+    rollout = plan["config"].get("rollout")
+    return 1 if rollout is None else rollout["rollout_length"] * rollout.get("clones", 1) * plan.get("mini_batches", 1)
 
 
 def _with(words: Sequence[str], flag: str, value: str) -> list[str]:

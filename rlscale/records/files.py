@@ -104,6 +104,15 @@ def read_lines(path: Path, field: str, mend: str) -> tuple[list[bytes], bytes]:
     return lines, torn
 
 
+def unpack(path: Path) -> None:
+    """Put a file in place of its compressed `.gz`, as published records have one, so that lines can be appended to it."""
+    packed = path.with_name(f"{path.name}.gz")
+    if packed.exists():
+        later = path.read_bytes() if path.exists() else b""  # lines that were appended beside the compressed ones
+        write_atomically(path, gzip.decompress(packed.read_bytes()) + later)
+        packed.unlink()
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace the file; a crash at any moment leaves either the old or the new one whole."""
     temporary = path.with_name(path.name + ".new")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..errors import UsageError
-from .files import TORN, dump_json, end_torn_line, lock_folder, now, read_lines, read_manifest, write_atomically
+from .files import TORN, dump_json, end_torn_line, lock_folder, now, read_lines, read_manifest, unpack, write_atomically
 from .trial import TrialResult
 
 __all__ = ["EXTENDABLE", "SWEEP_SCHEMA", "Sweep", "SweepRecord", "is_sweep", "read_sweep"]
@@ -71,6 +71,7 @@ class Sweep:
 
     def __init__(self, folder: Path, manifest: dict[str, Any], lock: int) -> None:
         self.folder, self.manifest, self._lock = folder, manifest, lock
+        unpack(folder / _RESULTS)
         (folder / _RESULTS).touch()
         end_torn_line(folder / _RESULTS)
         record = read_sweep(folder, "--out")

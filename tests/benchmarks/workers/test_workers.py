@@ -331,6 +331,7 @@ def test_what_no_plan_meets(known):
         (["--sweep", "nowhere"], "--sweep: "),
         (["--cpus", "4096"], "--cpus: this machine has "),
         (["--cpus", "0"], "--cpus: 0 is not a positive number"),
+        (["--sweep", "results/minatar-breakout", "--price-gpu-hour", "2"], "--price-gpu-hour: it cannot be added to CPU hours"),
         (["--price-gpu-hour", "-1"], "--price-gpu-hour: -1.0 is not zero or more"),
         (["--lag", "1"], "--lag: on this machine actors and learner share the same cores"),
         (["--sweep", "results/minatar-breakout"], "is of minatar/breakout, not classic/cartpole"),

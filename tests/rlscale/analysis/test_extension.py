@@ -1,5 +1,6 @@
 """The command that a sweep's page names next: it is the one that was typed, and asks for more."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -51,6 +52,15 @@ def test_a_grid_is_asked_for_a_size_beyond_its_open_end_or_for_seeds(tmp_path):
     assert asked(write_sweep(tmp_path / "wide" / FOLDER, Planted(scatter=0.1))) == [*TASK, "--seeds", "4"]
 
 
+def test_a_smaller_size_is_asked_for_where_its_environments_and_mini_batches_are_whole(tmp_path):
+    """Rollouts of 16 steps in four mini-batches: 64 observations are the smallest batch."""
+    for smallest, asked_for in ((256, "64,256,1024,4096"), (128, None)):
+        plan = make_plan(batch_sizes=(smallest, 4 * smallest, 16 * smallest), mini_batches=4)
+        record = write_sweep(tmp_path / str(smallest) / FOLDER, Planted(b_crit=2, scatter=0.05), plan=plan)
+        assert compare([record], []).sweeps[0].rows[-1].measured.interval[0] == 0
+        assert asked(record) == [*TASK, *(["--batch-sizes", asked_for] if asked_for else ["--seeds", "4"])]
+
+
 def test_a_flag_that_was_typed_is_replaced(tmp_path):
     record = write_sweep(tmp_path / FOLDER, Planted(scatter=0.1))
     manifest = json.loads((tmp_path / FOLDER / "sweep.json").read_text())
@@ -78,3 +88,17 @@ def test_the_usual_place_is_not_named(tmp_path, monkeypatch):
     record = read_sweep(write_sweep(Path("sweeps") / FOLDER, Planted(scatter=0.1)).folder)
     (sweep,) = compare([record], []).sweeps
     assert next_command(record, sweep.rows) == [*TASK, "--seeds", "4"]
+
+
+def test_a_copy_whose_results_are_compressed_goes_on(tmp_path):
+    """Published records are compressed; what is appended to one is read beside what it held."""
+    plan = make_plan(batch_sizes=None, pilot_batch=640)
+    first = write_sweep(tmp_path / FOLDER, Planted(scatter=0.2), plan=plan, most=6)
+    results = tmp_path / FOLDER / "results.jsonl"
+    (tmp_path / FOLDER / "results.jsonl.gz").write_bytes(gzip.compress(results.read_bytes()))
+    results.unlink()
+    assert read_again(first).results == first.results
+    later = write_sweep(tmp_path / FOLDER, Planted(scatter=0.2), plan=plan, most=3)
+    assert list(later.results)[:6] == list(first.results)
+    assert len(later.results) == 9
+    assert read_again(later).results == later.results
