@@ -13,16 +13,15 @@ import time
 from types import FrameType, TracebackType
 from typing import Any
 
+from .rollout import LocalFleet, RayFleet
+from .setup import RunSetup
+
 __all__ = ["StopRequests"]
 
 PATIENCE_SECONDS = 1.0  # with the iteration under way
 AGAIN_SECONDS = 0.1  # between attempts to interrupt it, while it learns
-# Where a run may be interrupted: functions, by their module, that wait for experience or for environments.
-_WAITING = {
-    ("rlscale.agents.rollout.fleet", "take"),
-    ("rlscale.agents.rollout.ray_fleet", "take"),
-    ("rlscale.agents.setup", "_start_fleet"),
-}
+# Where a run may be interrupted: the code of the functions that wait for experience or for environments.
+_WAITING = {function.__code__ for function in (LocalFleet.take, RayFleet.take, RunSetup.start_fleet)}
 
 
 class StopRequests:
@@ -76,7 +75,7 @@ class StopRequests:
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         while frame is not None:
-            if (frame.f_globals.get("__name__"), frame.f_code.co_name) in _WAITING:
+            if frame.f_code in _WAITING:
                 self.interrupted = True
                 raise KeyboardInterrupt
             frame = frame.f_back

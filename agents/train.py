@@ -16,7 +16,7 @@ import torch
 
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
-from rlscale.records import Run
+from rlscale.records import Run, read_run
 from rlscale.records.events import EventWriter, TensorBoard, WeightsAndBiases
 from rlscale.returns import RecentReturn
 
@@ -24,7 +24,7 @@ from .checks import check_config
 from .cluster import connect, disconnect, head_address, require_room, watch_head
 from .cluster.head_node import LostHeadError, answers
 from .cluster.processes import LostWorkerError, first_line
-from .config import TrainConfig, config_from_dict
+from .config import TrainConfig, config_from_dict, config_to_dict
 from .learning import NoiseRecord
 from .metrics import RayMetrics
 from .networks import PARAMETER_ORDER
@@ -78,7 +78,10 @@ def train(
         on_iteration: called with each row as it is recorded, and the noise measured in it.
 
     Raises:
-        UsageError: settings, task, cluster, folder or checkpoint that cannot be used; a new run leaves no folder behind.
+        UsageError: settings, task, cluster, folder or checkpoint that cannot be used.
+        KeyboardInterrupt: stopped while the environments were being made.
+
+    After either of them a new run that had not begun leaves no folder behind, and a resumed one leaves its record as it was.
     """
     check_config(config)
     task = find_task(config.task)
@@ -92,23 +95,17 @@ def train(
         manifest = setup.manifest(command)
         if run is None:
             run = Run.create(folder, {**manifest, "segments": []})
-        try:
-            if config.rays:
-                connect(config.rollout.ray_address, setup.cpus, setup.memory.store_bytes)
-                require_room(setup.reservations())
-            events = _events(config, run)
-        except BaseException:
-            if checkpoint is None:
-                run.discard()
-            raise
+        if config.rays:
+            connect(config.rollout.ray_address, setup.cpus, setup.memory.store_bytes)
+            require_room(setup.reservations())
+        events = _events(config, run)
         on_start()
 
         metrics = RayMetrics(run.folder.resolve().name, task.id) if config.rays else None
-        recent = RecentReturn()
+        recent = _recent_return(run, checkpoint)
 
         def follow(row: dict[str, Any], noise: list[NoiseRecord]) -> None:
             on_iteration(row, noise)
-            recent.add(row["episodes"], row["return_mean"])
             shown = {**row, "return_mean": recent.mean}  # as in the display and the report
             if metrics is not None:
                 metrics.write(shown, noise)
@@ -118,10 +115,14 @@ def train(
         head = head_address() if config.rollout.ray_address is not None else None
         try:
             with watch_head(config.rollout.ray_address):
-                return _run(setup, run, manifest, checkpoint, follow, head)
+                return _run(setup, run, manifest, checkpoint, follow, head, recent)
         finally:
             for writer in events:
                 writer.close()
+    except BaseException:
+        if run is not None and config.resume is None and run.manifest["state"] == "running" and not run.manifest["segments"]:
+            run.discard()  # it has neither begun nor been closed
+        raise
     finally:
         if run is not None:
             run.close()
@@ -134,12 +135,38 @@ def _events(config: TrainConfig, run: Run) -> list[EventWriter]:
     return [*found, WeightsAndBiases(run.folder, run.manifest)] if config.recording.track else found
 
 
-def _run(
-    setup: RunSetup, run: Run, manifest: dict[str, Any], checkpoint: dict[str, Any] | None, follow: Follow, head: str | None
-) -> Outcome:
-    """From the first fragment to the closed record; `head` is the address of the head node of an existing cluster."""
-    session: Session | None = None
+def _recent_return(run: Run, checkpoint: dict[str, Any] | None) -> RecentReturn:
+    """What the run has returned of late: nothing yet, or what it had at the checkpoint that it goes on from."""
     recent = RecentReturn()
+    if checkpoint is not None:
+        for row in read_run(run.folder).rows:
+            if row["iteration"] < checkpoint["progress"]["iteration"]:  # later ones are made again
+                recent.add(row["episodes"], row["return_mean"])
+    return recent
+
+
+def _run(
+    setup: RunSetup,
+    run: Run,
+    manifest: dict[str, Any],
+    checkpoint: dict[str, Any] | None,
+    follow: Follow,
+    head: str | None,
+    recent: RecentReturn,
+) -> Outcome:
+    """From the first fragment to the closed record.
+
+    Args:
+        setup, run, manifest: of this run.
+        checkpoint: that it goes on from.
+        follow: called with each row once it is recorded.
+        head: address of the head node of an existing cluster.
+        recent: the run's mean return so far, kept up to date here.
+
+    Raises:
+        KeyboardInterrupt: before the run had begun.
+    """
+    session: Session | None = None
     stop = StopRequests()
     try:
         with stop:
@@ -160,18 +187,21 @@ def _run(
         run.set_state(state, reason)
         return Outcome(state, run.folder, session.progress.observations, session.optimizer_steps, lost_actors, reached)
     except KeyboardInterrupt:
-        observations, steps = (0, 0) if session is None else (session.progress.observations, session.optimizer_steps)
+        if session is None:  # nothing has begun that could be gone on from
+            raise
+        observations, steps = session.progress.observations, session.optimizer_steps
         if not stop.interrupted:
             run.set_state("stopped", "interrupted within an iteration")
             return Outcome("stopped", run.folder, observations, steps)
-        if session is not None:  # the environments stand within a fragment, and a resumed run makes them afresh
-            session.end_fleet()
-            _save(run, session)
+        session.end_fleet()  # the environments stand within a fragment, and a resumed run makes them afresh
+        _save(run, session)
         state = "stopped" if stop.asked else "finished"
         run.set_state(state, f"{'stopped by the user' if stop.asked else 'the time was over'} within an iteration")
         return Outcome(state, run.folder, observations, steps)
     except BaseException as error:
         if (lost := _lost_process(error, head)) is None:
+            if session is None and isinstance(error, UsageError):  # refused before anything has begun
+                raise
             run.set_state("failed", f"{type(error).__name__}: {first_line(error)}")
             raise
         if session is not None:
@@ -251,7 +281,8 @@ def _next_snapshot(config: TrainConfig, optimizer_steps: int) -> int | None:
 
 def _save(run: Run, session: Session) -> None:
     payload = io.BytesIO()
-    torch.save({"task": run.manifest["task"]["id"], "parameter_order": PARAMETER_ORDER, **session.get_state()}, payload)
+    facts = {"task": run.manifest["task"]["id"], "config": config_to_dict(session.config), "parameter_order": PARAMETER_ORDER}
+    torch.save({**facts, **session.get_state()}, payload)
     run.save_checkpoint(payload.getvalue())
 
 
@@ -268,12 +299,15 @@ def _load(run: Run, config: TrainConfig) -> dict[str, Any]:
             f"the run in {run.folder} is of task {recorded}, not {config.task}",
             f"Use: rlscale train {recorded} --resume {run.folder}",
         )
-    before = config_from_dict(run.manifest["config"])
+    stored: dict[str, Any] = torch.load(io.BytesIO(run.load_checkpoint()), map_location="cpu", weights_only=False)
+    # The manifest's settings are the last session's, which may have ended before it saved anything.
+    before = config_from_dict(stored.get("config", run.manifest["config"]))
     fixed: dict[str, Callable[[TrainConfig], object]] = {
         "--environments": lambda c: c.rollout.environments,
         "--rollout-length": lambda c: c.rollout.rollout_length,
         "--algorithm": lambda c: c.update.algorithm,
         "--network": lambda c: c.update.network,
+        "--width": lambda c: c.update.width,
         "--optimizer": lambda c: c.update.optimizer,
         "--seed": lambda c: c.seed,
     }
@@ -282,7 +316,6 @@ def _load(run: Run, config: TrainConfig) -> dict[str, Any]:
             raise UsageError(
                 flag, f"a resumed run keeps {setting(before)}, not {setting(config)}", "Leave it out, or start a new run"
             )
-    stored: dict[str, Any] = torch.load(io.BytesIO(run.load_checkpoint()), map_location="cpu", weights_only=False)
     if stored.get("parameter_order", 1) != PARAMETER_ORDER and before.update.network in ("nature_cnn", "small_cnn"):
         raise UsageError(
             "--resume",
@@ -292,13 +325,15 @@ def _load(run: Run, config: TrainConfig) -> dict[str, Any]:
     fleet = stored["fleet"]
     if _layout(before) != _layout(config) or not isinstance(fleet, dict) or "next_group" not in fleet:
         stored["fleet"] = None  # other workers or groups, or of an earlier version: their environments start afresh
+    if before.noise.followed_noise != config.noise.followed_noise:
+        stored["window"] = []  # of another loss, whose noise says nothing about this one's
     return stored
 
 
 def _layout(config: TrainConfig) -> tuple[object, ...]:
     """What decides which worker and group holds which environments."""
     r = config.rollout
-    return r.actors, r.fragment_environments, config.adaptive
+    return r.actors, r.fragment_environments, r.clones, config.adaptive
 
 
 def _npy(array: np.ndarray) -> bytes:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import VecMonitor, is_vecenv_wrapped
 
 from rlscale.errors import UsageError
 from rlscale.noise import estimate
@@ -24,14 +26,15 @@ from .measure import measure_rollout
 
 __all__ = ["NoiseCallback"]
 
-# Our names of what Stable-Baselines3 logs of a training, and the factor between both.
+# What Stable-Baselines3 logs of a training: our name of it, and the factor between both.
 _FIGURES = {
-    "policy_loss": ("train/policy_gradient_loss", 1.0),
-    "value_loss": ("train/value_loss", 0.5),  # that library's has no ½
-    "entropy": ("train/entropy_loss", -1.0),
-    "approx_kl": ("train/approx_kl", 1.0),
-    "clip_fraction": ("train/clip_fraction", 1.0),
-    "explained_variance": ("train/explained_variance", 1.0),
+    "train/policy_gradient_loss": ("policy_loss", 1.0),  # PPO's
+    "train/policy_loss": ("policy_loss", 1.0),  # A2C's
+    "train/value_loss": ("value_loss", 0.5),  # that library's has no ½
+    "train/entropy_loss": ("entropy", -1.0),
+    "train/approx_kl": ("approx_kl", 1.0),
+    "train/clip_fraction": ("clip_fraction", 1.0),
+    "train/explained_variance": ("explained_variance", 1.0),
 }
 
 
@@ -57,28 +60,32 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
         self._folder, self._every, self._blocks = Path(run).absolute(), every, blocks
         refuse_existing(self._folder)
         self._command = command_line()
+        self._created = False  # the record's folder, by this callback
         self._run: Run | None = None
         self._hook: Any = None
         self._iteration = self._optimizer_steps = self._observations = 0
-        self._seconds = 0.0  # of the sessions before
+        self._seconds = 0.0  # up to the last row, and of the sessions before
         self._row: dict[str, Any] | None = None  # of the iteration under way, from the end of its rollout on
 
     def _on_training_start(self) -> None:
         """`learn` begins: open the record, or go on with it where this same callback has kept it before."""
+        self._close()  # a `learn` that an error or Ctrl-C ended has not called `_on_training_end`
         model = self.model
         if not isinstance(model, PPO | A2C) or type(model).train not in (PPO.train, A2C.train):
             raise UsageError("model", f"{type(model).__name__} does not train by PPO's or A2C's loss", "Use PPO or A2C itself")
-        self._hook = model.policy.optimizer.register_step_post_hook(self._count_step)
         facts = self._facts(model)
-        if self._iteration:
+        environments = "as they were" if self._created and not self.locals["reset_num_timesteps"] else "new"
+        if self._created:
             self._run = Run.resume(self._folder)
         else:
             refuse_existing(self._folder)
             self._run = Run.create(self._folder, {**facts, "segments": []})
-        environments = "as they were" if self._iteration and not self.locals["reset_num_timesteps"] else "new"
+            self._created = True
         segment = {**facts, "first_iteration": self._iteration, "environments": environments}
         del segment["task"]
         self._run.set_state("running", **facts, segments=[*self._run.manifest["segments"], segment])
+        self._hook = model.policy.optimizer.register_step_post_hook(self._count_step)
+        self._monitored = _monitored(model.env)
         self._returns, self._lengths = [0.0] * model.n_envs, [0] * model.n_envs
         self._started = time.perf_counter()
 
@@ -92,16 +99,23 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
         self._rollout_started = time.perf_counter()
 
     def _on_step(self) -> bool:
-        """Count the returns of the episodes that end: those of Gymnasium's `Monitor` where there is one."""
+        """Count the returns of the episodes that end: those of `Monitor` where there is one.
+
+        A monitored environment may be done without an episode's end, at a lost life of an Atari game. `Monitor` says nothing
+        then, and the rewards of one life are no episode's return.
+        """
         for i, (reward, done, info) in enumerate(
             zip(self.locals["rewards"], self.locals["dones"], self.locals["infos"], strict=True)
         ):
             self._returns[i] += float(reward)
             self._lengths[i] += 1
+            episode = info.get("episode") if done or self._monitored[i] else None
             if done:
-                monitored = info.get("episode", {"r": self._returns[i], "l": self._lengths[i]})
-                self._episodes.append((float(monitored["r"]), int(monitored["l"])))
+                if episode is None and not self._monitored[i]:
+                    episode = {"r": self._returns[i], "l": self._lengths[i]}
                 self._returns[i], self._lengths[i] = 0.0, 0
+            if episode is not None:
+                self._episodes.append((float(episode["r"]), int(episode["l"])))
         return True
 
     def _on_rollout_end(self) -> None:
@@ -113,11 +127,10 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
             self._log(noise)
         now = time.perf_counter()
         batch = self.model.n_steps * self.model.n_envs
-        self._observations += batch
         returns, lengths = [r for r, _ in self._episodes], [length for _, length in self._episodes]
         self._row = {
             "iteration": self._iteration,
-            "observations": self._observations,
+            "observations": self._observations + batch,
             "batch_observations": batch,
             "episodes": len(returns),
             "return_mean": sum(returns) / len(returns) if returns else None,
@@ -145,28 +158,37 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
             return
         now = time.perf_counter()
         elapsed = now - self._rollout_started
+        self._seconds, self._started = self._seconds + now - self._started, now
         logged = self.logger.name_to_value
         self._run.append(
             {
                 **self._row,
                 "optimizer_steps": self._optimizer_steps,
-                "seconds": self._seconds + now - self._started,
+                "seconds": self._seconds,
                 "learning_rate": float(self.model.policy.optimizer.param_groups[0]["lr"]),
-                **{field: factor * float(logged[name]) for field, (name, factor) in _FIGURES.items() if name in logged},
+                **{field: factor * float(logged[name]) for name, (field, factor) in _FIGURES.items() if name in logged},
                 "learning_seconds": elapsed - self._row["sampling_seconds"],
                 "observations_per_second": self._row["batch_observations"] / elapsed,
             }
         )
+        self._iteration, self._observations = self._iteration + 1, self._row["observations"]
         self._row = None
-        self._iteration += 1
 
     def _on_training_end(self) -> None:
         """`learn` ends: write the last row and close the record."""
         self._finish_row()
-        self._hook.remove()
         self._seconds += time.perf_counter() - self._started
         if self._run is not None:
             self._run.set_state("finished")
+        self._close()
+
+    def _close(self) -> None:
+        """Let go of the record and the model; a row whose iteration has not ended is dropped, and its iteration made again."""
+        self._row = None
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+        if self._run is not None:
             self._run.close()
             self._run = None
 
@@ -194,6 +216,16 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
             threads=torch.get_num_threads(),
             parameters=sum(p.numel() for p in model.policy.parameters() if p.requires_grad),
         )
+
+
+def _monitored(env: Any) -> list[bool]:
+    """Of which environments Stable-Baselines3 itself counts the episodes."""
+    if is_vecenv_wrapped(env, VecMonitor):
+        return [True] * env.num_envs
+    try:
+        return list(env.env_is_wrapped(Monitor))
+    except (AttributeError, NotImplementedError):  # a vector environment of the user's own need not know
+        return [False] * env.num_envs
 
 
 def _task_name(env: Any) -> str:

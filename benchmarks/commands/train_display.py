@@ -78,7 +78,8 @@ class TrainingDisplay:
         self._losses += len(row["losses"])
         self._recent.add(row["episodes"], row["return_mean"])
         for record in noise:
-            self._noise.setdefault((record.head, record.kind), deque(maxlen=POOL_WINDOW)).append(record.statistics)
+            if (record.statistics.size > 0).sum() > 1:  # fewer blocks say nothing of the noise
+                self._noise.setdefault((record.head, record.kind), deque(maxlen=POOL_WINDOW)).append(record.statistics)
         share, left = self._share_and_left()
         self._bar.update(self._task, completed=share, left=left)
 

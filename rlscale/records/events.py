@@ -116,9 +116,10 @@ def _figures(row: Mapping[str, Any]) -> dict[str, float]:
     measured: dict[str, list[BlockStatistics]] = {}
     for entry in row["noise"]:
         name = f"noise/{entry['head']}" + ("" if entry["kind"] == "rollout" else f"_{entry['kind']}")
-        measured.setdefault(name, []).append(unpack_statistics(entry))
-    for name, statistics in measured.items():
-        noise = pool(statistics)
+        if ((statistics := unpack_statistics(entry)).size > 0).sum() > 1:  # fewer blocks say nothing of the noise
+            measured.setdefault(name, []).append(statistics)
+    for name, usable in measured.items():
+        noise = pool(usable)
         found |= {f"{name}/trace_cov": noise.trace_cov, f"{name}/grad_sq": noise.grad_sq}
         if noise.b_simple is not None:
             found[f"{name}/b_simple"] = noise.b_simple

@@ -87,6 +87,36 @@ def begun(folder):
     return manifest["state"] == "running" and bool(manifest["segments"])
 
 
+class SlowToMake(Slow):
+    """Asks for a stop while it is being made, which takes half a minute; `made` holds those that were."""
+
+    made = []  # noqa: RUF012
+
+    def __init__(self, num_envs):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(30)
+        super().__init__(num_envs)
+        self.made.append(self)
+
+
+@pytest.mark.timed
+def test_a_signal_while_environments_are_made(slow, tmp_path, monkeypatch, capfd):
+    """Nothing has begun: a new run leaves no folder, and a resumed one its record as it was."""
+    config = replace(slow, rollout=replace(slow.rollout, rollout_length=1), budget=replace(slow.budget, observations=8))
+    config = replace(config, update=replace(config.update, mini_batch=8))
+    train(config, tmp_path / "begun", command=[])
+    before = {path.name: path.read_bytes() for path in (tmp_path / "begun").iterdir()}
+    task = task_of_spaces("slow", Box(0, 1, (3,), np.float32), Discrete(2), make_env=make_env, user_make=SlowToMake)
+    monkeypatch.setattr(train_module, "find_task", lambda name: task)
+    for settings in (slow, replace(config, resume=str(tmp_path / "begun"))):
+        with pytest.raises(KeyboardInterrupt):
+            train(settings, tmp_path / "new", command=[])
+        assert SlowToMake.made == []
+        assert capfd.readouterr().err == "rlscale: stopping\n"
+    assert not (tmp_path / "new").exists()
+    assert {path.name: path.read_bytes() for path in (tmp_path / "begun").iterdir()} == before
+
+
 @pytest.mark.timed
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_within_a_long_rollout(slow, tmp_path, capfd, number, after):

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from rlscale.agents.config import Budget, NoiseSettings, Recording, TrainConfig, config_from_dict, config_to_dict, default_config
 from rlscale.agents.learning import NoiseRecord, NoiseWindow, scaled_rate
+from rlscale.agents.setup import RunSetup
 from rlscale.agents.train import train
 from rlscale.analysis.summary import recent_return, returns
 from rlscale.benchmarks.cli import main
@@ -134,14 +136,38 @@ def test_a_run_follows_the_noise_that_was_asked_for(tmp_path, followed):
     config = replace(config, noise=replace(config.noise, followed_noise=followed))
     train(config, tmp_path / "run", command=[])
     train(replace(config, resume=str(tmp_path / "run"), budget=Budget(observations=4000)), tmp_path, command=[])
-    window, rates = NoiseWindow(followed), []
-    for row in read_run(tmp_path / "run").rows:
+    rates = followed_rates(config, read_run(tmp_path / "run").rows)
+    assert len(rates) > 30
+    assert len(set(rates)) > 20
+
+
+def followed_rates(config, rows):
+    """The rates of the rows' steps, which must be those that the noise of the rows before gives."""
+    window, rates = NoiseWindow(config.noise.followed_noise), []
+    for row in rows:
         rates.append(scaled_rate(config.update, row["batch_observations"], window.scale()))
         assert row["learning_rate"] == pytest.approx(rates[-1], rel=1e-6)
         entries = [(e, unpack_statistics(e), unpack_statistics(e, "adam") if "adam_dot" in e else None) for e in row["noise"]]
         window.add([NoiseRecord(e["head"], e["kind"], e["optimizer_step"], plain, adam) for e, plain, adam in entries])
-    assert len(rates) > 30
-    assert len(set(rates)) > 20
+    return rates
+
+
+def test_a_resumed_run_that_follows_other_noise_begins_to_measure_it(tmp_path):
+    """What was measured of the other loss is no noise of this one, also where a first attempt has failed before it saved."""
+    config = small(observations=2000, **ONE_STEP, lr_rule="noise", learning_rate=0.05)
+    train(config, tmp_path / "run", command=[])
+    config = replace(config, noise=replace(config.noise, followed_noise="joint"), resume=str(tmp_path / "run"))
+    config = replace(config, budget=Budget(observations=4000))
+
+    def fail(row, noise):
+        raise RuntimeError("disk on fire")
+
+    with pytest.raises(RuntimeError, match="disk on fire"):
+        train(config, tmp_path, command=[], on_iteration=fail)
+    train(config, tmp_path, command=[])
+    record = read_run(tmp_path / "run")
+    (begun,) = {segment["first_iteration"] for segment in record.manifest["segments"][1:]}
+    assert len(set(followed_rates(config, record.rows[begun:]))) > 10
 
 
 def test_an_adaptive_run_moves_its_batch(tmp_path):
@@ -216,7 +242,12 @@ def test_an_earlier_versions_pixel_network_is_not_taken_for_this_ones(tmp_path, 
 
 @pytest.mark.parametrize(
     ("change", "environments"),
-    [({"fragment_environments": 4}, "seeded afresh"), ({"lag": 1}, "as they were"), ({"batch_size": 256}, "as they were")],
+    [
+        ({"fragment_environments": 4}, "seeded afresh"),
+        ({"clones": 2}, "seeded afresh"),
+        ({"lag": 1}, "as they were"),
+        ({"batch_size": 256}, "as they were"),
+    ],
 )
 def test_a_resumed_run_keeps_environments_unless_they_are_grouped_otherwise(tmp_path, change, environments):
     config = small(observations=600, epochs=1, mini_batch=None)
@@ -323,22 +354,35 @@ def test_one_step_fragments_of_nothing_but_resets_are_passed_over(tmp_path):
 
 
 def test_tensorboard_events(tmp_path):
+    config = replace(small(observations=500), recording=Recording(tensorboard=True))
+    train(config, tmp_path / "run", command=[])
+    names, shown = tensorboard_of(tmp_path / "run")
+    assert {"charts/episodic_return", "losses/value_loss", "charts/SPS", "noise/policy/trace_cov"} <= names
+    # The mean return is the same everywhere: that of the last hundred episodes, those before the run was resumed included.
+    for observations in (500, 1000):
+        train(replace(config, budget=Budget(observations=observations), resume=str(tmp_path / "run")), tmp_path, command=[])
+        record = read_run(tmp_path / "run")
+        shown = tensorboard_of(tmp_path / "run")[1]
+        assert sum(row["episodes"] > 0 for row in record.rows) > 1
+        assert shown[record.rows[-1]["observations"]] == pytest.approx(recent_return(record).value)
+
+
+def tensorboard_of(run):
+    """The names in the run's TensorBoard events, and the mean return by the number of observations."""
     from tensorboardX.proto import event_pb2
 
-    train(replace(small(observations=500), recording=Recording(tensorboard=True)), tmp_path / "run", command=[])
-    (path,) = (tmp_path / "run" / "tensorboard").iterdir()
-    data, names, shown = path.read_bytes(), set(), []
-    while data:
-        length = int.from_bytes(data[:8], "little")
-        event = event_pb2.Event.FromString(data[12 : 12 + length])
-        names |= {value.tag for value in event.summary.value}
-        shown += [value.simple_value for value in event.summary.value if value.tag == "charts/episodic_return"]
-        data = data[12 + length + 4 :]
-    assert {"charts/episodic_return", "losses/value_loss", "charts/SPS", "noise/policy/trace_cov"} <= names
-    # The mean return is the same everywhere: that of the last hundred episodes.
-    record = read_run(tmp_path / "run")
-    assert sum(row["episodes"] > 0 for row in record.rows) > 1
-    assert shown[-1] == pytest.approx(recent_return(record).value)
+    names, shown = set(), {}
+    for path in (run / "tensorboard").iterdir():
+        data = path.read_bytes()
+        while data:
+            length = int.from_bytes(data[:8], "little")
+            event = event_pb2.Event.FromString(data[12 : 12 + length])
+            for value in event.summary.value:
+                names.add(value.tag)
+                if value.tag == "charts/episodic_return":
+                    shown[event.step] = value.simple_value
+            data = data[12 + length + 4 :]
+    return names, shown
 
 
 def test_cartpole_is_learned(tmp_path):
@@ -394,9 +438,48 @@ def test_a_changed_size(finished):
         train(changed, finished, command=[])
 
 
-def test_a_truncated_checkpoint_loses_nothing(finished, tmp_path):
-    import shutil
+def test_a_changed_width(finished):
+    config = small(observations=600, width=128)
+    with pytest.raises(UsageError, match="--width: a resumed run keeps None, not 128"):
+        train(replace(config, resume=str(finished)), finished, command=[])
 
+
+def test_an_attempt_that_saved_nothing_does_not_decide_what_the_checkpoint_holds(finished, tmp_path):
+    """Its manifest names the other groups of environments already; the checkpoint still has those of before."""
+    shutil.copytree(finished, tmp_path / "run")
+    config = small(observations=600)
+    changed = replace(config, rollout=replace(config.rollout, fragment_environments=4), resume=str(tmp_path / "run"))
+
+    def fail(row, noise):
+        raise RuntimeError("disk on fire")
+
+    with pytest.raises(RuntimeError, match="disk on fire"):
+        train(changed, tmp_path, command=[], on_iteration=fail)
+    assert train(changed, tmp_path, command=[]).state == "finished"
+    segments = read_run(tmp_path / "run").manifest["segments"]
+    assert [segment["environments"] for segment in segments] == ["new", "seeded afresh", "seeded afresh"]
+
+
+def test_a_run_that_is_refused_at_its_start_leaves_no_folder_and_a_resumed_one_its_record(finished, tmp_path, monkeypatch):
+    """Else its name would be taken, and there would be no checkpoint to go on from."""
+    config = replace(small(observations=600), recording=Recording(tensorboard=True))
+    shutil.copytree(finished, tmp_path / "begun")
+
+    def refuse(*_):
+        raise UsageError("--actors", "2 of 2 did not start within 120 s", "Use fewer actors")
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(RunSetup, "start_fleet", refuse)
+        for settings in (config, replace(config, resume=str(tmp_path / "begun"))):
+            with pytest.raises(UsageError, match="--actors: 2 of 2 did not start"):
+                train(settings, tmp_path / "new", command=[])
+    assert not (tmp_path / "new").exists()
+    for name in ("manifest.json", "iterations.jsonl", "checkpoint.pt"):
+        assert (tmp_path / "begun" / name).read_bytes() == (finished / name).read_bytes()
+    assert train(config, tmp_path / "new", command=[]).state == "finished"
+
+
+def test_a_truncated_checkpoint_loses_nothing(finished, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(finished, copy)
     checkpoint = copy / "checkpoint.pt"
@@ -420,6 +503,22 @@ def test_a_goal_ends_the_run_and_the_record_says_so(tmp_path):
     assert run.manifest["reason"] == f"mean return {points[-1]['return']:.4g} reached"
 
 
+def test_a_resumed_run_knows_what_it_returned_before(tmp_path):
+    """One near its goal ends where an uninterrupted run does, and one that has reached it at once."""
+    config = replace(small(), budget=Budget(observations=200_000, goal=25.0))
+    whole = train(config, tmp_path / "whole", command=[])
+    rows = read_run(tmp_path / "whole").rows
+    assert sum(row["episodes"] for row in rows[-4:]) < 100
+    train(replace(config, budget=Budget(observations=rows[-4]["observations"])), tmp_path / "parts", command=[])
+    resumed = replace(config, resume=str(tmp_path / "parts"))
+    for _ in range(2):
+        assert train(resumed, tmp_path, command=[]) == replace(whole, folder=tmp_path / "parts")
+        parts = read_run(tmp_path / "parts")
+        assert science(parts.rows) == science(rows)
+        assert parts.manifest["reason"] == read_run(tmp_path / "whole").manifest["reason"]
+    assert [segment["first_iteration"] for segment in parts.manifest["segments"]] == [0, len(rows) - 3, len(rows)]
+
+
 def test_a_run_that_misses_its_goal_says_so(tmp_path, capsys):
     words = "classic/cartpole --environments 8 --rollout-length 16 --epochs 1 --mini-batch 128 --observations 2000 --goal 450"
     assert main(["train", *words.split(), "--run", str(tmp_path / "run")]) == 0
@@ -431,17 +530,21 @@ def test_a_run_that_misses_its_goal_says_so(tmp_path, capsys):
 
 @pytest.mark.parametrize("actors", [0, 1])
 @pytest.mark.parametrize(
-    ("task", "said"),
+    ("task", "said", "had_begun"),
     [
-        ("bandits:NanReward", "environment 2 gave the reward nan in step 40"),
-        ("bandits:InfiniteObservation", "environment 1 gave the observation inf at 1 in step 7"),
-        ("bandits:InfiniteFirstObservation", "environment 3 gave the observation inf at 0 in step 0"),
+        ("bandits:NanReward", "environment 2 gave the reward nan in step 40", True),
+        ("bandits:InfiniteObservation", "environment 1 gave the observation inf at 1 in step 7", True),
+        ("bandits:InfiniteFirstObservation", "environment 3 gave the observation inf at 0 in step 0", False),
     ],
 )
-def test_numbers_that_are_not_finite_are_said_with_where_they_came_from(tmp_path, ray_instance, capsys, task, said, actors):
+def test_numbers_that_are_not_finite_are_said_with_where_they_came_from(
+    tmp_path, ray_instance, capsys, task, said, had_begun, actors
+):
     words = "--environments 8 --rollout-length 16 --epochs 1 --mini-batch 128 --observations 5000"
     assert main(["train", task, *words.split(), "--actors", str(actors), "--run", str(tmp_path / "run")]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert f"{task}: {said}" in error
-    assert read_run(tmp_path / "run").state == "failed"
+    assert (tmp_path / "run").exists() == had_begun
+    if had_begun:
+        assert read_run(tmp_path / "run").state == "failed"

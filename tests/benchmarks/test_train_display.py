@@ -1,6 +1,7 @@
 """What a person sees of a run: the panel of a terminal, the lines of a pipe, and the time left."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -74,6 +75,12 @@ def test_the_panel_has_counts_rates_return_and_noise():
     assert "entropy, KL 1.25, 0.00400" in text
     assert "faults" not in text
     assert "object store" not in text
+
+
+def test_a_measurement_of_one_block_is_passed_over():
+    lone = replace(STATISTICS, size=np.where(np.arange(len(STATISTICS.size)) == 0, STATISTICS.size, 0.0))
+    text = last_panel(shown([row(0)], terminal=True, noise=[NoiseRecord("policy", "rollout", 0, lone)]))
+    assert "noise scale" not in text
 
 
 def test_without_a_finished_episode_the_panel_says_so_and_counts_none():

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -17,8 +18,10 @@ from statistics_by_hand import statistics_of
 pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
 
 from stable_baselines3 import A2C, DQN, PPO
+from stable_baselines3.common.atari_wrappers import ClipRewardEnv, EpisodicLifeEnv
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
 from rlscale.agents.config import NoiseSettings, default_config
 from rlscale.agents.learning.learner import Learner
@@ -269,6 +272,107 @@ def test_a_second_learn_goes_on_with_the_record(tmp_path):
     assert [s["first_iteration"] for s in record.manifest["segments"]] == [0, 2]
     assert (np.diff(record.column("optimizer_steps")) == 10).all()
     assert (np.diff(record.column("seconds")) > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("moment", "rows_kept"),
+    [pytest.param("rollout", 1, id="while it samples"), pytest.param("training", 0, id="while it trains, before any row")],
+)
+def test_a_learn_that_was_interrupted_is_gone_on_from(tmp_path, moment, rows_kept):
+    """Stable-Baselines3 ends nothing then: neither the record nor the counting of optimizer steps."""
+
+    class Interrupts(BaseCallback):
+        def _on_training_start(self):
+            if moment == "training":
+                self.hook = self.model.policy.optimizer.register_step_post_hook(self.interrupt)
+
+        def _on_step(self):
+            if moment == "rollout" and self.n_calls == STEPS + 5:
+                self.interrupt()
+            return True
+
+        def interrupt(self, *_):
+            if moment == "training":
+                self.hook.remove()
+            raise KeyboardInterrupt
+
+    model, callback = model_of(), NoiseCallback(tmp_path / "run", every=1, blocks=BLOCKS)
+    with pytest.raises(KeyboardInterrupt):
+        model.learn(4 * STEPS * ENVIRONMENTS, callback=[callback, Interrupts()])
+    assert len(read_run(tmp_path / "run").rows) == rows_kept
+    model.learn(2 * STEPS * ENVIRONMENTS, callback=callback)
+    record = read_run(tmp_path / "run")
+    assert record.state == "finished"
+    assert [row["iteration"] for row in record.rows] == list(range(rows_kept + 2))
+    assert [row["observations"] for row in record.rows] == [200 * (i + 1) for i in range(rows_kept + 2)]
+    assert [s["first_iteration"] for s in record.manifest["segments"]] == [0, rows_kept]
+    assert [s["environments"] for s in record.manifest["segments"]] == ["new", "new"]
+    steps = [row["optimizer_steps"] for row in record.rows]
+    assert steps == ([10, 20, 30] if moment == "rollout" else [11, 21]), "the step of the dropped iteration was made, too"
+    assert [entry["optimizer_step"] for row in record.rows for entry in row["noise"][:1]] == [step - 10 for step in steps]
+    assert (np.diff(record.column("seconds")) > 0).all()
+
+
+def test_the_policy_s_loss_is_recorded_of_both_algorithms(tmp_path):
+    for kind in (PPO, A2C):
+        model = model_of(kind=kind)
+        model.learn(STEPS * ENVIRONMENTS, callback=NoiseCallback(tmp_path / kind.__name__, blocks=BLOCKS))
+        logged = model.logger.name_to_value
+        (row,) = read_run(tmp_path / kind.__name__).rows
+        assert row["policy_loss"] == float(logged["train/policy_gradient_loss" if kind is PPO else "train/policy_loss"])
+        assert row["value_loss"] == float(logged["train/value_loss"]) / 2
+
+
+class Game(gymnasium.Env):
+    """Three lives of ten steps, five points a step, and what Stable-Baselines3's wrappers of Atari games ask for."""
+
+    observation_space, action_space = gymnasium.spaces.Box(0, 1, (1,), np.float32), gymnasium.spaces.Discrete(2)
+
+    @property
+    def ale(self):
+        return self
+
+    def lives(self):
+        return 3 - self._taken // 10
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._taken = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self._taken += 1
+        return np.zeros(1, np.float32), 5.0, self._taken == 30, False, {}
+
+
+class DoesNotKnow(DummyVecEnv):
+    """A vector environment of the user's own."""
+
+    def env_is_wrapped(self, wrapper_class, indices=None):
+        raise NotImplementedError
+
+
+def as_atari(game):
+    return ClipRewardEnv(EpisodicLifeEnv(game))
+
+
+@pytest.mark.parametrize(
+    ("environments", "episodes", "mean", "length"),
+    [
+        pytest.param(lambda: make_vec_env(Game, 8, wrapper_class=as_atari), [0, 8], 150.0, 30.0, id="Monitor sees games"),
+        pytest.param(lambda: VecMonitor(DummyVecEnv([lambda: as_atari(Game())] * 8)), [8, 16], 9.0, 9.0, id="VecMonitor, lives"),
+        pytest.param(lambda: DummyVecEnv([lambda: as_atari(Game())] * 8), [8, 16], 9.0, 9.0, id="none, lives"),
+        pytest.param(lambda: DoesNotKnow([lambda: as_atari(Game())] * 8), [8, 16], 9.0, 9.0, id="none, and it cannot be asked"),
+    ],
+)
+def test_returns_are_a_monitor_s_alone_where_there_is_one(tmp_path, environments, episodes, mean, length):
+    """After a lost life the wrapper takes a step unseen: lives end at the steps 10, 19 and 28, the last of them with the game."""
+    model = PPO("MlpPolicy", environments(), n_steps=18, batch_size=48, n_epochs=1, device="cpu")
+    model.learn(2 * 18 * 8, callback=NoiseCallback(tmp_path / "run", blocks=BLOCKS))
+    rows = read_run(tmp_path / "run").rows
+    assert [row["episodes"] for row in rows] == episodes
+    assert (rows[-1]["return_mean"], rows[-1]["episode_length_mean"]) == (mean, length)
+    assert rows[0]["return_mean"] == (10.0 if episodes[0] else None)
 
 
 def test_jobs_that_cannot_be_measured_are_refused(tmp_path):

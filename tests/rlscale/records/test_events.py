@@ -1,0 +1,23 @@
+"""What TensorBoard and Weights & Biases are given of a row."""
+
+import pytest
+
+from rlscale.noise import BlockStatistics, pool
+from rlscale.records.events import _figures
+from rlscale.records.run import pack_statistics
+
+
+def row_of(*statistics):
+    """A row with measurements of the policy's noise."""
+    noise = [{"head": "policy", "kind": "rollout", "optimizer_step": 0, **pack_statistics(s)} for s in statistics]
+    return {"observations": 100, "return_mean": None, "entropy": 0.5, "noise": noise}
+
+
+def test_a_measurement_with_fewer_than_two_blocks_is_passed_over():
+    """Nearly all environments may have just been reset. Such a batch says nothing of the noise, and ends no run."""
+    one_block = BlockStatistics([3, 0, 0], [2.0, 0.0, 0.0], [2.0, 0.0, 0.0])
+    whole = BlockStatistics([3, 3, 3], [2.0, 3.0, 4.0], [1.5, 2.0, 2.5])
+    assert _figures(row_of(one_block)) == {"losses/entropy": 0.5}
+    expected = {"losses/entropy": 0.5, "noise/policy/trace_cov": pool([whole]).trace_cov}
+    found = _figures(row_of(one_block, whole))
+    assert found == pytest.approx({**expected, "noise/policy/grad_sq": pool([whole]).grad_sq})
