@@ -217,8 +217,8 @@ def is_better(rungs: Sequence[Rung], secondary: tuple[str, str], number: int = l
     return difference + t * float(spread) < 0
 
 
-def interventions_of(rungs: Sequence[Rung]) -> list[Intervention]:
-    """The rungs that were moved from another one that is here too, by the primary predictor.
+def interventions_of(rungs: Sequence[Rung], which: tuple[str, str] = PRIMARY) -> list[Intervention]:
+    """The rungs that were moved from another one that is here too, by the primary predictor or another one.
 
     Both have to have ended, and at the same goal: B_crit grows with the goal, so two goals would show that growth as well. Where
     either is left out of the score, the pair is shown and does not count.
@@ -230,7 +230,7 @@ def interventions_of(rungs: Sequence[Rung]) -> list[Intervention]:
         Intervention(
             moved.folder,
             ratio(moved.row.measured, still.row.measured),
-            ratio(moved.row.predicted(*PRIMARY), still.row.predicted(*PRIMARY)),
+            ratio(moved.row.predicted(*which), still.row.predicted(*which)),
             counts=moved.role == "intervention" and moved.left_out is None and still.left_out is None,
         )
         for moved, still in pairs

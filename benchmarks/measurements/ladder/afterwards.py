@@ -68,7 +68,8 @@ def beside_the_paper(comparison: Comparison, rungs: Sequence[Rung]) -> str:
         if one is not None
     ]
     rows = [[f"{task.name} (paper)", *_of_paper(task)] for task in PAPER]
-    rows += [_of_ladder(comparison, rung) for rung in rungs if rung.left_out is None and rung.row.inner_steps == 1]
+    shown = [rung for rung in rungs if rung.left_out is None and rung.role != "intervention" and rung.row.inner_steps == 1]
+    rows += [_of_ladder(comparison, rung) for rung in shown]
     return "\n\n".join(
         [
             markdown_table(["", "tasks", "offset", "RMS about it", "a task left out", "by the mean of the others"], errors),

@@ -7,6 +7,7 @@ against the records.
 """
 
 import json
+import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,7 +38,7 @@ from rlscale.text import format_quantity
 
 from ..learning.noise_without_sweep import table
 from ..measuring import markdown_table
-from .afterwards import agreement, beside_the_paper, second_hypothesis, third_hypothesis
+from .afterwards import JOINT, agreement, beside_the_paper, second_hypothesis, third_hypothesis
 from .again import AGAIN, repetitions
 
 __all__ = ["PAGE", "PUBLISHED", "read_ladder", "rewritten", "what_is_published", "write_page"]
@@ -45,6 +46,7 @@ __all__ = ["PAGE", "PUBLISHED", "read_ladder", "rewritten", "what_is_published",
 PAGE, PICTURES = Path("docs/ladder.md"), Path("docs/pictures")
 UNSWEPT = "noise-without-sweep.json"  # beside the records of the rungs
 PUBLISHED, SIMULATED = Path("rlscale/analysis/published.json"), Path("results/sweep-designs-sequential.json")
+_HOLDS = {True: "yes", False: "no", None: "–"}
 _MADE = re.compile(r"(<!-- made: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -149,8 +151,11 @@ def _growth(comparison: Comparison, rungs: Sequence[Rung]) -> str:
     for sweep in _finished(comparison):
         reached = [row for row in sweep.rows if row.measured.value is not None]
         if len(reached) > 1:
-            rows += [[row.task, row.goal_label, row.measured.say(), row.predicted(*PRIMARY).say()] for row in reached]
-    return markdown_table(["task", "goal", "B_crit", "predicted"], rows)
+            rows += [
+                [f"`{sweep.record.folder.name}`", row.goal_label, row.measured.say(), row.predicted(*PRIMARY).say()]
+                for row in reached
+            ]
+    return markdown_table(["rung", "goal", "B_crit", "predicted"], rows)
 
 
 def _predictors(comparison: Comparison, rungs: Sequence[Rung]) -> str:
@@ -177,13 +182,24 @@ def _remark(tasks: Sequence[Rung], which: tuple[str, str]) -> str:
 
 
 def _interventions(comparison: Comparison, rungs: Sequence[Rung]) -> str:
+    """By what each moved B_crit and two noise scales: the preregistered one, which is judged, and the joint loss's."""
     rows = [
-        [f"`{one.name}`", one.measured.say("–"), one.predicted.say("–"), {True: "yes", False: "no", None: "–"}[one.holds]]
-        for one in interventions_of(rungs)
+        [f"`{one.name}`", one.measured.say("–"), one.predicted.say("–"), _HOLDS[one.holds], joint.predicted.say("–")]
+        for one, joint in zip(interventions_of(rungs), interventions_of(rungs, JOINT), strict=True)
     ]
-    return (
-        markdown_table(["rung", "B_crit moved by", "predicted", "within 1.5 times"], rows) if rows else "None has been run yet."
-    )
+    if not rows:
+        return "None has been run yet."
+    columns = ["rung", "B_crit moved by", "predicted", "within 1.5 times", "joint loss, plain metric"]
+    roles = [("task",), ("task", "intervention")]
+    spans = [_decades([r for r in rungs if r.left_out is None and r.role in role]) for role in roles]
+    span = f"B_crit of the scored tasks spans {spans[0]:.2f} decades, with the interventions {spans[1]:.2f}."
+    return f"{markdown_table(columns, rows)}\n\n{span}"
+
+
+def _decades(rungs: Sequence[Rung]) -> float:
+    """How far apart the largest and the smallest B_crit are."""
+    found = [math.log10(rung.row.measured.value or math.nan) for rung in rungs]
+    return max(found) - min(found)
 
 
 def _cost(comparison: Comparison, rungs: Sequence[Rung]) -> str:
