@@ -7,9 +7,9 @@ from typing import Any
 
 from rlscale.errors import UsageError
 
-from .config import FEWEST_BLOCKS, NoiseSettings, TrainConfig
+from .config import FEWEST_BLOCKS, FOLLOWED_BLOCKS, NoiseSettings, TrainConfig
 
-__all__ = ["check_config", "divisors_of", "fit_defaults", "require_not_negative", "require_positive"]
+__all__ = ["check_config", "check_learners", "divisors_of", "fit_defaults", "require_not_negative", "require_positive"]
 
 MOST_FITTED = 2**48  # steps of an iteration batch whose divisors are looked for; beyond it nothing fits into memory
 
@@ -99,6 +99,12 @@ def check_config(config: TrainConfig) -> None:
         r.straggler_seconds is not None and not r.actors, "straggler-seconds", "there are no actors to wait for", no_actors
     )
     _refuse_if(
+        r.actor_cpus != 1 and not r.actors,
+        "actor-cpus",
+        "there are no actors to use them",
+        "Give --actors as well, or --threads for this process",
+    )
+    _refuse_if(
         r.actor_price is not None and not config.elastic,
         "actor-price",
         "it decides how many actors a run keeps, and their number is fixed",
@@ -108,8 +114,7 @@ def check_config(config: TrainConfig) -> None:
     _check_invariance(config)
     _check_fragments(config)
     _check_noise(config)
-    if u.learners > 1:
-        _check_learners(config)
+    check_learners(config, r.environments // r.clones)
     _refuse_if(
         u.anneal and b.observations is None,
         "anneal",
@@ -142,11 +147,12 @@ def _check_batch(config: TrainConfig) -> None:
         f"{mini} does not divide the iteration batch of {config.batch}",
         f"Use for example {_nearest_divisor(config.batch, mini)}",
     )
+    steps = r.rollout_length * config.rounds
     _refuse_if(
-        config.update.shuffle == "environments" and mini % r.rollout_length != 0,
+        config.update.shuffle == "environments" and mini % steps != 0,
         "mini-batch",
-        f"{mini} observations are no whole number of environments with {r.rollout_length} steps each",
-        f"Use a multiple of {r.rollout_length}, or --shuffle transitions",
+        f"{mini} observations are no whole number of environments with {steps} steps each",
+        f"Use a multiple of {steps}, or --shuffle transitions",
     )
     _refuse_if(
         config.adaptive and config.update.mini_batch is not None,
@@ -165,6 +171,12 @@ def _check_batch(config: TrainConfig) -> None:
 def _check_invariance(config: TrainConfig) -> None:
     """An averaged proximal policy, and settings that were found at another batch size."""
     u = config.update
+    _refuse_if(
+        u.lr_batch is not None and u.lr_rule not in ("sqrt", "linear"),
+        "lr-batch",
+        f"--lr-rule {u.lr_rule} does not depend on it",
+        "Give --lr-rule sqrt or linear as well, or --lr-batch None",
+    )
     _refuse_if(
         u.proximal_average is not None and u.clip is None,
         "proximal-average",
@@ -203,11 +215,18 @@ def _check_fragments(config: TrainConfig) -> None:
         "Use a divisor of them, or change --environments",
     )
     _refuse_if(r.clones > 1 and r.reward_noise > 0, "clones", "clones would get rewards of their own", "Leave out --reward-noise")
+    mini = config.mini_batch // (r.rollout_length * config.rounds)
     _refuse_if(
-        config.adaptive and (r.fragment_environments or min(each, 8)) < 4,
-        "fragment-environments",
-        f"{n} environments are too few to see noise between them",
-        "Give at least 4, and --environments a multiple of it",
+        not config.shuffles_transitions and mini % r.clones != 0,
+        "clones",
+        f"{r.clones} do not divide the {mini} environments of a mini-batch",
+        "Use a divisor of them, or change --mini-batch",
+    )
+    _refuse_if(
+        u.stream and u.shuffle == "transitions",
+        "shuffle",
+        "transitions of a streamed batch are never there together to be shuffled",
+        "Leave it out, or --stream",
     )
     _refuse_if(
         u.stream and not (u.epochs == 1 and u.mini_batch is None),
@@ -231,7 +250,7 @@ def _check_fragments(config: TrainConfig) -> None:
 
 def _check_noise(config: TrainConfig) -> None:
     """What is measured of the noise, and what depends on it."""
-    blocks = config.noise.blocks
+    r, blocks, transitions = config.rollout, config.noise.blocks, config.shuffles_transitions
     _refuse_if(
         blocks is not None and blocks < 2,
         "blocks",
@@ -245,6 +264,20 @@ def _check_noise(config: TrainConfig) -> None:
             f"{what} needs the noise to be measured",
             "Give 1",
         )
+        _refuse_if(
+            follows and blocks is not None and blocks < FOLLOWED_BLOCKS,
+            "blocks",
+            f"{what} follows no noise between {blocks} blocks",
+            f"Give at least {FOLLOWED_BLOCKS}; {FEWEST_BLOCKS} or more for a noise scale that says much",
+        )
+    parts = config.mini_batch if transitions else config.mini_batch // (r.rollout_length * config.rounds * r.clones)
+    _refuse_if(
+        config.update.lr_rule == "noise" and parts < FOLLOWED_BLOCKS,
+        "lr-rule",
+        f"it follows noise between at least {FOLLOWED_BLOCKS} {'observations' if transitions else 'environments'} of a "
+        f"mini-batch, which has {parts}",
+        "Use more environments, larger mini-batches or another rule",
+    )
     _refuse_if(
         config.noise.followed_noise != NoiseSettings().followed_noise
         and not config.adaptive
@@ -261,18 +294,41 @@ def _check_noise(config: TrainConfig) -> None:
     )
 
 
-def _check_learners(config: TrainConfig) -> None:
-    """Every learner must have equally many blocks of equally many environments."""
-    learners, environments, blocks = config.update.learners, config.rollout.environments, config.noise.blocks
+def check_learners(config: TrainConfig, environments: int, of: str = "") -> None:
+    """Every learner must have equally many blocks of equally many environments, or of shuffled transitions at least one block.
+
+    Args:
+        config: the settings.
+        environments: of the batch that is shared; the clones of one count once.
+        of: what they are those of, for the message.
+
+    Raises:
+        UsageError: names the flag and the mend.
+    """
+    r, learners, noise = config.rollout, config.update.learners, config.noise
+    if learners == 1:
+        return
     if config.shuffles_transitions:
+        blocks = noise.blocks
         _refuse_if(
             (blocks or 0) % learners != 0, "blocks", f"{blocks} do not divide over {learners} learners", "Use a multiple of them"
+        )
+        step = min(blocks or FEWEST_BLOCKS, config.mini_batch, environments * r.clones * r.rollout_length * config.rounds)
+        _refuse_if(step < learners, "learners", f"{learners} cannot share the {step} blocks of a step", f"Use at most {step}")
+        losses = ("policy", "value", "entropy", "iteration")
+        measured = environments * r.clones > 1 and any(noise.period(loss, config.update.epochs) for loss in losses)
+        head = noise.head_blocks(environments)
+        _refuse_if(
+            measured and head < learners,
+            "learners",
+            f"{learners} cannot share the {head} blocks in which the noise of single losses is measured{of}",
+            f"Use at most {head}",
         )
         return
     _refuse_if(
         environments % learners != 0,
         "learners",
-        f"{environments} environments do not divide over {learners} learners",
+        f"{environments} environments{of} do not divide over {learners} learners",
         f"Use {_nearest_divisor(environments, learners)}",
     )
     step = environments // max(config.batch // config.mini_batch, 1)

@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 MOST_BLOCKS = 32
+FOLLOWED_BLOCKS = 3  # of a measurement that a batch size or a rate follows: two blocks tell nothing
 FEWEST_BLOCKS = 8  # under so few an interval says little; then transitions are shuffled, and the noise is labelled so
 
 
@@ -304,7 +305,9 @@ class TrainConfig:
 
     @property
     def shuffles_transitions(self) -> bool:
-        """Whether mini-batches are made of shuffled transitions, not of whole environments."""
+        """Whether mini-batches are made of shuffled transitions, not of whole environments, as always when streaming."""
+        if self.update.stream:
+            return False
         if self.update.shuffle == "auto":
             steps = self.rollout.rollout_length * self.rounds
             return self.mini_batch % steps != 0 or self.mini_batch // steps < FEWEST_BLOCKS

@@ -17,13 +17,14 @@ from rlscale.envs import Task
 from rlscale.errors import UsageError
 from rlscale.text import format_bytes, parse_bytes
 
-from .checks import divisors_of
+from .checks import check_learners, divisors_of
 from .config import TrainConfig
 
 __all__ = ["PROCESS_BYTES", "STORE_SHARE", "MemoryPlan", "memory_plan", "require_processes"]
 
 FRAGMENT_BYTES = 64 << 20
 GROUP_ENVIRONMENTS = 8  # of a group where groups are dealt out singly
+FEWEST_ENVIRONMENTS = 4  # of a fragment, so that noise is seen between them
 SMALL_ARRAYS = 19  # bytes of rewards, flags, log-probability and value of one observation
 LEARNER_BYTES = 67  # of one observation of a held batch, beside its fragment and action: measured, 6.4 million of CartPole
 # Measured on Linux with torch's CPU build: private memory of a process that has imported what it needs.
@@ -67,10 +68,12 @@ def memory_plan(config: TrainConfig, task: Task, budget: int | None = None) -> M
         budget: bytes that fragments may take; None for `--memory`, or else what this machine has to spare.
 
     Raises:
-        UsageError: they do not fit; says what is the largest batch that does.
+        UsageError: they do not fit; says what is the largest batch that does. Or an adaptive batch cannot begin with one of them.
     """
     r = config.rollout
     n = r.fragment_environments or _fragment_environments(config, task)
+    if config.adaptive:
+        _check_first_batch(config, n)
     groups = r.environments // n
     size = fragment_bytes(task, r.rollout_length, n)
     batch = groups * config.rounds
@@ -138,13 +141,36 @@ def _action_bytes(task: Task) -> int:
 
 
 def _fragment_environments(config: TrainConfig, task: Task) -> int:
-    """As many as divide a worker's environments and keep the fragment small."""
+    """As many as divide a worker's environments and keep the fragment small, with all clones of each."""
     r = config.rollout
     each = r.environments // config.workers
     most = max(FRAGMENT_BYTES // fragment_bytes(task, r.rollout_length, 1), 1)
     if config.adaptive or config.elastic:
-        most = min(most, GROUP_ENVIRONMENTS)
-    return max((d for d in divisors_of(each) if d <= most), default=each)
+        most = min(most, GROUP_ENVIRONMENTS * r.clones)
+    whole = [d for d in divisors_of(each) if d % r.clones == 0]
+    return max((d for d in whole if d <= most), default=whole[0])
+
+
+def _check_first_batch(config: TrainConfig, n: int) -> None:
+    """Refuse an adaptive batch that cannot begin with one fragment of n environments.
+
+    Where no noise is seen between those it would stay at one fragment for good; and every learner needs its share of them.
+    """
+    r = config.rollout
+    least = FEWEST_ENVIRONMENTS * r.clones
+    if n < least and r.fragment_environments is not None:
+        problem = f"{n} environments are too few to see noise between them"
+        raise UsageError("--fragment-environments", problem, f"Give at least {least}, and --environments a multiple of it")
+    if n < least:
+        group = GROUP_ENVIRONMENTS * r.clones * config.workers
+        better = max(round(r.environments / group), 1) * group
+        wide = [d for d in divisors_of(r.environments // config.workers) if d >= least and d % r.clones == 0]
+        mends = [f"use for example {better}"] * (better != r.environments) + [
+            f"give --fragment-environments {d}" for d in wide[:1]
+        ]
+        problem = f"{r.environments} come in fragments of {n}, too few to see noise between them"
+        raise UsageError("--environments", problem, " or ".join(mends).capitalize())
+    check_learners(config, n // r.clones, " of a fragment, with which an adaptive batch begins,")
 
 
 def require_processes(flag: str, count: int, each: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rlscale.estimate import Estimate
 from rlscale.noise import POOL_WINDOW, BlockStatistics, pool
 
-from ..config import Update
+from ..config import FOLLOWED_BLOCKS, Update
 from .results import NoiseRecord
 
 __all__ = ["NoiseWindow", "adaptive_batch", "scaled_rate"]
@@ -30,7 +30,7 @@ class NoiseWindow:
     def add(self, records: Sequence[NoiseRecord]) -> None:
         """Add the measurements of an iteration."""
         found = [getattr(record, self._metric) for record in records if record.head == self._head]
-        self._statistics.extend(one for one in found if one is not None and (one.size > 0).sum() > 2)
+        self._statistics.extend(one for one in found if one is not None and (one.size > 0).sum() >= FOLLOWED_BLOCKS)
 
     @property
     def statistics(self) -> list[BlockStatistics]:

@@ -62,7 +62,8 @@ class RayFleet:
         grows: start more actors whenever the cluster has CPUs for them, up to one a group; fewer after `resize`.
 
     Attributes:
-        short: whether there was no room for as many actors as are wanted when the cluster was last looked at.
+        short: whether there was no room for as many actors as are wanted when the cluster was last looked at. Those that have
+            been starting for `START_SECONDS` count as without room: others were quicker, or no single node has so much.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class RayFleet:
         self._finished: dict[int, int] = {}  # fragments that an actor had ready when the present wait last ran out
         self._strikes: dict[int, int] = {}  # by group: actors lost in a row over its next fragment
         self._lost: list[LostActor] = []
-        self._looked = time.monotonic()
+        self._looked, self._late = time.monotonic(), math.inf  # from when on those that are starting count as without room
         for number in set(range(first)) - set(self._actors.working):  # another program was quicker to take its CPUs
             moved = self._assignment.groups_of(number)
             self._assignment.share_out(moved, self._actors.working)
@@ -267,23 +268,38 @@ class RayFleet:
     def resize(self, actors: int) -> None:
         """Have so many actors from the next request on, as far as there are CPUs for them. Only of a fleet that grows."""
         self._wanted, self.short = actors, False
-        self._looked = -math.inf
+        self._looked, self._late = -math.inf, math.inf
 
     def _grow(self) -> None:
         """Give new actors their share of the groups; start more if there are CPUs for them, and send away those too many."""
+        self._take_in()
         now = time.monotonic()
-        if self._grows and not self._actors.starting and now - self._looked > LOOK_SECONDS:
+        if not self._actors.starting:
+            self._late = math.inf
+        elif self._late == math.inf:
+            self._late = now + START_SECONDS
+        if self._grows and now - self._looked > LOOK_SECONDS:
             self._looked = now
             self._send_away(self.actors - self._wanted)
-            self._actors.start_where_free(self._wanted - self.actors)
-            self.short = self.actors + self._actors.starting < self._wanted
+            if not self._actors.starting:
+                self._actors.start_where_free(self._wanted - self.actors)
+            # While some are starting nobody knows how many there will be; but they may never find room.
+            self.short = self.actors < self._wanted and not (self._actors.starting and now < self._late)
+
+    def _take_in(self) -> None:
+        """Give those that have started since the last request their share of the groups."""
         if not self._actors.starting:
             return
         for newcomer in self._actors.wait_for(self._actors.starting, 0):
+            if self.actors > self._wanted:  # fewer are wanted since it was asked for
+                self._actors.end(newcomer)
+                continue
             moved = self._assignment.make_room(newcomer, self._staying)
             self._make_afresh(group for group, _ in moved)
             for group, before in moved:
                 self._actors.working[before].drop.remote(group)  # behind the fragments that were requested of it
+        if not self._actors.starting:
+            self._looked = -math.inf  # all have come: there may be room for more
 
     def _send_away(self, actors: int) -> None:
         """Have so many actors, the newest, hand their groups to the others; each ends when its last fragment has been taken."""

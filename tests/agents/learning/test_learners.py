@@ -114,6 +114,22 @@ def test_several_learners_stream_as_one(ray_of_four, scale):
         several.close()
 
 
+def test_a_stream_of_few_environments_is_shared_out_by_them(ray_of_four):
+    """Four would be shuffled transitions if the batch were held; each observation is learned from once, in rollout blocks."""
+    rng = np.random.default_rng(8)
+    one = Learner(config_for(environments=4, stream=True), TASK, CPU, False)
+    several = RemoteLearners(config_for(2, environments=4, stream=True), TASK, CPU, False, threads=1)
+    try:
+        for iteration in range(2):
+            fragments = fragments_of(rng, groups=2, environments=2)
+            alone, shared = learn_batch(one, fragments, iteration, 1e-3), learn_batch(several, fragments, iteration, 1e-3)
+            same_result(alone, shared)
+            assert shared.observations == sum(int((~f.reset).sum()) for f in fragments)
+            assert {n.kind for n in alone.noise} == {"rollout"}
+    finally:
+        several.close()
+
+
 def test_learners_go_on_from_a_state(ray_of_four):
     rng = np.random.default_rng(2)
     one = Learner(config_for(), TASK, CPU, False)

@@ -134,13 +134,44 @@ def test_a_loss_while_one_leaves(fleet, weights, victim):
 
 
 def test_more_than_there_is_room_for(fleet, weights):
-    """Four CPUs: so many start, and the fleet says that it is short of others."""
+    """Four CPUs: so many start, and once they have started, the fleet says that it is short of others."""
     taken = []
     assert not fleet.short
     fleet.resize(8)
+    fleet.request(weights, 0, 8)
+    assert (fleet.actors, fleet._actors.starting, fleet.short) == (1, 3, False)  # nobody knows yet
+    taken += take(fleet)
     iterate_until(fleet, weights, 4, taken)
     assert fleet.short
     fleet.resize(2)
     assert not fleet.short
     iterate_until(fleet, weights, 2, taken)
     assert not fleet.short
+
+
+def test_those_that_never_find_room_hold_nothing_up(fleet, weights, monkeypatch):
+    """Others took CPUs that were free: the fleet is short of four, has any other number, and ends those that come too late."""
+    monkeypatch.setattr("rlscale.agents.rollout.actors.free_cpus", lambda: 7)
+    monkeypatch.setattr("rlscale.agents.rollout.ray_fleet.START_SECONDS", 1)
+    monkeypatch.setattr("rlscale.agents.rollout.ray_fleet.LOOK_SECONDS", 0)
+    taken = []
+
+    def iterate_while(condition):
+        deadline = time.monotonic() + 60
+        while condition():
+            assert time.monotonic() < deadline
+            fleet.request(weights, 0, 8)
+            taken.extend(take(fleet))
+
+    fleet.resize(8)
+    iterate_until(fleet, weights, 4, taken)
+    assert fleet._actors.starting == 4
+    iterate_while(lambda: not fleet.short)
+    fleet.resize(2)
+    iterate_until(fleet, weights, 2, taken)
+    assert not fleet.short
+    iterate_while(lambda: fleet._actors.starting)  # two CPUs are free, and those that waited for them start
+    assert fleet.actors == 2
+    assert [len(groups) for groups in held(fleet).values()] == [4, 4]
+    assert [f.group for f in taken] == list(range(8)) * (len(taken) // 8)
+    assert fleet.lost_actors() == []
