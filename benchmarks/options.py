@@ -49,6 +49,8 @@ def parse(kind: type[Kind], command: str, arguments: list[str], default: Kind | 
     except SystemExit as end:
         if end.code == 0:
             raise
+        if "Required options" in complaint.getvalue():
+            raise UsageError(_first_word(kind), "it is missing", see_help) from None
         raise _in_one_line(complaint.getvalue(), see_help) from None
     if unknown:
         typed, flags = unknown[0].partition("=")[0], list(_flags(options))
@@ -64,12 +66,16 @@ def parse_train(arguments: list[str]) -> TrainConfig:
     Raises:
         UsageError: no task, an unknown one, or options that do not fit.
     """
+    resume = _value_of("--resume", arguments)
+    if arguments and resume is not None and arguments[0].startswith("-"):  # the run knows its task
+        arguments = [read_run(Path(resume), "--resume").manifest["task"]["id"], *arguments]
     if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help")):
         raise UsageError("TASK", "the first word after 'train' must be a task", "For example: rlscale train atari/pong")
     if arguments[0] in ("-h", "--help"):
         return parse(TrainConfig, "train", arguments)
     task = find_task(arguments[0])
-    resume = _value_of("--resume", arguments)
+    if resume is not None and (elsewhere := _value_of("--run", arguments)) is not None and elsewhere != resume:
+        raise UsageError("--run", f"a resumed run goes on in its own folder, {resume}", "Leave it out, or copy the folder before")
     if resume is None:
         default = default_config(task, _value_of("--algorithm", arguments) or "ppo")
     else:
@@ -82,7 +88,7 @@ def parse_train(arguments: list[str]) -> TrainConfig:
 
 def _value_of(flag: str, arguments: list[str]) -> str | None:
     """The word after a flag. tyro cannot say it: what it parses the words with depends on the value of this flag."""
-    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for word, following in zip(arguments, [*arguments, ""][1:], strict=True):
         if word == flag:
             return following
         if word.startswith(flag + "="):
@@ -95,6 +101,11 @@ def _flags(options: Any) -> Iterator[str]:
     for field in fields(options):
         value = getattr(options, field.name)
         yield from _flags(value) if is_dataclass(value) else ["--" + field.name.replace("_", "-")]
+
+
+def _first_word(kind: Any) -> str:
+    """What help calls the words that are typed without a flag."""
+    return next((f.name.upper() for f in fields(kind) if tyro.conf.Positional in getattr(f.type, "__metadata__", ())), "options")
 
 
 def _in_one_line(box: str, see_help: str) -> UsageError:

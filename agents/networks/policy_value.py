@@ -33,6 +33,8 @@ _CONVOLUTIONS: dict[str, list[tuple[int, int, int]]] = {  # channels, kernel, st
     "small_cnn": [(16, 8, 4), (32, 4, 2)],  # Mnih et al. 2013
     "minatar_cnn": [(16, 3, 1)],  # Young and Tian 2019
 }
+# Pixels of a side: of a smaller image the last convolution has no input.
+_SMALLEST: dict[Network, int] = {"nature_cnn": 36, "small_cnn": 20, "minatar_cnn": 3}
 _HIDDEN = {"nature_cnn": 512, "small_cnn": 256, "minatar_cnn": 128, "mlp": 64}
 _GAIN = math.sqrt(2)
 AnyLayer = TypeVar("AnyLayer", Convolution, Dense)
@@ -80,6 +82,11 @@ class PolicyValueNet(nn.Module):
             raise UsageError(
                 "--network", f"{network} needs image observations, this task has {observation_shape}", "Use --network mlp"
             )
+        elif min(observation_shape[1:]) < _SMALLEST[network]:
+            size = "x".join(map(str, observation_shape[1:]))
+            problem = f"{network} needs images of {_SMALLEST[network]} pixels a side, this task has {size}"
+            mends = [name for name, least in _SMALLEST.items() if least <= min(observation_shape[1:])]
+            raise UsageError("--network", problem, f"Use --network {(*mends, 'mlp')[0]}")
         else:
             self.trunk = _convolutional_trunk(network, *observation_shape, hidden)
         head = Dense(hidden, actions) if isinstance(actions, int) else GaussianHead(hidden, len(actions))

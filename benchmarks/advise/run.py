@@ -54,6 +54,9 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
     if options.run is not None:
         folder = Path(options.out or options.run)
         record = read_run(Path(options.run), "--run")
+        if task is not None and not _is_foreign(record) and record.manifest["task"]["id"] != task.id:
+            problem = f"{options.run} is a run of {record.manifest['task']['id']}, not of {task.id}"
+            raise UsageError("TASK", problem, "Leave the task out, or name a run of it")
         task = task or _task_of(record)
         if task is not None:
             say_if_busy(console, busy_cpus())

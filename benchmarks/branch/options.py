@@ -102,6 +102,9 @@ def make_plan(options: BranchOptions, config: TrainConfig, record: RunRecord) ->
         if size % unit or size < 2 * length:
             of = f"the run's rollout length of {length}" if unit == length else f"{unit}, for {count} mini-batches as in the run"
             raise UsageError("--batch-sizes", f"{size:,} is no multiple of {of}, or not of two environments", "Round it")
+    if len(sizes) < 3 and options.observations is None:
+        problem = f"a fifth of its observations, {observations:,}, leaves room for {len(sizes)} batch sizes, not three"
+        raise UsageError("RUN", problem, "Let it run longer, or give --observations")
     if len(sizes) < 3:
         raise UsageError("--observations", f"{observations:,} leave room for {len(sizes)} batch sizes, not three", "Use more")
     if len(sizes) * options.rates * options.seeds < 10:

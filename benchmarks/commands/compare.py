@@ -131,7 +131,9 @@ def read_folders(folders: Sequence[str]) -> tuple[list[SweepRecord], list[RunRec
         named = next(Path(name) for name in folders if Path(name).resolve() == folder)
         if not is_sweep(named) and not (named / "manifest.json").exists():
             problem = "holds neither a sweep nor a run" if named.exists() else "does not exist"
-            errors.append(UsageError("FOLDER", f"{named} {problem}", "Name folders that rlscale sweep or rlscale train wrote"))
+            inside = named.is_dir() and any(is_sweep(one) or (one / "manifest.json").exists() for one in named.iterdir())
+            mend = f"Name those in it: {named}/*" if inside else "Name folders that rlscale sweep or rlscale train wrote"
+            errors.append(UsageError("FOLDER", f"{named} {problem}", mend))
             continue
         try:
             if is_sweep(named):

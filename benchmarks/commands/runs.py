@@ -41,7 +41,8 @@ def run(arguments: list[str]) -> int:
     options = parse(RunsOptions, "runs", arguments)
     for folder in options.folders:
         if not Path(folder).is_dir() and options.folders != RunsOptions().folders:
-            raise UsageError("FOLDER", f"{folder} does not exist", "Name folders that hold runs or sweeps")
+            problem = "is a file" if Path(folder).exists() else "does not exist"
+            raise UsageError("FOLDER", f"{folder} {problem}", "Name folders that hold runs or sweeps")
     found = sorted({place for folder in options.folders for place in _records(Path(folder), _DEPTH)})
     if not found:
         where = " and ".join(options.folders)

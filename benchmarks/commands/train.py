@@ -1,5 +1,6 @@
 """`rlscale train`: trains, shows the progress, and says how to go on from where the run ended."""
 
+import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -54,6 +55,9 @@ def run(arguments: list[str]) -> int:
                 if config.update.mini_batch is not None:
                     size += f", in mini-batches of {config.update.mini_batch}"
                 console.print(f"{config.task}: {size}; record in {folder}", markup=False, highlight=False, soft_wrap=True)
+                if not (config.update.threads or config.actors) and os.getloadavg()[0] >= len(os.sched_getaffinity(0)):
+                    busy = "this machine is busy: several threads may wait for one another; --threads 1 does not"
+                    console.print(busy, markup=False, highlight=False, soft_wrap=True)
                 if changed:
                     console.print(f"going on with other settings: {changed}", markup=False, highlight=False, soft_wrap=True)
                 showing.enter_context(display)

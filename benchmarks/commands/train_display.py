@@ -133,7 +133,7 @@ class TrainingDisplay:
             parts.append(lost(self._losses))
         policy = self._scale("policy")
         if policy:
-            parts.append(f"policy noise scale {policy}")
+            parts.append(f"policy noise scale of late {policy}")
         parts.append(self._share_and_left()[1])
         return "  ".join(part for part in parts if part)
 
@@ -163,7 +163,7 @@ class TrainingDisplay:
         for head in ("policy", "value", "joint", "policy_last_layer"):
             scale = self._scale(head)
             if scale:
-                table.add_row(f"noise scale, {head.replace('_', ' ')}", scale)
+                table.add_row(f"noise scale of late, {head.replace('_', ' ')}", scale)
         table.add_row("entropy, KL", f"{format_quantity(row['entropy'])}, {format_quantity(row['approx_kl'])}")
         return Group(self._bar, table)
 

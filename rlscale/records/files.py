@@ -74,7 +74,11 @@ def read_manifest(path: Path, *, what: str, schema: int, field: str) -> dict[str
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
+        if what == "run" and (folder / "sweep.json").exists():
+            raise UsageError(field, f"{folder} is a sweep, not a run", f"See it with: rlscale compare {folder}") from None
         raise UsageError(field, f"{folder} holds no {what} ({path.name} is missing)", mend) from None
+    except NotADirectoryError:
+        raise UsageError(field, f"{folder} is a file", mend) from None
     except OSError as error:
         raise UsageError(field, f"cannot read {path}: {error.strerror}", mend) from None
     except ValueError:

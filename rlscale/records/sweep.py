@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,8 @@ _MANIFEST, _RESULTS = "sweep.json", "results.jsonl"
 # Settings of a plan that a later command may change: the runs made so far stay as they are, and the sweep goes on from them.
 EXTENDABLE = ("interval_ratio", "total_observations", "hours", "noise_runs", "batch_sizes", "rates", "seeds", "quick")
 _LATER = {"quick": False}  # settings that plans of earlier versions lack, as they were then
+_TYPED = {"most_observations": "observations", "episodes": "evaluation_episodes"}  # where the flag is called otherwise
+_FOLLOWS = {"jobs", "config.rollout.environments"}  # the first decides on runs and stays; the other is that of the smallest size
 
 
 @dataclass(frozen=True)
@@ -111,14 +114,12 @@ class Sweep:
             else:
                 manifest = {"schema": SWEEP_SCHEMA, "created": now(), **facts, "plan": dict(plan)}
                 write_atomically(folder / _MANIFEST, dump_json(manifest, indent=1).encode())
-            changed = _differences({**_LATER, **manifest["plan"]}, plan) - {"jobs"}
-            same_kind = (manifest["plan"]["batch_sizes"] is None) == (plan["batch_sizes"] is None)
-            narrowed = "quick" in changed and plan["quick"]  # its runs would measure, and be said to predict alone
-            if not same_kind or narrowed or any(name.partition(".")[0] not in EXTENDABLE for name in changed):
+            changed = _differences({**_LATER, **manifest["plan"]}, plan) - _FOLLOWS
+            if conflicts := _conflicts(manifest["plan"], plan, changed):
                 raise UsageError(
                     "--out",
-                    f"{folder} holds a sweep with another plan ({', '.join(sorted(changed))})",
-                    "Type the command that began it (it is in sweep.json), or choose another folder",
+                    f"{folder} holds a sweep with another plan ({', '.join(conflicts)})",
+                    f"Go on with '{shlex.join(manifest['command'])}', or choose another folder",
                 )
             if changed:
                 told = {"at": now(), "command": facts["command"], **{name: plan[name] for name in sorted(changed)}}
@@ -202,6 +203,17 @@ def _read_manifest(folder: Path, field: str) -> dict[str, Any]:
     if not (isinstance(task, dict) and "id" in task and isinstance(plan, dict) and set(plan) >= _PLAN):
         raise UsageError(field, f"{path} is damaged: task or plan is missing", "Restore it from a copy")
     return manifest
+
+
+def _conflicts(before: Mapping[str, Any], now: Mapping[str, Any], changed: set[str]) -> list[str]:
+    """Flags of the settings by which a sweep cannot be gone on with."""
+    conflicts = {name for name in changed if name.partition(".")[0] not in EXTENDABLE}
+    sizes, asked = before["batch_sizes"], now["batch_sizes"]
+    if (sizes is None) != (asked is None) or not set(sizes or ()) <= set(asked or ()):
+        conflicts.add("batch_sizes")  # a grid stays one, with all of its sizes
+    if "quick" in changed and now["quick"]:
+        conflicts.add("quick")  # its runs would measure, and be said to predict alone
+    return sorted(f"--{_TYPED.get(name, name.rpartition('.')[2]).replace('_', '-')}" for name in conflicts)
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> set[str]:

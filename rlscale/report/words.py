@@ -175,7 +175,8 @@ def say_verdict(verdict: Verdict) -> str:
     }[verdict.state]
     counted = [one for one in verdict.interventions if one.counts]
     held = sum(one.holds is True for one in counted)
-    moved = f" Of {len(counted)} interventions {held} moved B_crit as predicted." if counted else ""
+    some = "The one intervention" if len(counted) == 1 else f"Of {len(counted)} interventions {held}"
+    moved = f" {some} {'did not move' if len(counted) > held == 0 else 'moved'} B_crit as predicted." if counted else ""
     return f"Verdict: {word}. {figures[0].upper()}{figures[1:]}{against}{moved} {which}"
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rlscale.benchmarks.cli import main
+from rlscale.benchmarks.options import parse_train
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "rlscale"]
@@ -55,6 +56,9 @@ def test_the_mend_of_an_unknown_option_is_an_option_of_the_command(typed, meant,
     assert " or --help" not in said
 
 
+PONG, LADDER = str(ROOT / "results" / "pong"), str(ROOT / "results" / "ladder")
+
+
 @pytest.mark.parametrize(
     ("words", "field", "mend"),
     [
@@ -90,6 +94,16 @@ def test_the_mend_of_an_unknown_option_is_an_option_of_the_command(typed, meant,
         ((*TRAIN, "--resume", str(ROOT / "results" / "rllib-pong")), "--resume", "a run of rlscale train"),
         ((*TRAIN, "--followed-noise", "joint"), "--followed-noise", "--batch-size adaptive"),
         (("train", "classic/cartpole", "--optimizer", "rmsprop", *FOLLOWING, "joint_adam"), "--followed-noise", "joint"),
+        (("train", "minatar/breakout", "--network", "small_cnn"), "--network", "Use --network minatar_cnn"),
+        (("train", "atari/pong", "--resume", PONG, "--run", "elsewhere"), "--run", "copy the folder before"),
+        (("advise", "minatar/breakout", "--run", PONG), "TASK", "name a run of it"),
+        (("branch",), "RUN", "rlscale branch --help"),
+        (("workers",), "TASK", "rlscale workers --help"),
+        (("play",), "RUN", "rlscale play --help"),
+        (("report", LADDER + "/digits"), "RUN", f"rlscale compare {LADDER}/digits"),
+        (("report", PONG + "/manifest.json"), "RUN", "folder of a run"),
+        (("compare", LADDER), "FOLDER", f"{LADDER}/*"),
+        (("runs", PONG + "/manifest.json"), "FOLDER", "folders that hold runs"),
         (("report",), "RUN", "rlscale report"),
         (("report", "nowhere"), "RUN", "folder of a run"),
         (("tasks", "zzz"), "WORD", "lists all"),
@@ -117,6 +131,11 @@ def test_an_existing_run(run):
     before = {path.name: path.read_bytes() for path in run.iterdir()}
     assert_refused(rlscale("train", "classic/cartpole", "--run", "first", cwd=run.parent), "--run", "--resume first")
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+
+
+def test_a_run_that_is_gone_on_with_knows_its_task(run):
+    config = parse_train(["--resume", str(run), "--epochs", "5"])
+    assert (config.task, config.resume, config.update.epochs) == ("classic/cartpole", str(run), 5)
 
 
 def test_another_tasks_checkpoint(run):

@@ -70,8 +70,8 @@ def test_the_panel_has_counts_rates_return_and_noise():
     assert "observations 2,000 in 6 optimizer steps" in text
     assert "512 observations/s, sampling alone 2,048/s" in text
     assert "-20.5, mean of the last 4 episodes" in text
-    assert f"noise scale, policy {pool([STATISTICS]).noise_scale}" in text
-    assert f"noise scale, joint {pool([STATISTICS]).noise_scale} (mini-batch noise)" in text
+    assert f"noise scale of late, policy {pool([STATISTICS]).noise_scale}" in text
+    assert f"noise scale of late, joint {pool([STATISTICS]).noise_scale} (mini-batch noise)" in text
     assert "entropy, KL 1.25, 0.00400" in text
     assert "faults" not in text
     assert "object store" not in text

@@ -108,7 +108,7 @@ def test_without_the_flag_it_goes_on_as_a_whole_sweep(tmp_path):
 
 def test_a_whole_sweep_is_not_made_a_quick_one(tmp_path):
     quick_sweep(tmp_path, plan=replace(QUICK, quick=False), most=3)
-    with pytest.raises(UsageError, match=r"another plan \(quick\)"):
+    with pytest.raises(UsageError, match=r"another plan \(--quick\)"):
         quick_sweep(tmp_path)
 
 
