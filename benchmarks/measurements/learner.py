@@ -39,7 +39,11 @@ CHUNKS = (128, 256, 512, 1024, 2048)
 USUAL = (256, 512)  # block and chunk
 HEADS = ("joint", "policy", "value")
 SUMS = 5  # timed in a row
-NETWORKS: dict[str, Network] = {"atari/pong": NATURE, "minatar/breakout": "minatar_cnn", "classic/cartpole": "mlp"}
+METRIC: tuple[tuple[str, Network], ...] = (
+    ("atari/pong", NATURE),
+    ("minatar/breakout", "minatar_cnn"),
+    ("classic/cartpole", "mlp"),
+)
 JOINT = NoiseSettings(policy_noise_period=0, value_noise_period=0, entropy_noise_period=0, iteration_noise_period=0)
 NOTHING = replace(JOINT, joint_noise_period=0)
 ALL = replace(JOINT, policy_noise_period=1, value_noise_period=1, entropy_noise_period=1)
@@ -215,10 +219,10 @@ def measure_noise_cost(
     write_result(out, readings)
 
 
-def time_products(task: str, count: int, rounds: int) -> tuple[int, dict[str, list[float]]]:
+def time_products(task: str, network: Network, count: int, rounds: int) -> tuple[int, dict[str, list[float]]]:
     """Number of parameters of a task's network, and seconds of reducing the gradients of so many blocks in four ways."""
-    network = make_network(find_task(task), NETWORKS[task], 0)
-    part, parameter = policy_columns(network), torch.nn.Parameter(flatten_parameters(network))
+    made = make_network(find_task(task), network, 0)
+    part, parameter = policy_columns(made), torch.nn.Parameter(flatten_parameters(made))
     matrix = torch.randn(count, len(parameter), generator=torch.Generator().manual_seed(0))
     mean, sizes = torch.empty(len(parameter)), np.full(count, 256.0)
     optimizer = torch.optim.Adam([parameter], fused=True)
@@ -248,9 +252,9 @@ def measure_metric(rounds: int = 31, out: Path = Path("results/metric-cost.json"
     keep_freed_memory()  # as a learner does
     readings: list[dict[str, Any]] = []
     rows = []
-    for task in NETWORKS:
+    for task, network in METRIC:
         for count in (8, 32):
-            parameters, seconds = time_products(task, count, rounds)
+            parameters, seconds = time_products(task, network, count, rounds)
             readings.append({"task": task, "parameters": parameters, "blocks": count, "seconds": seconds})
             plain = seconds["plain"]
             added = [[100 * (b / a - 1) for a, b in zip(plain, seconds[x], strict=True)] for x in ("policy", "metric", "all")]

@@ -67,6 +67,7 @@ def test_it_says_what_an_evaluation_gives_and_films_the_first_episode(folder):
         assert np.abs(frame[middle].astype(int) - draw(task, moment.observation[0])[middle]).mean() < 12
 
 
+@pytest.mark.long
 def test_an_atari_film_runs_at_the_games_own_speed(folder):
     done = rlscale(
         folder, "train", "atari/pong@42", *SMALL, "--environments", "2", "--observations", "32", "--mini-batch", "32",

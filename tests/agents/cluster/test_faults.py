@@ -13,6 +13,7 @@ from rlscale.records.run import read_run
 pytestmark = pytest.mark.timed
 
 
+@pytest.mark.long
 def test_a_killed_learner_loses_the_present_iteration_only(tmp_path):
     """kill -9 of one of two learners, long after the last regular checkpoint."""
     with start(tmp_path, "classic/cartpole", *SMALL, "--learners", "2", "--actors", "2", "--run", "mine") as process:
@@ -96,6 +97,7 @@ def make(n):
 '''
 
 
+@pytest.mark.long
 def test_an_environment_that_kills_every_actor_at_once_ends_the_run(tmp_path):
     (tmp_path / "deadly_env.py").write_text(DEADLY)
     with start(tmp_path, "deadly_env:make", *SMALL, "--actors", "1", "--run", "mine") as process:

@@ -51,6 +51,7 @@ def run(folder, *words, seconds=120, **more):
     )
 
 
+@pytest.mark.long
 def test_rollouts_run_on_a_node_that_knows_nothing_of_us(tmp_path):
     """Its Python has the dependencies only; the head has no CPUs, so every actor is there. Also with a user's own module."""
     python = bare_python(tmp_path / "bare")
@@ -196,6 +197,7 @@ def test_fragments_must_fit_where_they_are_made_and_where_they_are_read(three_no
         three_nodes.remove_node(small)
 
 
+@pytest.mark.long
 def test_the_command_refuses_a_full_cluster_in_one_line(three_nodes, tmp_path):
     others, _ = occupy(5)
     try:
@@ -227,6 +229,7 @@ def test_a_stop_reaches_the_process_that_learns(three_nodes, tmp_path):
     assert read_run(tmp_path / "mine").state == "stopped"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dead", ["the whole node", "its control service"])
 def test_a_head_that_dies_ends_the_run_in_one_line(tmp_path, dead):
     """With the node that the run's process is on; or, on another machine, from where only its silence is seen."""

@@ -33,6 +33,7 @@ def figures(port):
     return [(name, dict(re.findall(r'(\w+)="([^"]*)"', labels)), float(value)) for name, labels, value in lines]
 
 
+@pytest.mark.long
 def test_a_run_as_a_ray_job_and_its_metrics(tmp_path):
     """No node has rlscale: the job brings our packages and the user's own module, and the actors get them from the run."""
     python = bare_python(tmp_path / "bare")

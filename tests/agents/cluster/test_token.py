@@ -55,6 +55,7 @@ def steps():
     return {"one": one, "export": export, "token": token, "head": head, "second": second, "two": two}
 
 
+@pytest.mark.long
 def test_a_second_machine_joins_with_the_token_and_no_other_does(tmp_path, steps):
     port = free_port()
     first, other, stranger = (Machine(tmp_path / name) for name in ("first", "other", "stranger"))

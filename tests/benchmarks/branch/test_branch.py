@@ -73,6 +73,7 @@ def test_branches_of_a_run_give_a_sentence_tables_a_page_and_a_record(trained, b
     assert record["fit"]["sizes"] == [32, 128, 512]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_command_goes_on_with_the_same_branches(trained, branched, tmp_path, number):
     _, whole = branched

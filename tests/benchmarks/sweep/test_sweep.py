@@ -176,6 +176,7 @@ def test_one_runs_failure_does_not_end_the_sweep(tmp_path, monkeypatch):
     assert any(r.seed == 1 and r.state == "finished" for r in results.values())
 
 
+@pytest.mark.long
 def test_a_run_whose_worker_dies_is_tried_again(own_ray, tmp_path, monkeypatch):
     deaths = tmp_path / "deaths"
     deaths.mkdir()
@@ -199,6 +200,7 @@ def test_a_run_whose_worker_dies_is_tried_again(own_ray, tmp_path, monkeypatch):
     assert "3 times" in results["b320-k-2-s0"].reason
 
 
+@pytest.mark.long
 def test_atari_runs_sample_with_rollout_actors(own_ray, tmp_path):
     options = SweepOptions(
         tasks=("atari/pong@42",),
