@@ -13,7 +13,6 @@ from rlscale.records.run import read_run
 pytestmark = pytest.mark.timed
 
 
-@pytest.mark.long
 def test_a_killed_learner_loses_the_present_iteration_only(tmp_path):
     """kill -9 of one of two learners, long after the last regular checkpoint."""
     with start(tmp_path, "classic/cartpole", *SMALL, "--learners", "2", "--actors", "2", "--run", "mine") as process:

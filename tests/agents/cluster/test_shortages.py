@@ -41,7 +41,6 @@ def make(n):
 '''
 
 
-@pytest.mark.long
 def test_an_actor_out_of_memory(tmp_path):
     """An environment that takes more and more: its actor is replaced, and the next one can go on for a while."""
     (tmp_path / "greedy.py").write_text(GREEDY)
@@ -56,7 +55,6 @@ def test_an_actor_out_of_memory(tmp_path):
     assert {loss["what"] for loss in losses_of(tmp_path / "mine")} <= {"out of memory", "died"}
 
 
-@pytest.mark.long
 def test_a_full_object_store_is_said_and_survived(tmp_path):
     """Someone else fills the store of a running cluster for good: fragments go to disk, and the rows say so."""
     script = tmp_path / "fill.py"
