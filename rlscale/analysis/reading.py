@@ -90,12 +90,15 @@ def _while_it_learned(run: RunRecord) -> RunRecord:
     """The run up to the iteration in which nine tenths of the rise of its return were made.
 
     The whole run where that was in its second half, or where the return later fell below half of the rise, as one that only
-    wavers does, or where the noise was hardly measured by then.
+    wavers does, or where the noise was hardly measured by then, or where the task's first goal was never reached: a run that rose
+    so little has not learned its task and stopped, it has hardly begun.
     """
     points = returns(run)
     if not points:
         return run
     reached = [point["return"] for point in points]
+    if max(reached) < min(run.manifest["task"].get("goals") or [-math.inf]):
+        return run
     rise = max(reached) - reached[0]
     end = next(i for i, value in enumerate(reached) if value >= reached[0] + _RISEN * rise)
     until = points[end]["observations"]

@@ -96,6 +96,7 @@ def test_what_follows_the_end_of_learning_is_left_out(tmp_path):
         pytest.param([0.0, *([1.0, 0.2, 0.7] * 20)][:60], id="wavers"),
         pytest.param([5.0] * 60, id="never-rose"),
         pytest.param(np.linspace(1, 0, 60), id="falls"),
+        pytest.param([-21.0, *([-20.5] * 59)], id="below the task's first goal, -19"),
     ],
 )
 def test_a_run_that_still_learns_or_never_did_is_read_whole(tmp_path, returns):
