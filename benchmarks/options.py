@@ -21,7 +21,7 @@ from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.records import read_run
 
-__all__ = ["parse", "parse_train"]
+__all__ = ["flag_of", "parse", "parse_train"]
 
 Kind = TypeVar("Kind")
 
@@ -58,6 +58,19 @@ def parse(kind: type[Kind], command: str, arguments: list[str], default: Kind | 
         mend = f"Did you mean {' or '.join(near)}? {see_help}" if near else see_help
         raise UsageError(unknown[0], "there is no such option", mend)
     return options
+
+
+def flag_of(name: str, value: Any) -> list[str]:
+    """The words that set a setting to a value: the inverse of `parse`."""
+    words = name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{words}" if value else f"--no-{words}"]
+    return [f"--{words}", *(_plain(item) for item in (value if isinstance(value, tuple) else (value,)))]
+
+
+def _plain(value: Any) -> str:
+    """A number in as few digits as say it exactly."""
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
 
 
 def parse_train(arguments: list[str]) -> TrainConfig:

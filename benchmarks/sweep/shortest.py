@@ -6,7 +6,7 @@ from typing import Any
 
 from rlscale.errors import UsageError
 
-from ..options import parse
+from ..options import flag_of, parse
 from .options import SweepOptions, make_plan
 
 __all__ = ["shortest_command"]
@@ -32,7 +32,7 @@ def shortest_command(words: Sequence[str]) -> list[str]:
             if field.name not in _OUTSIDE and _same(without, plans):
                 options = without
             else:
-                kept += _flag(field.name, value)
+                kept += flag_of(field.name, value)
     except (UsageError, SystemExit):
         return list(words)
     return [*words[:2], *options.tasks, *kept]
@@ -47,15 +47,3 @@ def _same(options: SweepOptions, plans: list[Any]) -> bool:
         return _plans(options) == plans
     except UsageError:
         return False
-
-
-def _flag(name: str, value: Any) -> list[str]:
-    flag = f"--{name.replace('_', '-')}"
-    if isinstance(value, bool):
-        return [flag if value else f"--no-{name.replace('_', '-')}"]
-    return [flag, *(_plain(item) for item in (value if isinstance(value, tuple) else (value,)))]
-
-
-def _plain(value: Any) -> str:
-    """A number in as few digits as say it exactly."""
-    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

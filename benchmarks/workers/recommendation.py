@@ -15,6 +15,7 @@ from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
 from rlscale.sizing import Choice, FleetTime, Iteration, LearnerTime, iteration
 
+from ..options import flag_of
 from .calibration import Shape
 from .options import WorkersOptions
 from .plan import Known
@@ -147,12 +148,7 @@ _PLAYED = ("cut_on_life_loss", "random_first_steps", "reward_noise", "clones")
 
 def _differing(settings: Update | Rollout, usual: Update | Rollout) -> list[str]:
     """The flags of those settings that are not the usual ones."""
-    words = []
-    for name, value in vars(settings).items():
-        if value != getattr(usual, name):
-            flag = name.replace("_", "-")
-            words += [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
-    return words
+    return [word for name, value in vars(settings).items() if value != getattr(usual, name) for word in flag_of(name, value)]
 
 
 def train_command(

@@ -138,6 +138,13 @@ def test_a_run_that_is_gone_on_with_knows_its_task(run):
     assert (config.task, config.resume, config.update.epochs) == ("classic/cartpole", str(run), 5)
 
 
+@pytest.mark.parametrize(("load", "threads", "said"), [(1e9, "0", True), (0.0, "0", False), (1e9, "1", False)])
+def test_on_a_busy_machine_it_says_what_one_thread_would_spare(load, threads, said, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    assert main([*TRAIN, *QUICK, "--threads", threads, "--run", str(tmp_path / "run")]) == 0
+    assert ("--threads 1 does not" in capfd.readouterr().out) is said
+
+
 def test_another_tasks_checkpoint(run):
     assert_refused(
         rlscale("train", "classic/acrobot", "--resume", "first", cwd=run.parent), "--resume", "rlscale train classic/cartpole"

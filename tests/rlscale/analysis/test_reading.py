@@ -104,6 +104,12 @@ def test_a_run_that_still_learns_or_never_did_is_read_whole(tmp_path, returns):
     assert (found.observations, found.idle) == (60 * 128, 0)
 
 
+def test_a_run_that_ends_at_its_tasks_first_goal_has_learned(tmp_path):
+    """The first goal is -19."""
+    found = read_noise(plateau(tmp_path / "run", [*map(float, np.linspace(-21, -19, 10)), *([-19.0] * 50)]))
+    assert found.idle > 0
+
+
 def test_a_run_that_hardly_measured_its_noise_while_it_learned_is_read_whole(tmp_path):
     """Four measurements before the end of learning: too few to read."""
     run = plateau(tmp_path / "run", [*range(1, 11), *([10.0, 9.5] * 25)])
