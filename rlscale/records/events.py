@@ -55,7 +55,10 @@ class TensorBoard:
             raise UsageError(
                 "--tensorboard", "tensorboardX is not installed", "Run: pip install 'rlscale[tensorboard]'"
             ) from None
-        self._writer = SummaryWriter(str(folder / "tensorboard"))
+        events = folder / "tensorboard"
+        # A file is named by the second: a run that is resumed within one would write over the file before.
+        earlier = len(list(events.iterdir())) if events.is_dir() else 0
+        self._writer = SummaryWriter(str(events), filename_suffix=f".{earlier}")
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Add one row of the record."""

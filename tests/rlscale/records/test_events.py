@@ -3,7 +3,7 @@
 import pytest
 
 from rlscale.noise import BlockStatistics, pool
-from rlscale.records.events import _figures
+from rlscale.records.events import TensorBoard, _figures
 from rlscale.records.run import pack_statistics
 
 
@@ -21,3 +21,13 @@ def test_a_measurement_with_fewer_than_two_blocks_is_passed_over():
     expected = {"losses/entropy": 0.5, "noise/policy/trace_cov": pool([whole]).trace_cov}
     found = _figures(row_of(one_block, whole))
     assert found == pytest.approx({**expected, "noise/policy/grad_sq": pool([whole]).grad_sq})
+
+
+def test_a_run_resumed_within_one_second_keeps_the_events_before(tmp_path, monkeypatch):
+    """tensorboardX names its files by the second."""
+    monkeypatch.setattr("time.time", lambda: 1_800_000_000.0)
+    for entropy in (0.5, 0.25):
+        writer = TensorBoard(tmp_path)
+        writer.write({**row_of(), "entropy": entropy})
+        writer.close()
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 2
