@@ -5,9 +5,9 @@ PYTHON ?= python3
 STAMP := .venv/installed
 PEERS_STAMP := .venv-peers/installed
 
-# So many processes side by side; a group of tests/conftest.py (a file, or all files with timed tests) stays in one.
+# So many processes side by side; tests/support/scheduling.py says what stays in one of them.
 PROCESSES ?= 2
-PYTEST := .venv/bin/pytest --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder
+PYTEST := .venv/bin/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-long lint types unit site bench peers ladder ladder-status clean

@@ -14,15 +14,10 @@ import torch
 import rlscale.agents.cluster.connect  # noqa: F401  sets what Ray reads when test modules import it
 
 
-def pytest_collection_modifyitems(items):
-    """For `--dist loadgroup`: a file's tests stay in one process, and so do all files that have a test marked `timed`.
+def pytest_xdist_make_scheduler(config, log):
+    from scheduling import ByFile
 
-    Such tests kill and stop processes against a clock, so no two may run at once. In one process they follow one another, and
-    the other process never waits for them.
-    """
-    timed = {item.path for item in items if item.get_closest_marker("timed") is not None}
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("timed" if item.path in timed else str(item.path)))
+    return ByFile(config, log)
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,29 @@
+"""Which tests share a process when several run side by side."""
+
+from functools import cache
+from pathlib import Path
+
+from xdist.scheduler import LoadScopeScheduling
+
+TIMED = "mark.timed"  # as it stands in a test file
+
+
+class ByFile(LoadScopeScheduling):
+    """The tests of one file stay in one process, and so do all files that have a test marked `timed`.
+
+    Tests of a file share fixtures. Timed tests kill and stop processes against a clock, so no two may run at once: in one process
+    they follow one another, and the other process never waits for them.
+
+    pytest-xdist's own groups, by a mark, would do the same. Version 3.8 writes them where pytest 9.2 no longer reads them, and
+    then every test is a group of its own: fixtures are made in each process, and `make unit` takes half as long again.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.split("::", 1)[0]
+        return "timed" if is_timed(Path(self.config.rootpath, path)) else path
+
+
+@cache
+def is_timed(file: Path) -> bool:
+    """Whether a test of the file is marked `timed`."""
+    return TIMED in file.read_text()
