@@ -139,7 +139,9 @@ def read_folders(folders: Sequence[str]) -> tuple[list[SweepRecord], list[RunRec
             if is_sweep(named):
                 record = read_sweep(named, "FOLDER")
                 state = str(record.ladder.get("state", "finished"))
-                if state != "finished" and not state.startswith("given up"):
+                if state.startswith("given up"):
+                    raise UsageError("FOLDER", f"{named} is a rung of the ladder that was {state}", "Name one that finished")
+                if state != "finished":
                     problem = f"{named} is a rung of the ladder that has not ended, whose figures are not shown before it has"
                     raise UsageError("FOLDER", problem, "'make ladder' goes on with it")
                 sweeps.append(record)

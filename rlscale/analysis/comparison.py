@@ -306,9 +306,8 @@ def _provisional(best: dict[int, float], reached: Sequence[SurfacePoint]) -> tup
 
 def _predict(record: SweepRecord, goal: float) -> tuple[tuple[Prediction, ...], int | None]:
     """From the runs that were made to measure the noise; while there is none, from those that measured it on the way."""
-    runs = [run for run in record.results.values() if run.noise]
-    made_for_it = [run for run in runs if run.stage in NOISE_STAGES]
-    chosen = made_for_it or runs
+    made_for_it = [run for run in record.results.values() if run.stage in NOISE_STAGES and (run.noise or run.noise_sums)]
+    chosen = made_for_it if any(run.noise for run in made_for_it) else [run for run in record.results.values() if run.noise]
     if not chosen:
         return (), None
     return predict(chosen, goal, record.plan.get("noise_batch") or chosen[0].batch_size)

@@ -27,6 +27,7 @@ __all__ = [
     "QUANTITIES",
     "Prediction",
     "geometric_mean",
+    "pooled_noise",
     "predict",
     "predict_from_run",
     "ratio",
@@ -61,8 +62,8 @@ class Prediction:
             what a critical batch size measured at a goal should be compared with; `cumulative_adam` is the same in Adam's metric.
             `sums` is the ratio of the sums of tr Σ and |G|² from the start, which its early updates rule.
         scale: in observations.
-        resolved: runs whose own noise scale was resolved.
-        runs: runs that measured it.
+        resolved: of `runs`, those that count: they reached the goal and, where they are not summed, resolve it by themselves.
+        runs: runs of that batch size that measured the noise.
         gain: γ of a batch size that follows the noise scale, geometric mean over runs; None where unknown.
     """
 
@@ -145,7 +146,9 @@ def predict(runs: Sequence[TrialResult], goal: float, batch_size: int) -> tuple[
     if not sizes:
         return (), None
     nearest = min(sizes, key=lambda size: (abs(math.log(size / batch_size)), size))
-    chosen = [run for run in runs if run.batch_size == nearest and run.steps_to(goal) is not None]
+    made = [run for run in runs if run.batch_size == nearest]
+    crossings = [(run, steps) for run in made if (steps := run.steps_to(goal)) is not None]
+    chosen, ends = [run for run, _ in crossings], [steps for _, steps in crossings]
     at_goal = [noise for run in chosen for noise in run.noise if noise.goal == goal]
     found = []
     for head in HEADS:
@@ -153,27 +156,28 @@ def predict(runs: Sequence[TrialResult], goal: float, batch_size: int) -> tuple[
             mine = [noise for noise in at_goal if (noise.head, noise.quantity) == (head, quantity)]
             gains = [noise.gain for noise in mine if noise.gain is not None]
             gain = statistics.geometric_mean(gains) if gains else None
-            pooled = _pooled(chosen, goal, head, quantity)
+            pooled = pooled_noise(chosen, ends, head, quantity)
             if pooled is not None:
-                found.append(Prediction(head, quantity, pooled, len(chosen), len(chosen), gain))
+                found.append(Prediction(head, quantity, pooled, len(chosen), len(made), gain))
             elif mine:
                 resolved = sum(noise.scale.value is not None for noise in mine)
                 scale = geometric_mean([noise.scale for noise in mine])
-                found.append(Prediction(head, quantity, scale, resolved, len(mine), gain))
+                found.append(Prediction(head, quantity, scale, resolved, len(made), gain))
     return tuple(found), nearest
 
 
-def _pooled(runs: Sequence[TrialResult], goal: float, head: str, quantity: str) -> Estimate | None:
-    """The noise scale of three runs or more together; None where fewer measured it.
+def pooled_noise(runs: Sequence[TrialResult], ends: Sequence[float], head: str, quantity: str) -> Estimate | None:
+    """The noise scale of three runs or more together, in observations; None where fewer measured it.
 
-    Each is read for the whole windows before its crossing, the first one at least.
+    Args:
+        runs: that measured the noise.
+        ends: optimizer steps of each, its crossing of the goal; it is read for the whole windows before, the first one at least.
+        head, quantity: which noise scale, see `Prediction`.
     """
     metric = "adam" if quantity.endswith("_adam") else "plain"
     few = POOL_WINDOW // RUN_WINDOW  # windows of a momentary figure
     parts = []
-    for run in runs:
-        steps = run.steps_to(goal)
-        assert steps is not None
+    for run, steps in zip(runs, ends, strict=True):
         for sums in run.noise_sums:
             if (sums.head, sums.metric) == (head, metric):
                 last = max(1, min(len(sums.updates), int(steps // RUN_WINDOW)))

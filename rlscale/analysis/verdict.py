@@ -268,7 +268,9 @@ class TaskTable:
         rows: dict[str, list[tuple[float, float | None]]] = {}
         for rung in rungs:
             if rung.left_out is None:
-                value = rung.row.predicted(head, quantity).value
+                found = rung.row.predicted(head, quantity)
+                resolved = found.value is not None and math.isfinite((found.interval or (0.0, math.inf))[1])
+                value = found.value if resolved else None
                 measured = math.log10(rung.row.measured.value or math.nan)
                 rows.setdefault(rung.row.task, []).append((measured, None if value is None else math.log10(value)))
         means = np.zeros((3, len(rows)))

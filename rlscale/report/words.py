@@ -26,6 +26,7 @@ __all__ = [
     "say_prediction",
     "say_predictor",
     "say_verdict",
+    "say_verdict_details",
     "warnings",
 ]
 
@@ -42,6 +43,12 @@ _OF = {  # a prediction that is not the primary one
     PLAIN: "of the policy's loss, in the plain metric",
     ONLY_LOSS: "of the only loss, in the plain metric",
     ADVISED: "of the joint loss, ratio of sums",
+}
+_VERDICTS = {
+    "predicts": "Verdict: the noise scale predicts the critical batch size. Over",
+    "fails": "Verdict: the noise scale does not predict the critical batch size. Over",
+    "undecided": "Verdict: undecided. Over",
+    "too few": f"No verdict yet: it needs {FEWEST_SCORED} scored tasks. So far, over",
 }
 AGREEMENT_COLUMNS = (
     "noise scale",
@@ -137,7 +144,8 @@ def _gathered(said: Sequence[tuple[Row, str]]) -> list[str]:
 def say_conclusion(rungs: Sequence[Rung]) -> str:
     """Whether the noise scale predicts the critical batch size, as far as these sweeps tell; one task is no conclusion."""
     if len({rung.row.task for rung in rungs}) > 1:
-        return say_verdict(verdict(rungs, interventions_of(rungs)))
+        found = verdict(rungs, interventions_of(rungs))
+        return f"{say_verdict(found)} {say_verdict_details(found)}".strip()
     row = rungs[-1].row
     compared = row.ratio(*row.predictor)
     if compared.value is None:
@@ -148,36 +156,44 @@ def say_conclusion(rungs: Sequence[Rung]) -> str:
 
 
 def say_verdict(verdict: Verdict) -> str:
-    """The preregistered conclusion, for somebody who buys machines."""
+    """The preregistered conclusion in two sentences, for somebody who buys machines."""
     primary = verdict.primary
     if primary is None:
         return "No verdict yet: no sweep is scored."
     tasks = f"{primary.tasks} scored {'task' if primary.tasks == 1 else 'tasks'}"
-    needed = f"No verdict yet: it needs {FEWEST_SCORED} scored tasks."
-    which = "The noise scale is that of the joint loss on the policy's parameters, in Adam's metric, averaged to the goal."
+    said = f"{_VERDICTS[verdict.state]} {tasks}"
     if primary.offset.value is None:
-        return f"{needed} On {tasks} the noise scale is not resolved. {which}"
-    open_ones = f", {primary.unresolved} of which had no resolved prediction" if primary.unresolved else ""
-    figures = f"over {tasks}{open_ones}, the noise scale is {format_quantity(10**-primary.offset.value)} times B_crit on average."
-    if primary.tasks >= FEWEST_TASKS:
-        figures += f" With that factor taken out it is off by {_say_factor(primary.rms)}, root mean square."
-    against = (
-        f" A task predicted from the others alone is off by a factor of {10 ** (primary.left_out.value or 0.0):.1f}, and by "
-        f"{10 ** (primary.constant.value or 0.0):.1f} without any noise scale, by the mean of the others' B_crit."
+        return f"{said} the noise scale is resolved on none."
+    if primary.tasks < FEWEST_TASKS:
+        return f"{said}, the noise scale is {format_quantity(10**-primary.offset.value)} times B_crit on average."
+    return (
+        f"{said}, with its factor to B_crit taken from the other tasks, the noise scale misses B_crit by a factor of "
+        f"{10 ** (primary.left_out.value or 0.0):.1f}; the mean B_crit of the other tasks, without any noise scale, misses by "
+        f"{10 ** (primary.constant.value or 0.0):.1f}."
     )
-    if verdict.state == "too few":
-        rest = against if primary.tasks >= FEWEST_TASKS else ""
-        return f"{needed} So far, {figures}{rest} {which}"
-    word = {
-        "predicts": "the noise scale predicts the critical batch size",
-        "fails": "the noise scale does not predict the critical batch size",
-        "undecided": "undecided",
-    }[verdict.state]
+
+
+def say_verdict_details(verdict: Verdict) -> str:
+    """The figures behind the conclusion, and which noise scale it is about; empty where no sweep is scored."""
+    primary = verdict.primary
+    if primary is None:
+        return ""
+    said = []
+    if primary.offset.value is not None and primary.tasks >= FEWEST_TASKS:
+        resolved = primary.tasks - primary.unresolved
+        where = f"On the {resolved} tasks where it is resolved" if primary.unresolved else "On all of them"
+        ten = ", one that is not resolved counting as a factor of ten" if primary.unresolved else ""
+        said.append(
+            f"{where} the noise scale is {format_quantity(10**-primary.offset.value)} times B_crit on average. Divided by that, "
+            f"it misses by {_say_factor(primary.rms)}, root mean square{ten}."
+        )
     counted = [one for one in verdict.interventions if one.counts]
     held = sum(one.holds is True for one in counted)
-    some = "The one intervention" if len(counted) == 1 else f"Of {len(counted)} interventions {held}"
-    moved = f" {some} {'did not move' if len(counted) > held == 0 else 'moved'} B_crit as predicted." if counted else ""
-    return f"Verdict: {word}. {figures[0].upper()}{figures[1:]}{against}{moved} {which}"
+    if counted:
+        some = "The one intervention" if len(counted) == 1 else f"Of {len(counted)} interventions {held}"
+        said.append(f"{some} {'did not move' if len(counted) > held == 0 else 'moved'} B_crit as predicted.")
+    said.append("The noise scale is that of the joint loss on the policy's parameters, in Adam's metric, averaged to the goal.")
+    return " ".join(said)
 
 
 def _say_factor(decades: Estimate) -> str:

@@ -5,19 +5,40 @@ The preregistered verdict is not here but in `rlscale.analysis.verdict`; the pag
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from rlscale.analysis import Comparison
 from rlscale.analysis.paper import PAPER, PaperTask, score_paper
-from rlscale.analysis.predictions import ADVISED, PRIMARY
-from rlscale.analysis.verdict import FAILURE, SECONDARY, SUCCESS, UNRESOLVED, Rung, TaskTable, score
+from rlscale.analysis.predictions import ADVISED, PRIMARY, Prediction, pooled_noise
+from rlscale.analysis.verdict import (
+    FAILURE,
+    SECONDARY,
+    SUCCESS,
+    UNRESOLVED,
+    Rung,
+    TaskTable,
+    Verdict,
+    interventions_of,
+    score,
+    verdict,
+)
 from rlscale.estimate import Estimate
+from rlscale.records import SweepRecord
 from rlscale.text import format_quantity
 
 from ..measuring import markdown_table
 
-__all__ = ["agreement", "beside_the_paper", "error_of", "second_hypothesis", "third_hypothesis"]
+__all__ = [
+    "agreement",
+    "beside_the_paper",
+    "error_of",
+    "missed_runs",
+    "second_hypothesis",
+    "third_hypothesis",
+    "with_missed_runs",
+]
 
 # `ADVISED` was written down as the second hypothesis on 24 November 2026, when these rungs had been seen:
 BEFORE_SECOND = ("blackjack", "cliffwalking-2", "frozenlake", "frozenlake-8x8", "pendulum")
@@ -43,13 +64,70 @@ def agreement(comparison: Comparison, rungs: Sequence[Rung]) -> str:
     known = (joint.left_out, policy.left_out, joint.constant, score_paper().left_out, score_paper().constant)
     of_joint, of_policy, constant, of_paper, papers = (f"{10 ** (error.value or 0.0):.1f}" for error in known)
     return (
-        f"The paper does not say of which loss its noise scale is. In the plain metric, averaged over full-batch steps, that of "
-        f"the joint loss predicts a task from the others to a factor of {of_joint} (B_crit is {_factor(joint.offset)} times it), "
-        f"that of the policy to {of_policy}, with {policy.unresolved} of {policy.tasks} not resolved; the mean of the others, "
-        f"without any noise scale, to {constant}. On the paper's own table these are {of_paper} and {papers}: its tasks differ "
-        f"more. With {joint.tasks} tasks chance alone could make such differences, and the joint loss's was seen afterwards, as "
-        f"one of {len(SECONDARY)}. So it is [a hypothesis](#the-third-hypothesis) for later rungs."
+        f"The paper does not say of which loss its noise scale is. Take the noise scale in the plain metric, averaged over "
+        f"full-batch steps, and its factor to B_crit from the other tasks. Then the joint loss predicts a task's B_crit to a "
+        f"factor of {of_joint} (B_crit is {_factor(joint.offset)} times this noise scale), and the policy's loss to {of_policy}, "
+        f"with {policy.unresolved} of {policy.tasks} not resolved. The mean B_crit of the other tasks, without any noise scale, "
+        f"predicts it to {constant}. On the paper's own table its noise scale predicts to {of_paper} and the mean of the other "
+        f"tasks to {papers}, because its tasks differ more. With {joint.tasks} tasks chance alone could make such differences, "
+        f"and the joint loss's result was seen afterwards, as one of {len(SECONDARY)} noise scales. So it is "
+        f"[a hypothesis](#the-third-hypothesis) for later rungs."
     )
+
+
+def missed_runs(comparison: Comparison, rungs: Sequence[Rung]) -> str:
+    """What becomes of the verdict if noise runs that missed the goal are kept, about which the preregistration says nothing."""
+    short = [rung for rung in rungs if rung.role == "task" and rung.left_out is None and _missed(rung)]
+    judged = with_missed_runs(comparison, rungs)
+    if not short or not judged:
+        return "On the scored tasks every noise run reached the goal."
+    rows = []
+    for name, (kept, found) in judged.items():
+        predicted = {rung.folder: rung.row.predicted(*PRIMARY).say() for rung in kept}
+        errors = [] if found.primary is None else [found.primary.rms, found.primary.left_out, found.primary.constant]
+        rows.append([name, *(predicted[rung.folder] for rung in short), *(error.say("–") for error in errors), found.state])
+    columns = ["noise runs that missed the goal", *(f"`{rung.folder}`, predicted" for rung in short)]
+    return markdown_table([*columns, "RMS about the offset", "a task left out", "by the mean of the others", "verdict"], rows)
+
+
+def with_missed_runs(comparison: Comparison, rungs: Sequence[Rung]) -> dict[str, tuple[list[Rung], Verdict]]:
+    """The rungs and the verdict by what becomes of noise runs that missed the goal; empty where none counts that did.
+
+    Left out, as `rlscale.analysis.predictions.predict` does; or kept, read to the median crossing of the others or to their end.
+    """
+    if not any(rung.role == "task" and rung.left_out is None and _missed(rung) for rung in rungs):
+        return {}
+    of = {sweep.name: sweep.record for sweep in comparison.sweeps}
+    kept = {
+        "left out": list(rungs),
+        "kept, to the median crossing of the others": [_kept(rung, of[rung.name], whole=False) for rung in rungs],
+        "kept, to their end": [_kept(rung, of[rung.name], whole=True) for rung in rungs],
+    }
+    return {name: (those, verdict(those, interventions_of(those))) for name, those in kept.items()}
+
+
+def _missed(rung: Rung) -> int:
+    found = rung.row.prediction(*PRIMARY)
+    return 0 if found is None else found.runs - found.resolved
+
+
+def _kept(rung: Rung, record: SweepRecord, whole: bool) -> Rung:
+    """The rung with the primary prediction from all of its noise runs."""
+    goal = rung.row.goal
+    runs = [run for run in record.results.values() if run.stage == "noise" and run.batch_size == rung.row.prediction_batch]
+    if goal is None or not _missed(rung):
+        return rung
+    crossings = [run.steps_to(goal) for run in runs]
+    median = float(np.median([steps for steps in crossings if steps is not None]))
+    ends = [
+        float(run.optimizer_steps if whole else min(median, run.optimizer_steps)) if steps is None else steps
+        for run, steps in zip(runs, crossings, strict=True)
+    ]
+    scale = pooled_noise(runs, ends, *PRIMARY)
+    others = [one for one in rung.row.predictions if (one.head, one.quantity) != PRIMARY]
+    if scale is None:
+        return rung
+    return replace(rung, row=replace(rung.row, predictions=(*others, Prediction(*PRIMARY, scale, len(runs), len(runs), None))))
 
 
 def beside_the_paper(comparison: Comparison, rungs: Sequence[Rung]) -> str:
@@ -110,20 +188,28 @@ def second_hypothesis(comparison: Comparison, rungs: Sequence[Rung]) -> str:
     counted = TaskTable.of(tasks, *ADVISED)
     said = _open(len(counted.measured))
     if len(counted.measured) >= FEWEST_LATER:
-        said = _conclude(error_of(counted), math.sqrt(counted.constant), "the mean of the others' B_crit")
+        said = _conclude(error_of(counted), math.sqrt(counted.constant), "the mean B_crit of the other tasks")
     return said + _table(tasks, ADVISED)
 
 
 def third_hypothesis(comparison: Comparison, rungs: Sequence[Rung]) -> str:
-    """The third hypothesis, whose factor and whose constant were fixed when it was written down. A task counts once."""
+    """The third hypothesis, whose factor and whose constant were fixed when it was written down. A task counts once.
+
+    It is judged over the first tasks that suffice, in the order in which their rungs finished; later ones change nothing.
+    """
+    finished = {sweep.name: sweep.record.ladder.get("finished") or "" for sweep in comparison.sweeps}
     tasks = [rung for rung in _one_step(rungs) if rung.row.task not in BEFORE_THIRD]
+    tasks.sort(key=lambda rung: finished[rung.name])
     factor, always = THIRD
-    counted = TaskTable.of(tasks, *JOINT)
-    said = _open(len(counted.measured), f", whose B_crit have to span {LEAST_SPAN:g} decade")
-    if len(counted.measured) >= FEWEST_LATER and np.ptp(counted.measured) >= LEAST_SPAN:
-        constant = _root_mean_square(counted.measured - math.log10(always))
-        said = _conclude(error_of(counted, factor), constant, f"{always:.0f} for every task")
-    return said + _table(tasks, JOINT, factor)
+    for number in range(1, len(tasks) + 1):
+        counted = TaskTable.of(tasks[:number], *JOINT)
+        if len(counted.measured) >= FEWEST_LATER and np.ptp(counted.measured) >= LEAST_SPAN:
+            constant = _root_mean_square(counted.measured - math.log10(always))
+            said = _conclude(error_of(counted, factor), constant, f"{always:.0f} for every task")
+            later = f" The last {len(tasks) - number} of the table finished after that." if number < len(tasks) else ""
+            return said + later + _table(tasks, JOINT, factor)
+    so_far = len({rung.row.task for rung in tasks})
+    return _open(so_far, f" whose B_crit span at least {LEAST_SPAN:g} decade") + _table(tasks, JOINT, factor)
 
 
 def error_of(counted: TaskTable, factor: float = 1.0) -> float:
@@ -141,14 +227,15 @@ def _one_step(rungs: Sequence[Rung]) -> list[Rung]:
 
 
 def _open(tasks: int, condition: str = "") -> str:
-    return f"Open: {tasks} of the {FEWEST_LATER} tasks that it needs are scored{condition}."
+    return f"Open: the hypothesis needs {FEWEST_LATER} scored tasks{condition}, and has {tasks} so far."
 
 
 def _conclude(error: float, constant: float, baseline: str) -> str:
     """What errors in decades, of a prediction and of a baseline, say of a hypothesis."""
-    said = f"It errs by {error:.3f} decades, {baseline} by {constant:.3f}."
+    said = f"The prediction errs by {error:.3f} decades, {baseline} by {constant:.3f}."
     if error > FAILURE or error >= constant:
-        return f"Refuted. {said}" + ("" if error > FAILURE else f" Its own error alone, at most {FAILURE}, would not refute it.")
+        alone = f" By its own error, at most {FAILURE}, it would not be refuted."
+        return f"Refuted. {said}" + ("" if error > FAILURE else alone)
     return f"{'Confirmed' if error <= SUCCESS else 'Undecided'}. {said}"
 
 

@@ -12,13 +12,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlscale.analysis import Row, compare
+from rlscale.analysis import compare
 from rlscale.analysis.predictions import ratio
 from rlscale.estimate import Estimate
 from rlscale.records import read_sweep
+from rlscale.records.files import dump_json, write_atomically
 
 from .rungs import Rung
-from .storage import folder_in, keep_record, restore_record
+from .storage import RECORD, folder_in, keep_record, restore_record
 
 __all__ = ["AGAIN", "Repetition", "repetitions", "run_again"]
 
@@ -48,9 +49,11 @@ class Repetition:
         return ratio(self.second, self.first)
 
     @property
-    def agrees(self) -> bool:
-        """Whether they differ by less than their combined 95% error."""
-        low, high = self.ratio.interval or (0.0, 0.0)
+    def agrees(self) -> bool | None:
+        """Whether they differ by less than their combined 95% error; None where either is unknown."""
+        if self.ratio.interval is None:
+            return None
+        low, high = self.ratio.interval
         return low <= 1 <= high
 
 
@@ -69,21 +72,20 @@ def run_again(rung: Rung) -> int:
         exit_code = process.wait()  # it got the same signal, and says what it keeps
     if folder := folder_in(home):
         keep_record(folder, AGAIN / rung.name)
+        state = "begun" if exit_code else "finished"
+        write_atomically(AGAIN / rung.name / RECORD, (dump_json({"state": state}, indent=1) + "\n").encode())
     return exit_code
 
 
 def repetitions(records: Path, again: Path) -> list[Repetition]:
-    """Every rung that was repeated, from the folders of both kinds of record."""
+    """Every rung that was repeated to its end, from the folders of both kinds of record."""
     found = []
     for path in sorted(again.glob("*/sweep.json")):
-        name = path.parent.name
-        reached = [row for row in _rows(records / name) if row.measured.value is not None]
-        goal = reached[-1].goal
-        assert goal is not None
-        second = next(row for row in _rows(path.parent) if row.goal == goal)
-        found.append(Repetition(name, goal, reached[-1].measured, second.measured))
+        repeated, first = read_sweep(path.parent), read_sweep(records / path.parent.name)
+        reached = [row for row in compare([first], []).rows if row.measured.value is not None]
+        if repeated.ladder.get("state") == "finished" and reached:
+            goal = reached[-1].goal
+            assert goal is not None
+            second = next(row for row in compare([repeated], []).rows if row.goal == goal)
+            found.append(Repetition(path.parent.name, goal, reached[-1].measured, second.measured))
     return found
-
-
-def _rows(folder: Path) -> tuple[Row, ...]:
-    return compare([read_sweep(folder)], []).rows

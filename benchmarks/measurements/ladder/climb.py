@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -31,13 +32,13 @@ from ..measuring import print_table
 from .again import run_again
 from .page import write_page
 from .rungs import Rung, read_rungs
-from .storage import folder_in, keep_record, restore_record
+from .storage import RECORD, folder_in, keep_record, restore_record
 
 __all__ = ["Progress", "again", "climb", "collect", "main", "status"]
 
 SWEEPS, RECORDS = Path("runs/ladder"), Path("results/ladder")
 COPY_SECONDS = 300
-_RECORD, _MANIFEST = "ladder.json", "sweep.json"
+_MANIFEST = "sweep.json"
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Progress:
         code: commit that it runs from.
         command: the words after `rlscale`.
         state: `begun`, `finished`, `failed` with the exit code of the sweep, or what a person wrote: `given up` and why.
+        finished: day and time when it finished, UTC; None before, and of rungs that finished before 26 November 2026.
     """
 
     role: str
@@ -56,11 +58,12 @@ class Progress:
     code: str
     command: list[str]
     state: str = "begun"
+    finished: str | None = None
 
     @classmethod
     def read(cls, name: str) -> "Progress | None":
         """None where the rung has not begun."""
-        path = RECORDS / name / _RECORD
+        path = RECORDS / name / RECORD
         return cls(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
     @property
@@ -70,7 +73,7 @@ class Progress:
 
     def write(self, name: str) -> None:
         (RECORDS / name).mkdir(parents=True, exist_ok=True)
-        write_atomically(RECORDS / name / _RECORD, (dump_json(asdict(self), indent=1) + "\n").encode())
+        write_atomically(RECORDS / name / RECORD, (dump_json(asdict(self), indent=1) + "\n").encode())
 
 
 def climb(names: tuple[str, ...] = ()) -> int:
@@ -131,8 +134,10 @@ def _run(rung: Rung, progress: Progress) -> int:
     except KeyboardInterrupt:
         exit_code = process.wait()  # it got the same signal, and says what it keeps
     _copy(rung.name)
-    if not _is_stopped(exit_code):
-        replace(progress, state=f"failed with exit code {exit_code}" if exit_code else "finished").write(rung.name)
+    if exit_code and not _is_stopped(exit_code):
+        replace(progress, state=f"failed with exit code {exit_code}").write(rung.name)
+    elif not exit_code:
+        replace(progress, state="finished", finished=datetime.now(UTC).isoformat(timespec="seconds")).write(rung.name)
     return exit_code
 
 

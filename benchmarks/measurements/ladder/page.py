@@ -33,16 +33,26 @@ from rlscale.records import SweepRecord, read_sweep
 from rlscale.records.files import dump_json
 from rlscale.report.ladder_charts import verdict_figure
 from rlscale.report.pictures import write_figures
-from rlscale.report.words import QUANTITY_LABELS, head_name, say_verdict
+from rlscale.report.words import QUANTITY_LABELS, head_name, say_prediction, say_verdict, say_verdict_details
 from rlscale.text import format_quantity
 
 from ..learning.noise_without_sweep import table
 from ..measuring import markdown_table
-from .afterwards import JOINT, agreement, beside_the_paper, second_hypothesis, third_hypothesis
+from .afterwards import (
+    JOINT,
+    agreement,
+    beside_the_paper,
+    missed_runs,
+    second_hypothesis,
+    third_hypothesis,
+    with_missed_runs,
+)
 from .again import AGAIN, repetitions
 
 __all__ = ["PAGE", "PUBLISHED", "read_ladder", "rewritten", "what_is_published", "write_page"]
 
+MISSED = "noise-runs-that-missed-the-goal"  # the page's section
+PONG = "atari/pong"  # the verdict is also given without it: its noise scale had been published before the first rung
 PAGE, PICTURES = Path("docs/ladder.md"), Path("docs/pictures")
 UNSWEPT = "noise-without-sweep.json"  # beside the records of the rungs
 PUBLISHED, SIMULATED = Path("rlscale/analysis/published.json"), Path("results/sweep-designs-sequential.json")
@@ -101,18 +111,40 @@ def what_is_published(comparison: Comparison) -> dict[str, Any]:
 
 
 def _verdict(comparison: Comparison, rungs: Sequence[Rung]) -> str:
-    """The rule's conclusion, and what the tasks say that were looked at before and do not count for it."""
-    seen = [rung for rung in rungs if rung.role == "development" and rung.left_out is None]
-    beside = [
-        f"On {rung.row.task} to {rung.row.goal_label}, looked at before and not counted, B_crit is "
-        f"{rung.row.ratio(*PRIMARY).say()} times the noise scale."
-        for rung in seen
-        if rung.row.ratio(*PRIMARY).value is not None
-    ]
+    """The rule's conclusion; on what it hangs that the rule does not say; and the conclusion without Pong."""
+    found = verdict(rungs, interventions_of(rungs))
+    said = [say_verdict(found)]
+    others = {kept.state for _, kept in with_missed_runs(comparison, rungs).values()} - {found.state}
+    if others:
+        other = " or ".join(sorted(others))
+        said.append(
+            f"It hangs on [noise runs that missed the goal](#{MISSED}), which are left out: with them it can be “{other}”."
+        )
+    if any(rung.row.task == PONG and rung.left_out is None and rung.role == "task" for rung in rungs):
+        without = [rung for rung in rungs if rung.row.task != PONG]
+        said.append(f"Without Pong: {say_verdict(verdict(without, interventions_of(without)))}")
+    return " ".join(said)
+
+
+def _details(comparison: Comparison, rungs: Sequence[Rung]) -> str:
+    """The figures behind the conclusion, and what the tasks say that were looked at before and do not count for it."""
+    said = [say_verdict_details(verdict(rungs, interventions_of(rungs)))]
     scored = [rung for rung in rungs if rung.left_out is None and rung.role == "task"]
     bent = sum(bool(rung.row.frontier and rung.row.frontier.warning) for rung in scored)
-    doubts = [f"{bent} of the {len(scored)} fits warn that B_crit would be another one for other batch sizes."] if bent else []
-    return " ".join([say_verdict(verdict(rungs, interventions_of(rungs))), *doubts, *beside])
+    if bent:
+        said.append(f"{bent} of the {len(scored)} fits warn that B_crit depends on the range of batch sizes tried.")
+    for rung in rungs:
+        ratio = rung.row.ratio(*PRIMARY)
+        if rung.role == "development" and rung.left_out is None and ratio.value is not None:
+            said.append(
+                f"Not counted, because it was looked at before: on {rung.row.task} to a return of {rung.row.goal_label}, with "
+                f"{_steps(rung.row)}, B_crit is {ratio.say()} times the noise scale."
+            )
+    return " ".join(said)
+
+
+def _steps(row: Row) -> str:
+    return "one optimizer step a batch" if row.inner_steps == 1 else f"{row.inner_steps} optimizer steps an iteration"
 
 
 def _ranking(comparison: Comparison, rungs: Sequence[Rung]) -> str:
@@ -137,7 +169,8 @@ def _ranking(comparison: Comparison, rungs: Sequence[Rung]) -> str:
 
 def _figures(row: Row) -> list[str]:
     measured, s_min = row.measured.say("not identifiable"), row.s_min.say("unknown")
-    return [measured, s_min, row.predicted(*PRIMARY).say(), row.ratio(*PRIMARY).say("–")]
+    unit = " iterations" if row.inner_steps > 1 and row.s_min.value is not None else ""
+    return [measured, f"{s_min}{unit}", say_prediction(row, *PRIMARY), row.ratio(*PRIMARY).say("–")]
 
 
 def _finished(comparison: Comparison) -> list[ComparedSweep]:
@@ -164,13 +197,22 @@ def _predictors(comparison: Comparison, rungs: Sequence[Rung]) -> str:
     scores = [(found, which) for which in (PRIMARY, *SECONDARY) if (found := score(tasks, *which)) is not None]
     rows = [_score_cells(found, _remark(tasks, which)) for found, which in scores]
     if scores:
-        rows.append(["none: the mean of the others", "", "", "", scores[0][0].constant.say("–"), "", ""])
-    columns = ["noise scale", "unresolved", "offset", "RMS about it", "a task left out", "R² with the offset", ""]
+        rows.append(["none: the mean of the others", "", "", "", scores[0][0].constant.say("–"), "", "", ""])
+    columns = [
+        "noise scale",
+        "unresolved",
+        "offset",
+        "RMS about it",
+        "a task left out",
+        "R² about y = x",
+        "R² with the offset",
+        "",
+    ]
     return markdown_table(columns, rows) if rows else "No task is scored yet."
 
 
 def _score_cells(found: PredictorScore, remark: str) -> list[str]:
-    figures: list[Estimate] = [found.offset, found.rms, found.left_out, found.r_squared_offset]
+    figures: list[Estimate] = [found.offset, found.rms, found.left_out, found.r_squared, found.r_squared_offset]
     name = f"{head_name(found.head)}, {QUANTITY_LABELS[found.quantity]}"
     return [name, f"{found.unresolved} of {found.tasks}", *(figure.say("–") for figure in figures), remark]
 
@@ -192,14 +234,14 @@ def _interventions(comparison: Comparison, rungs: Sequence[Rung]) -> str:
     columns = ["rung", "B_crit moved by", "predicted", "within 1.5 times", "joint loss, plain metric"]
     roles = [("task",), ("task", "intervention")]
     spans = [_decades([r for r in rungs if r.left_out is None and r.role in role]) for role in roles]
-    span = f"B_crit of the scored tasks spans {spans[0]:.2f} decades, with the interventions {spans[1]:.2f}."
+    span = f"B_crit of the scored tasks spans {spans[0]} decades, with the interventions {spans[1]}."
     return f"{markdown_table(columns, rows)}\n\n{span}"
 
 
-def _decades(rungs: Sequence[Rung]) -> float:
+def _decades(rungs: Sequence[Rung]) -> str:
     """How far apart the largest and the smallest B_crit are."""
     found = [math.log10(rung.row.measured.value or math.nan) for rung in rungs]
-    return max(found) - min(found)
+    return f"{max(found) - min(found):.2f}" if found else "–"
 
 
 def _cost(comparison: Comparison, rungs: Sequence[Rung]) -> str:
@@ -264,6 +306,8 @@ def _unswept(comparison: Comparison, rungs: Sequence[Rung]) -> str:
 
 _PARTS: dict[str, Callable[[Comparison, Sequence[Rung]], str]] = {
     "verdict": _verdict,
+    "details": _details,
+    "missed": missed_runs,
     "ranking": _ranking,
     "growth": _growth,
     "predictors": _predictors,

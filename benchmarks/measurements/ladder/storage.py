@@ -8,8 +8,9 @@ from pathlib import Path
 from rlscale.records import folder_name
 from rlscale.records.files import write_atomically
 
-__all__ = ["folder_in", "keep_record", "restore_record"]
+__all__ = ["RECORD", "folder_in", "keep_record", "restore_record"]
 
+RECORD = "ladder.json"  # beside a compact record: how far the rung is
 _MANIFEST, _RESULTS = "sweep.json", "results.jsonl"
 
 

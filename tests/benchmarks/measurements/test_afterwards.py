@@ -1,11 +1,13 @@
 """The hypotheses for later rungs, on planted ones."""
 
 import math
+from dataclasses import replace
 
 import pytest
+from noise_runs import BATCH, trial_of
 from rungs import comparison_of, row_of, rungs_of
 
-from rlscale.analysis.predictions import ADVISED
+from rlscale.analysis.predictions import ADVISED, PRIMARY, predict
 from rlscale.analysis.verdict import TaskTable
 from rlscale.benchmarks.measurements.ladder.afterwards import (
     BEFORE_THIRD,
@@ -15,11 +17,14 @@ from rlscale.benchmarks.measurements.ladder.afterwards import (
     agreement,
     beside_the_paper,
     error_of,
+    missed_runs,
     second_hypothesis,
     third_hypothesis,
+    with_missed_runs,
 )
 
 FACTOR, ALWAYS = THIRD
+OPEN = "Open: the hypothesis needs 5 scored tasks whose B_crit span at least 1 decade, and has {} so far."
 
 
 def test_the_second_hypothesis_errs_in_decades_without_an_offset():
@@ -38,10 +43,10 @@ def test_the_second_hypothesis_is_refuted_by_the_mean_of_the_others():
     constant = ((0.60206**2 + 4 * (0.60206 / 4) ** 2) / 5) ** 0.5
     said = second_hypothesis(comparison, rungs_of(comparison))
     assert said.startswith(
-        f"Refuted. It errs by 0.400 decades, the mean of the others' B_crit by {constant:.3f}. Its own error alone"
+        f"Refuted. The prediction errs by 0.400 decades, the mean B_crit of the other tasks by {constant:.3f}. By its own error"
     )
     four = comparison_of(*rows[1:])
-    assert second_hypothesis(four, rungs_of(four)).startswith("Open: 4 of the 5")
+    assert second_hypothesis(four, rungs_of(four)).startswith("Open: the hypothesis needs 5 scored tasks, and has 4 so far.")
 
 
 def later(*pairs, name="classic/later-{}"):
@@ -63,10 +68,10 @@ SPREAD = (30.0, 200.0, 1000.0, 5000.0, 40_000.0)
 @pytest.mark.parametrize(
     ("times", "said"),
     [
-        (1.0, "Confirmed. It errs by 0.000 decades"),
-        (10**0.2, "Confirmed. It errs by 0.200 decades"),
-        (10**0.4, "Undecided. It errs by 0.400 decades"),
-        (10**0.6, "Refuted. It errs by 0.600 decades"),
+        (1.0, "Confirmed. The prediction errs by 0.000 decades"),
+        (10**0.2, "Confirmed. The prediction errs by 0.200 decades"),
+        (10**0.4, "Undecided. The prediction errs by 0.400 decades"),
+        (10**0.6, "Refuted. The prediction errs by 0.600 decades"),
     ],
 )
 def test_the_third_hypothesis_has_its_factor_fixed(times, said):
@@ -75,7 +80,9 @@ def test_the_third_hypothesis_has_its_factor_fixed(times, said):
 
 
 def test_a_prediction_that_is_not_resolved_errs_by_a_decade():
-    assert third(*((b, b / FACTOR) for b in SPREAD[:4]), (SPREAD[4], None)).startswith("Undecided. It errs by 0.447 decades")
+    assert third(*((b, b / FACTOR) for b in SPREAD[:4]), (SPREAD[4], None)).startswith(
+        "Undecided. The prediction errs by 0.447 decades"
+    )
 
 
 def test_the_third_hypothesis_has_to_beat_one_figure_for_all():
@@ -83,29 +90,61 @@ def test_the_third_hypothesis_has_to_beat_one_figure_for_all():
     near = [ALWAYS * 10**d for d in (-0.5, 0.0, 0.0, 0.0, 0.5)]
     said = third(*((b, b / FACTOR * 10**0.45) for b in near))
     assert said.startswith(
-        "Refuted. It errs by 0.450 decades, 756 for every task by 0.316. Its own error alone, at most 0.5, would not"
+        "Refuted. The prediction errs by 0.450 decades, 756 for every task by 0.316. By its own error, at most 0.5, it would not"
     )
 
 
 def test_tasks_that_had_been_seen_or_lie_close_together_do_not_test_a_hypothesis():
-    assert third(*((b, b / FACTOR) for b in SPREAD[:4])).startswith("Open: 4 of the 5 tasks")
-    assert third(*((b, b / FACTOR) for b in (100.0, 200.0, 300.0, 400.0, 990.0))).startswith(
-        "Open: 5 of the 5 tasks that it needs"
-    )
+    assert third(*((b, b / FACTOR) for b in SPREAD[:4])).startswith(OPEN.format(4))
+    assert third(*((b, b / FACTOR) for b in (100.0, 200.0, 300.0, 400.0, 990.0))).startswith(OPEN.format(5))
     for name in BEFORE_THIRD:
-        assert third((100.0, 300.0), name=name).startswith("Open: 0 of the 5")
+        assert third((100.0, 300.0), name=name).startswith(OPEN.format(0))
+
+
+def test_rungs_that_finish_after_the_third_hypothesis_was_judged_change_nothing():
+    """Five tasks that it predicts, and two that it misses by a factor of 40, which finished earlier or later."""
+    good, bad = [(b, b / FACTOR) for b in SPREAD], [(50.0, 50 / FACTOR / 40), (500.0, 500 / FACTOR / 40)]
+    rows = [row_of(f"classic/{i}", b, 1.0, more=[(JOINT, noise)]) for i, (b, noise) in enumerate([*bad, *good])]
+    first_five = {row.name: {"state": "finished", "finished": "2026-11-27"} for row in rows}
+    later = {row.name: {**first_five[row.name], "finished": "2026-11-28"} for row in rows[:2]}
+    comparison = comparison_of(*rows, ladder={**first_five, **later})
+    said = third_hypothesis(comparison, rungs_of(comparison))
+    assert said.startswith("Confirmed. The prediction errs by 0.000 decades")
+    assert "The last 2 of the table finished after that." in said
+    together = comparison_of(*rows, ladder=first_five)
+    assert third_hypothesis(together, rungs_of(together)).startswith("Refuted.")
 
 
 def test_several_steps_a_batch_do_not_test_a_hypothesis():
     rows = [row_of(f"classic/{b}", b, 1.0, inner_steps=12, more=[(JOINT, b / FACTOR)]) for b in SPREAD]
     comparison = comparison_of(*rows)
-    assert third_hypothesis(comparison, rungs_of(comparison)).startswith("Open: 0 of the 5")
+    assert third_hypothesis(comparison, rungs_of(comparison)).startswith(OPEN.format(0))
 
 
 def test_a_later_rung_shows_what_the_factor_predicts():
     """0.36 x 1,000 is 360, of which 720 is twice as much; the planted intervals are moved by the same factor."""
     line = third((720.0, 1000.0)).splitlines()[-1]
     assert line.startswith("| `later-0` | 720 [509, 1,020] | 360 [300, 432] | 2.00 [")
+
+
+def test_noise_runs_that_missed_the_goal_can_be_kept():
+    """Three runs cross after twenty updates with noise scale 256; the fourth is like them so far, and 100 times noisier later."""
+    trials = [trial_of(n, 20.0, [512.0] * 4, [2.0] * 4) for n in range(3)]
+    trials.append(trial_of(3, None, [512.0] * 4 + [51_200.0] * 4, [2.0] * 8))
+    trials = [replace(t, noise_sums=tuple(replace(one, head=PRIMARY[0], metric="adam") for one in t.noise_sums)) for t in trials]
+    predictions, batch = predict(trials, 4.0, BATCH)
+    row = replace(row_of("classic/a", 300.0, 1.0, goal=4.0), predictions=predictions, prediction_batch=batch)
+    comparison = comparison_of(row)
+    comparison.sweeps[0].record.results = {trial.id: trial for trial in trials}
+    judged = with_missed_runs(comparison, rungs_of(comparison))
+    found = [kept[0].row.prediction(*PRIMARY) for kept, _ in judged.values()]
+    assert [(one.resolved, one.runs) for one in found] == [(3, 4), (4, 4), (4, 4)]
+    # To its end: 80 updates with |G|² + tr Σ/B = 3, and 20 of that run alone with 102.
+    whole = (80 * 512 / 3 + 20 * 51_200 / 102) / (80 * 2 / 3 + 20 * 2 / 102)
+    assert [one.scale.value for one in found] == pytest.approx([256, 256, whole])
+    assert missed_runs(comparison, rungs_of(comparison)).startswith("| noise runs that missed the goal | `a`, predicted |")
+    none_missed = comparison_of(row_of("classic/a", 300.0, 1.0))
+    assert with_missed_runs(none_missed, rungs_of(none_missed)) == {}
 
 
 def test_the_ladder_beside_the_paper():
@@ -119,9 +158,13 @@ def test_the_ladder_beside_the_paper():
     ]
     comparison = comparison_of(*rows)
     said, table = (make(comparison, rungs_of(comparison)) for make in (agreement, beside_the_paper))
-    assert "joint loss predicts a task from the others to a factor of 1.0 (B_crit is 2.00 [2.00, 2.00] times it)" in said
+    assert (
+        "the joint loss predicts a task's B_crit to a factor of 1.0 (B_crit is 2.00 [2.00, 2.00] times this noise scale)" in said
+    )
     off = 10 ** (1.5 * (2 / 3) ** 0.5)  # decades 0, 1 and 2, each from the mean of the others: 1.5, 0, 1.5
-    assert f"that of the policy to {off:.1f}, with 0 of 3 not resolved" in said
-    assert f"without any noise scale, to {off:.1f}. On the paper's own table these are 8.2 and 43.1" in said
+    assert f"the policy's loss to {off:.1f}, with 0 of 3 not resolved" in said
+    assert (
+        f"without any noise scale, predicts it to {off:.1f}. On the paper's own table its noise scale predicts to 8.2 and" in said
+    )
     assert "| t1 | 100 [70.7, 141] | 1,000 [707, 1,410] | 500 [417, 600] | 2.00 [" in table
     assert "| Dota 5v5 (paper) | not measured | above 8,000,000, its estimate | 24,000,000 | – |" in table

@@ -8,13 +8,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from rungs import comparison_of, row_of
 
 from rlscale.analysis.paper import score_paper
 from rlscale.analysis.predictions import PRIMARY
 from rlscale.analysis.verdict import rungs_of, score
 from rlscale.benchmarks.measurements.ladder import climb as ladder
 from rlscale.benchmarks.measurements.ladder.afterwards import JOINT
-from rlscale.benchmarks.measurements.ladder.again import SEED, Repetition
+from rlscale.benchmarks.measurements.ladder.again import SEED, Repetition, repetitions
 from rlscale.benchmarks.measurements.ladder.page import PAGE, PUBLISHED, read_ladder, rewritten, what_is_published
 from rlscale.benchmarks.measurements.ladder.rungs import read_rungs
 from rlscale.benchmarks.options import parse
@@ -27,6 +28,7 @@ RUNGS = read_rungs()[1]
 # Where the sweep lies and runs is no part of its protocol; data are supervised tasks', of which no rung is;
 # and no rung is quick.
 OUTSIDE = {"tasks", "out", "report", "ray-address", "data", "quick"}
+MADE = "<!-- made: {} -->\n<!-- end -->"
 
 
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
@@ -110,7 +112,7 @@ def test_a_rung_that_nobody_knows_is_named(checkout):
 def test_a_rung_is_run_again_with_other_seeds_and_goes_on_from_its_compact_record(checkout, capfd):
     assert ladder.main(["again", "tiny"]) == 0
     record = Path("results/ladder-again/tiny")
-    assert sorted(path.name for path in record.iterdir()) == ["results.jsonl.gz", "sweep.json"]
+    assert sorted(path.name for path in record.iterdir()) == ["ladder.json", "results.jsonl.gz", "sweep.json"]
     first = read_sweep(record)
     assert {result.seed for result in first.results.values()} <= set(range(SEED, SEED + 100))
     assert not Path("results/ladder/tiny").exists(), "the rung itself is not touched"
@@ -119,6 +121,16 @@ def test_a_rung_is_run_again_with_other_seeds_and_goes_on_from_its_compact_recor
     assert read_sweep(record).results == first.results
     assert ladder.main(["again"]) == 2
     assert "no rung was named" in capfd.readouterr().err
+
+
+def test_a_repetition_counts_once_it_has_ended_and_the_rung_has_a_figure(tmp_path):
+    for name in ("digits", "cliffwalking"):  # the second one was given up and has no B_crit
+        shutil.copytree(ROOT / "results" / "ladder-again" / "digits", tmp_path / name)
+    records = ROOT / "results" / "ladder"
+    assert [one.name for one in repetitions(records, tmp_path)] == ["digits"]
+    (tmp_path / "digits" / "ladder.json").write_text('{"state": "begun"}')
+    assert repetitions(records, tmp_path) == []
+    assert Repetition("a", 1.0, Estimate(1000.0, (800.0, 1250.0)), Estimate(None, None, "unknown")).agrees is None
 
 
 @pytest.mark.parametrize(("second", "alike"), [((900.0, 1300.0), True), ((1900.0, 2700.0), False)])
@@ -134,7 +146,25 @@ def test_the_page_says_what_the_records_say():
     text = (ROOT / PAGE).read_text()
     comparison = read_ladder(ROOT / "results" / "ladder")
     assert rewritten(text, comparison) == text, "run: python -m rlscale.benchmarks.measurements.ladder page"
-    assert text.count("<!-- made: ") == 13
+    assert text.count("<!-- made: ") == 15
+
+
+def test_without_pong_the_verdict_is_said_again():
+    """Eight tasks that the noise scale predicts, and Pong, where it is off by a factor of a thousand."""
+    rows = [row_of(f"classic/{i}", 10 ** (2 + i / 4), 10 ** (2 + i / 4)) for i in range(8)]
+    with_pong = comparison_of(*rows, row_of("atari/pong", 1e5, 100.0))
+    said = rewritten(MADE.format("verdict"), with_pong)
+    assert "does not predict" in said
+    assert "Without Pong: Verdict: undecided. Over 8 scored tasks" in said
+    assert "Without Pong" not in rewritten(MADE.format("verdict"), comparison_of(*rows))
+
+
+def test_an_intervention_without_a_scored_task_has_no_span():
+    base, moved = row_of("classic/a", 100.0, 50.0, s_min=10.0), row_of("classic/b", 400.0, 200.0)
+    ladder = {"classic/b": {"role": "intervention", "base": "a"}}
+    assert "spans – decades, with the interventions 0.00" in rewritten(
+        MADE.format("interventions"), comparison_of(base, moved, ladder=ladder)
+    )
 
 
 def test_the_pages_own_sentences_say_what_the_records_say():

@@ -5,37 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from noise_runs import BATCH, trial_of
 
 from rlscale.analysis.predictions import geometric_mean, predict
 from rlscale.estimate import Estimate
 from rlscale.noise import POOL_WINDOW, RUN_WINDOW
-from rlscale.records.trial import GoalCrossing, NoiseAtGoal, NoiseSums, TrialResult
-
-BATCH = 512
-FACTS = {"trace_cov": 1.0, "grad_sq": 1.0, "blocks": 32, "measurements": 20, "top_tenth_share": 0.1, "reason": None}
-
-
-def trial_of(number, steps, trace, grad, metric="plain", head="joint", goal=4.0):
-    """A noise run that reached the goal after so many steps, with those means in its windows of five updates."""
-    sums = NoiseSums(head, metric, tuple(trace), tuple(grad), (RUN_WINDOW,) * len(trace))
-    crossing = GoalCrossing(
-        goal, steps, None if steps is None else (steps, steps), None if steps is None else steps * BATCH, None
-    )
-    alone = NoiseAtGoal(head, 300.0, (200.0, 400.0), **FACTS, goal=goal, quantity="cumulative", gain=0.9)
-    what = {"batch_size": BATCH, "rate_index": None, "learning_rate": 1e-3, "seed": number, "most_optimizer_steps": None}
-    more = {"limit": None, "measures_noise": True, "last_goal": None, "state": "finished", "reason": None}
-    made = RUN_WINDOW * len(trace)
-    return TrialResult(
-        id=f"noise-{number}",
-        stage="noise",
-        goals=(crossing,),
-        noise=(alone,),
-        noise_sums=(sums,),
-        optimizer_steps=made,
-        observations=made * BATCH,
-        **what,
-        **more,
-    )
 
 
 def predicted(trials, head="joint", quantity="cumulative"):
@@ -74,7 +48,9 @@ def test_adams_metric_is_a_quantity_of_its_own():
 def test_a_trial_that_missed_the_goal_is_left_out_and_two_are_too_few_to_sum():
     trials = [trial_of(n, 20.0, [512.0] * 4, [2.0] * 4) for n in range(3)]
     missed = trial_of(3, None, [9e9] * 4, [2.0] * 4)
-    assert predicted([*trials, missed]).scale.value == pytest.approx(256)
+    found = predicted([*trials, missed])
+    assert found.scale.value == pytest.approx(256)
+    assert (found.resolved, found.runs) == (3, 4), "how many of them count is said"
     assert predicted([*trials[:2], missed]).scale.value == pytest.approx(300), "their own figures, as in older records"
     assert predict([missed], 5.0, BATCH) == ((), None)
 

@@ -22,7 +22,7 @@ from rlscale.analysis.verdict import (
 )
 from rlscale.estimate import Estimate
 from rlscale.report.ladder_charts import verdict_figure
-from rlscale.report.words import _say_factor, say_verdict
+from rlscale.report.words import _say_factor, say_verdict, say_verdict_details
 
 
 def test_pairs_from_elsewhere_are_scored_like_rungs():
@@ -158,7 +158,7 @@ def test_a_moved_control_is_shown_and_does_not_count():
     found = interventions_of(rungs_of(comparison_of(*rows, ladder={"clones": {"role": "control", "base": "base"}})))
     assert [(one.holds, one.counts) for one in found] == [(True, False)]
     assert verdict(ladder(SMALL), [*moved(4, 4), *found]).state == "undecided"
-    assert "Of 2 interventions 2 moved" in say_verdict(verdict(ladder(SMALL), [*moved(4, 4), *found]))
+    assert "Of 2 interventions 2 moved" in say_verdict_details(verdict(ladder(SMALL), [*moved(4, 4), *found]))
 
 
 def test_the_verdict_is_the_preregistered_one():
@@ -228,23 +228,48 @@ def test_rounding_does_not_reach_an_interval():
 # --- how it is said and drawn ---------------------------------------------------------------------------------------------------
 
 
-def test_the_verdict_is_said_in_one_sentence_with_its_figures():
-    said = say_verdict(verdict(ladder(SMALL), moved(4, 4, 40)))
-    assert said.startswith(
-        "Verdict: undecided. Over 8 scored tasks, the noise scale is 1.00 times B_crit on average. With that factor taken out it "
-        "is off by a factor of 1.6 (95%: "
+def test_the_verdict_is_said_in_two_sentences_and_its_figures_after_them():
+    found = verdict(ladder(SMALL), moved(4, 4, 40))
+    assert say_verdict(found).startswith(
+        "Verdict: undecided. Over 8 scored tasks, with its factor to B_crit taken from the other tasks, the noise scale misses "
+        "B_crit by a factor of 1.7; the mean B_crit of the other tasks, without any noise scale, misses by 19.0."
     )
+    details = say_verdict_details(found)
+    assert details.startswith("On all of them the noise scale is 1.00 times B_crit on average. Divided by that, it misses by a ")
     assert _say_factor(Estimate(0.2, (0.1, 1.5))) == "a factor of 1.6 (95%: 1.3 to 31.6)", "powers of ten"
-    assert "Of 3 interventions 2 moved B_crit as predicted." in said
-    assert said.endswith("in Adam's metric, averaged to the goal.")
+    assert "Of 3 interventions 2 moved B_crit as predicted." in details
+    assert details.endswith("in Adam's metric, averaged to the goal.")
     half = [error - math.log10(2) for error in SMALL]  # B_crit is half of the noise scale
-    assert "the noise scale is 2.00 times B_crit on average" in say_verdict(verdict(ladder(half)))
-    few = say_verdict(verdict(ladder(SMALL[:2])))
-    assert few.startswith("No verdict yet: it needs 8 scored tasks. So far, over 2 scored tasks, the noise scale is 1.00 times")
-    assert "off by" not in few, "two tasks with an offset of their own say nothing about the error"
-    assert "On 1 scored task the noise scale is not resolved." in say_verdict(verdict(rungs((2, None))))
-    assert say_verdict(verdict([])) == "No verdict yet: no sweep is scored."
-    assert "2 of which had no resolved prediction" in say_verdict(verdict(rungs((2, 2), (3, None), (4, None))))
+    assert "the noise scale is 2.00 times B_crit on average" in say_verdict_details(verdict(ladder(half)))
+    few = verdict(ladder(SMALL[:2]))
+    assert say_verdict(few) == (
+        "No verdict yet: it needs 8 scored tasks. So far, over 2 scored tasks, the noise scale is 1.00 times B_crit on average."
+    )
+    assert "misses" not in say_verdict_details(few), "two tasks with an offset of their own say nothing about the error"
+    assert say_verdict(verdict(rungs((2, None)))).endswith("So far, over 1 scored task the noise scale is resolved on none.")
+    assert (say_verdict(verdict([])), say_verdict_details(verdict([]))) == ("No verdict yet: no sweep is scored.", "")
+    one_open = say_verdict_details(verdict(rungs((2, 2), (3, None), (4, None))))
+    assert one_open.startswith("On the 1 tasks where it is resolved the noise scale is 1.00 times")
+    assert "one that is not resolved counting as a factor of ten." in one_open
+
+
+def test_a_verdict_of_tasks_on_which_nothing_is_resolved_is_a_failure():
+    found = verdict(rungs(*((decades, None) for decades in (2, 2.5, 3, 3.5, 2, 2.5, 3, 3.5))))
+    assert found.state == "fails"
+    failure = "Verdict: the noise scale does not predict the critical batch size."
+    assert say_verdict(found) == f"{failure} Over 8 scored tasks the noise scale is resolved on none."
+
+
+def test_a_prediction_without_an_upper_end_is_not_resolved():
+    """The mean over one or two runs has a value and no upper end where one of them is not resolved."""
+    open_ended = [
+        replace(rung, row=replace(rung.row, predictions=(replace(one, scale=Estimate(one.scale.value, (1.0, math.inf))),)))
+        for rung in rungs(*((decades, decades) for decades in (2, 2.5, 3, 3.5)))
+        for one in rung.row.predictions
+    ]
+    found = score(open_ended, *PRIMARY)
+    assert (found.tasks, found.unresolved) == (4, 4)
+    assert found.rms.value == pytest.approx(1.0)
 
 
 def test_the_picture_has_a_point_for_every_rung_with_both_figures():
