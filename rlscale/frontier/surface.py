@@ -107,7 +107,7 @@ class Surface(Frontier):
         if 2 * (self.fitted.loss - self._bent.loss) < _BENT:
             return None
         alpha = math.exp(self._bent.theta[response.ALPHA])
-        return f"the free exponent is {alpha:.2f} where the theory says 1, so B_crit would be another one for other batch sizes"
+        return f"the free exponent is {alpha:.2f} where the theory says 1, so B_crit depends on the range of batch sizes tried"
 
     @cached_property
     def _bent(self) -> Fitted:
