@@ -12,7 +12,7 @@ from .task import SMALLEST_IMAGE, EnvCost, Network, SweepDefaults, Task, TaskLis
 
 __all__ = ["AtariEnv", "find_task", "list_tasks", "rom_of"]
 
-_PIXELS = 84
+_PIXELS, _LARGEST_IMAGE = 84, 210  # of a side
 
 # Goals in raw score. Pong's are the paper's; a game without an entry has no goals of its own yet.
 _GOALS: dict[str, tuple[float, ...]] = {
@@ -51,9 +51,12 @@ def find_task(name: str) -> Task | None:
         return None
     if size and not size.isdecimal():
         raise UsageError("TASK", f"the frame size {size!r} is not a number", f"Use for example atari/{rom}@42")
+    mend = f"Choose between {SMALLEST_IMAGE} and {_LARGEST_IMAGE}"
+    if len(size) > 9:  # Python refuses to convert thousands of digits, and nobody wants to read them
+        raise UsageError("TASK", f"a frame size of {len(size):,} digits is out of range", mend)
     pixels = int(size) if size else _PIXELS
-    if not SMALLEST_IMAGE <= pixels <= 210:
-        raise UsageError("TASK", f"frame size {pixels} is out of range", f"Choose between {SMALLEST_IMAGE} and 210")
+    if not SMALLEST_IMAGE <= pixels <= _LARGEST_IMAGE:
+        raise UsageError("TASK", f"frame size {pixels} is out of range", mend)
     network, training = _QUICKEST.get(f"{rom}@{pixels}", _USUAL)
     return Task(
         id=f"atari/{rom}" if pixels == _PIXELS else f"atari/{rom}@{pixels}",
@@ -66,6 +69,7 @@ def find_task(name: str) -> Task | None:
         frame_stack=4,
         frame_skip=4,
         network=network,
+        pixels=True,
         clip_reward=True,
         goals=_GOALS.get(rom, ()),
         training=training,

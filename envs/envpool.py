@@ -17,6 +17,7 @@ from rlscale.errors import UsageError
 from .actions import Actions, BoxActions, actions_of_space
 from .interface import Step, TaskEnv
 from .task import SMALLEST_IMAGE, EnvCost, SweepDefaults, Task, TaskListing, TrainingDefaults
+from .vector import shows_pixels
 
 __all__ = ["PoolEnv", "find_task", "list_tasks"]
 
@@ -32,6 +33,7 @@ class _Layout(NamedTuple):
     first_action: int
     first_state: int | None  # of a Discrete observation, which becomes one-hot
     channels_last: bool
+    pixels: bool = False
 
 
 def list_tasks() -> list[TaskListing]:
@@ -67,6 +69,7 @@ def find_task(name: str) -> Task:
         frame_skip=10 if football else 1,
         discount=0.993 if football else 0.99,
         network="nature_cnn" if image and min(shape[1:]) >= SMALLEST_IMAGE else "mlp",
+        pixels=layout.pixels,
         goals=(0.0, 0.5, 1.0) if football else (),
         training=TrainingDefaults(rollout_length=128 if image else 32),
         sweep=SweepDefaults(episodes=16, actors=1, random_first_steps=500),
@@ -127,9 +130,10 @@ def _layout(pool_id: str) -> _Layout:
     shape = tuple(int(extent) for extent in observation.shape)
     if len(shape) == 3 and observation.dtype == np.uint8:
         channels_last = shape[2] < shape[0]  # an image has fewer channels than rows
-        return _Layout((shape[2], *shape[:2]) if channels_last else shape, "uint8", actions, first_action, None, channels_last)
+        shape = (shape[2], *shape[:2]) if channels_last else shape
+        return _Layout(shape, "uint8", actions, first_action, None, channels_last, shows_pixels(observation))
     dtype: Dtype = "uint8" if observation.dtype == np.uint8 or isinstance(observation, MultiBinary) else "float32"
-    return _Layout((math.prod(shape),), dtype, actions, first_action, None, False)
+    return _Layout((math.prod(shape),), dtype, actions, first_action, None, False, shows_pixels(observation))
 
 
 def _first_line(error: Exception) -> str:

@@ -118,6 +118,8 @@ class Task:
         frame_skip: simulator frames per observation.
         discount: default γ.
         network: default network.
+        pixels: observations are pixels of 0 … 255, which a network divides by 255; else it takes the numbers as they are. The
+            Nature CNN and the small one are for pixels alone, and always divide.
         clip_reward: learn from the reward's sign (the raw reward is still recorded).
         reward_scale: learn from the reward times this (the raw reward is still recorded). Without it the value, which starts at
             zero, needs thousands of optimizer steps to reach returns in the hundreds.
@@ -139,6 +141,7 @@ class Task:
     frame_skip: int = 1
     discount: float = 0.99
     network: Network = "mlp"
+    pixels: bool = False
     clip_reward: bool = False
     reward_scale: float = 1.0
     goals: tuple[float, ...] = ()

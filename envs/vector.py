@@ -15,7 +15,7 @@ from .actions import BoxActions, actions_of_space
 from .interface import Step, TaskEnv
 from .task import Task
 
-__all__ = ["ArraysTaskEnv", "VectorTaskEnv", "task_of_spaces"]
+__all__ = ["ArraysTaskEnv", "VectorTaskEnv", "shows_pixels", "task_of_spaces"]
 
 
 def task_of_spaces(task_id: str, observation: Any, action: Any, **rest: Any) -> Task:
@@ -43,8 +43,19 @@ def task_of_spaces(task_id: str, observation: Any, action: Any, **rest: Any) -> 
         frame_dtype="uint8" if observation.dtype == "uint8" else "float32",
         actions=actions,
         preprocessing="flattened",
+        pixels=shows_pixels(observation),
         **rest,
     )
+
+
+def shows_pixels(observation: Any) -> bool:
+    """Whether the observations of a Gymnasium space are pixels: bytes of which every one may be as large as 255.
+
+    The bounds decide, because a dark picture and planes of 0 and 1 look alike.
+    """
+    from gymnasium.spaces import Box
+
+    return isinstance(observation, Box) and observation.dtype == np.uint8 and bool((observation.high == 255).all())
 
 
 class VectorTaskEnv(TaskEnv):

@@ -23,7 +23,8 @@ def format_quantity(value: float) -> str:
         return "0"
     digits = 2 - math.floor(math.log10(abs(value)))
     rounded = round(value, digits)
-    return f"{rounded:,.{max(digits, 0)}f}" if abs(rounded) < 1e15 else f"{value:.3g}"
+    decimals = max(2 - math.floor(math.log10(abs(rounded))), 0)  # of the rounded number, which may have a digit more: 9.9996
+    return f"{rounded:,.{decimals}f}" if abs(rounded) < 1e15 else f"{value:.3g}"
 
 
 def format_bytes(count: float) -> str:

@@ -78,9 +78,9 @@ def _require_cpus(cpus: int) -> None:
     available = int(ray.cluster_resources().get("CPU", 0))
     if available < cpus:
         disconnect()
-        raise UsageError(
-            "--actors", f"the actors need {cpus} CPUs, the cluster has {available}", "Use fewer actors, or fewer --actor-cpus"
-        )
+        # Some commands have --actors and --actor-cpus, others --cpus, so none of these is named.
+        problem = f"the actors need {cpus} CPUs, the cluster has {available}"
+        raise UsageError("--ray-address", problem, "Use fewer actors or fewer CPUs, or start more nodes")
 
 
 def head_address() -> str:

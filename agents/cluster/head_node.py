@@ -92,11 +92,14 @@ def require_head(address: str) -> None:
         UsageError: it is no address, nothing answers there, or another program does.
     """
     _, separator, port = address.rpartition(":")
+    no_address = UsageError("--ray-address", f"{address!r} is not host:port", "Use for example 127.0.0.1:6379, or auto")
     if not separator or not port.isdecimal():
-        raise UsageError("--ray-address", f"{address!r} is not host:port", "Use for example 127.0.0.1:6379, or auto")
+        raise no_address
     mend = "Check the address, or start a cluster with 'ray start --head'"
     try:
         _greet(address)
+    except (ValueError, OverflowError):  # a name that no host can have, or far too large a port
+        raise no_address from None
     except ConnectionAbortedError:
         raise UsageError("--ray-address", f"what answers at {address} is not a Ray head", mend) from None
     except OSError as error:

@@ -6,6 +6,8 @@ at that output, `add_gradients` computes the gradients of the layer's parameters
 gradients are not needed, `prepare_for_inference` converts and packs a layer's weight once.
 """
 
+from __future__ import annotations
+
 import math
 from typing import NamedTuple
 
@@ -79,9 +81,13 @@ class Convolution(nn.Conv2d):
         _write(self._unfolded(torch.stack(by_weight)), folded_weight, first=first)
         _write(torch.stack(by_bias), bias, first=first)
 
-    def prepare_for_inference(self, dtype: torch.dtype) -> None:
-        """Convert and fold the weight once for all calls to come."""
-        self._prepared = self._folded_weight().to(dtype, memory_format=self._prepared_format)
+    @torch.no_grad()
+    def prepare_for_inference(self, dtype: torch.dtype, source: Convolution) -> None:
+        """Fold and convert the weight of `source`, the layer that this is a copy of, once for all calls to come.
+
+        From the source's weight in float32, because folding one that is rounded already would round it a second time.
+        """
+        self._prepared = source._folded_weight().to(dtype, memory_format=self._prepared_format)
 
     def _folded(self, input: torch.Tensor) -> torch.Tensor:
         n, channels, height, width = input.shape
@@ -196,7 +202,7 @@ class GaussianHead(Dense):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """(n, 2k): the means in the input's precision, the logarithms as they are, both in the wider of the two types."""
         bias, log_std = self.bias.chunk(2)
-        mean = functional.linear(input, self.weight, bias)
+        mean = functional.linear(input, self.weight, bias.to(self.weight.dtype))
         return torch.cat([mean, log_std.expand_as(mean)], dim=-1)
 
     @torch.no_grad()

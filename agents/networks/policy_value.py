@@ -1,5 +1,7 @@
 """`PolicyValueNet`: the Nature CNN, a small CNN, MinAtar's CNN and an MLP, each with a policy head and a value head."""
 
+from __future__ import annotations
+
 import copy
 import math
 from collections.abc import Sequence
@@ -13,7 +15,7 @@ from rlscale.envs import Actions, Network, Task
 from rlscale.errors import UsageError
 
 from .distributions import distribution_of
-from .layers import Convolution, Dense, ForwardTape, GaussianHead, Layer, WordConvolution, record
+from .layers import Convolution, Dense, ForwardTape, GaussianHead, WordConvolution, record
 
 __all__ = [
     "PARAMETER_ORDER",
@@ -62,6 +64,7 @@ class PolicyValueNet(nn.Module):
         observation_shape: (channels, height, width) for a convolutional network, (features,) for the MLP.
         actions: number of discrete actions, or the box of continuous ones.
         width: units of the hidden dense layers; None for the network's own.
+        pixels: observations are pixels of 0 … 255, which are divided by 255. The Nature CNN and the small one always do that.
 
     Attributes:
         distribution: of the actions, whose parameters are `PolicyOutput.policy`.
@@ -70,8 +73,17 @@ class PolicyValueNet(nn.Module):
         UsageError: a convolutional network and observations that are no images.
     """
 
-    def __init__(self, network: Network, observation_shape: tuple[int, ...], actions: Actions, width: int | None = None) -> None:
+    def __init__(
+        self,
+        network: Network,
+        observation_shape: tuple[int, ...],
+        actions: Actions,
+        width: int | None = None,
+        *,
+        pixels: bool = False,
+    ) -> None:
         super().__init__()
+        self._pixels = pixels
         self.distribution = distribution_of(actions)
         hidden = _HIDDEN[network] if width is None else width
         self.value_trunk: nn.Sequential | None = None
@@ -88,7 +100,7 @@ class PolicyValueNet(nn.Module):
             mends = [name for name, least in _SMALLEST.items() if least <= min(observation_shape[1:])]
             raise UsageError("--network", problem, f"Use --network {(*mends, 'mlp')[0]}")
         else:
-            self.trunk = _convolutional_trunk(network, *observation_shape, hidden)
+            self.trunk = _convolutional_trunk(network, *observation_shape, hidden, pixels)
         head = Dense(hidden, actions) if isinstance(actions, int) else GaussianHead(hidden, len(actions))
         self.policy_head = _orthogonal(head, 0.01)
         self.value_head = _orthogonal(Dense(hidden, 1), 1.0)
@@ -101,7 +113,9 @@ class PolicyValueNet(nn.Module):
             tape: receives the call of every layer, for `rlscale.agents.learning.gradients`; needs gradients enabled.
         """
         if self.value_trunk is not None:
-            observation = observation.flatten(1).to(self.policy_head.weight.dtype)
+            # The sums of a trunk that saw 0 … 255 would saturate nearly all of its tanh units.
+            numbers = observation.flatten(1) / 255.0 if self._pixels else observation.flatten(1)
+            observation = numbers.to(self.policy_head.weight.dtype)
             policy_features = _through(self.trunk, observation, tape)
             value_features = _through(self.value_trunk, observation, tape)
         else:
@@ -112,13 +126,18 @@ class PolicyValueNet(nn.Module):
         policy, value = record(self.policy_head, policy_features, tape), record(self.value_head, value_features, tape)
         return PolicyOutput(policy.float(), value.float().squeeze(-1), policy_features)
 
-    def prepare_for_inference(self, dtype: torch.dtype) -> None:
-        """Convert, fold and pack the trunk's weights once, for a network that will not be trained any more."""
-        if self.value_trunk is None:
-            for layer in self.trunk:
-                if isinstance(layer, Layer):
-                    layer.prepare_for_inference(dtype)
-        self.to(dtype)
+    @torch.no_grad()
+    def prepare_for_inference(self, dtype: torch.dtype, source: PolicyValueNet) -> None:
+        """Take over the parameters of `source`, which this is a copy of in `dtype`; fold and pack the trunk's weights once."""
+        for mine, present in zip(self.parameters(), source.parameters(), strict=True):
+            mine.copy_(present)
+        if self.value_trunk is not None:
+            return
+        for layer, original in zip(self.trunk, source.trunk, strict=True):
+            if isinstance(layer, Convolution) and isinstance(original, Convolution):
+                layer.prepare_for_inference(dtype, original)
+            elif isinstance(layer, Dense):
+                layer.prepare_for_inference(dtype)
 
 
 class _FlattenChannelsLast(nn.Module):
@@ -141,15 +160,14 @@ class ActingNetwork:
 
     def __init__(self, network: PolicyValueNet, bfloat16: bool) -> None:
         self._dtype = torch.bfloat16 if bfloat16 else torch.float32
-        self._network = copy.deepcopy(network).requires_grad_(False)
-        self._network.prepare_for_inference(self._dtype)
+        self._network = copy.deepcopy(network).requires_grad_(False).to(self._dtype)
+        if isinstance(head := self._network.policy_head, GaussianHead):
+            head.bias.data = head.bias.data.float()  # holds log σ, which enters no product: autocast does not round it either
+        self.follow(network)
 
     def follow(self, network: PolicyValueNet) -> None:
         """Take over the present parameters of the network that this is a copy of."""
-        with torch.no_grad():
-            for mine, present in zip(self._network.parameters(), network.parameters(), strict=True):
-                mine.copy_(present)
-        self._network.prepare_for_inference(self._dtype)
+        self._network.prepare_for_inference(self._dtype, network)
 
     def __call__(self, observation: torch.Tensor) -> PolicyOutput:
         """Both heads for observations as the environment gave them."""
@@ -166,7 +184,7 @@ def make_network(task: Task, network: Network, seed: int, width: int | None = No
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            return PolicyValueNet(network, task.observation_shape, task.actions, width)
+            return PolicyValueNet(network, task.observation_shape, task.actions, width, pixels=task.pixels)
         except UsageError:
             raise
         except (ValueError, RuntimeError) as error:
@@ -207,18 +225,17 @@ def columns_of(parameters: Sequence[torch.Tensor], chosen: Sequence[bool]) -> li
     return columns
 
 
-def _convolutional_trunk(network: str, channels: int, height: int, width: int, hidden: int) -> nn.Sequential:
-    # MinAtar's cells are 0 or 1 and few; all other convolutions read pixels of 0 … 255.
-    pixels = network != "minatar_cnn"
+def _convolutional_trunk(network: str, channels: int, height: int, width: int, hidden: int, pixels: bool) -> nn.Sequential:
+    large = network != "minatar_cnn"  # MinAtar's images are small, and mostly planes of 0 and 1
     layers: list[nn.Module] = []
     for out, kernel, stride in _CONVOLUTIONS[network]:
         if layers:
             convolution = Convolution(channels, out, kernel, stride, width)
         else:
-            convolution = WordConvolution(channels, out, kernel, stride, width, 255.0 if pixels else 1.0, pixels)
+            convolution = WordConvolution(channels, out, kernel, stride, width, 255.0 if large or pixels else 1.0, large)
         layers += [_orthogonal(convolution, _GAIN), nn.ReLU(inplace=True)]
         channels, height, width = out, (height - kernel) // stride + 1, (width - kernel) // stride + 1
-    flatten = _FlattenChannelsLast() if pixels else nn.Flatten()
+    flatten = _FlattenChannelsLast() if large else nn.Flatten()
     dense = _orthogonal(Dense(channels * height * width, hidden), _GAIN)
     return nn.Sequential(*layers, flatten, dense, nn.ReLU(inplace=True))
 

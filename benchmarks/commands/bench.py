@@ -29,7 +29,7 @@ from ..bench.suite import SUITE, TASK, UPDATE, VERSION, actor_counts, describe_n
 from ..console import plain_console
 from ..options import parse
 from ..steps import Steps
-from ..workers.options import check_cpus
+from ..workers.options import check_cpus, cpus_for_actors, make_folder
 
 __all__ = ["BenchOptions", "run", "run_bench"]
 
@@ -41,13 +41,13 @@ class BenchOptions:
     ray_address: str | None = None
     """An existing Ray cluster, host:port or 'auto'; without it a local one is started."""
     cpus: int | None = None
-    """CPUs that actors may use; None: all of this machine, or of the cluster."""
+    """CPUs that actors may use; None: all of this machine, or of the cluster those that nobody has reserved."""
     rounds: int = 5
     """Rounds; each measures everything once."""
     seconds: float = 3.0
     """Seconds for which each fleet is measured in a round, at least."""
     out: str | None = None
-    """The result file; None: bench/<nodes>x<CPUs>.json. A file that is there already is continued."""
+    """The result file; None: bench/<nodes>x<CPUs>.json. One of the same commit, versions and machines is continued."""
     compare: tuple[str, str] | None = None
     """Two result files: print what changed from the first to the second, and measure nothing."""
 
@@ -74,6 +74,10 @@ def run_bench(options: BenchOptions, command: list[str], console: Console) -> in
         UsageError: a cluster that cannot be used, or files that cannot be compared or continued.
     """
     if options.compare is not None:
+        usual = vars(BenchOptions())
+        for name, value in vars(options).items():
+            if name != "compare" and value != usual[name]:
+                raise UsageError(f"--{name.replace('_', '-')}", "nothing is measured with --compare", "Leave it out")
         return compare_files(Path(options.compare[0]), Path(options.compare[1]), console)
     require_positive({"rounds": options.rounds, "seconds": options.seconds, "cpus": options.cpus})
     check_cpus(options.cpus, options.ray_address)
@@ -87,7 +91,7 @@ def run_bench(options: BenchOptions, command: list[str], console: Console) -> in
     connect(options.ray_address, options.cpus or (1 if options.ray_address else local))
     try:
         nodes = describe_nodes()
-        cpus = options.cpus or sum(node["cpus"] * node["count"] for node in nodes)
+        cpus = cpus_for_actors(options.cpus, options.ray_address)
         facts = {
             "suite": SUITE,
             "version": VERSION,
@@ -99,6 +103,7 @@ def run_bench(options: BenchOptions, command: list[str], console: Console) -> in
             "driver": describe_machine(compute.device),
             "versions": find_versions(),
             "precision": compute.precision,
+            "seconds": options.seconds,
         }
         path = Path(options.out or f"bench/{sum(node['count'] for node in nodes)}x{nodes[0]['cpus']}.json")
         rounds = _read_rounds(path, facts)
@@ -106,13 +111,13 @@ def run_bench(options: BenchOptions, command: list[str], console: Console) -> in
             console.print(
                 f"{path} holds {len(rounds)} of {options.rounds} rounds already", markup=False, highlight=False, soft_wrap=True
             )
+        make_folder(path.parent)
         counts = actor_counts(cpus, nodes)
         each = len(counts) + 2
         steps = Steps(console, max(options.rounds - len(rounds), 0) * each, each)
         with watch_head(options.ray_address), steps:
             while len(rounds) < options.rounds:
                 rounds.append(measure_round(config, task, compute, counts, options.seconds, steps, len(rounds) + 1))
-                path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, (json.dumps({**facts, "rounds": rounds}, indent=1) + "\n").encode())
     finally:
         disconnect()
@@ -122,19 +127,28 @@ def run_bench(options: BenchOptions, command: list[str], console: Console) -> in
 
 
 def _read_rounds(path: Path, facts: Mapping[str, Any]) -> list[dict[str, float]]:
-    """Rounds in the file, which must come from the same suite on the same machines; none without a file.
+    """Rounds in the file; none without a file. All rounds of a file are of one suite, commit, machine and so on.
 
     Raises:
-        UsageError: the file is something else.
+        UsageError: the file is something else, or its rounds were measured otherwise.
     """
     if not path.exists():
         return []
+    mend = "Give another --out"
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        same = all(record[name] == facts[name] for name in ("suite", "version", "nodes", "cpus", "precision"))
-        rounds: list[dict[str, float]] = record["rounds"]
+        before = _alike({"seconds": facts["seconds"], **record})  # older files do not say their seconds
+        rounds: list[dict[str, float]] = [*record["rounds"]]
     except (OSError, ValueError, KeyError, TypeError):
-        same, rounds = False, []
-    if not same:
-        raise UsageError("--out", f"{path} holds something else, or another machine's result", "Name another file")
+        raise UsageError("--out", f"{path} is no result of rlscale bench", mend) from None
+    now = _alike(facts)
+    if differing := [f"{name} {before.get(name)}, now {value}" for name, value in now.items() if before.get(name) != value]:
+        raise UsageError("--out", f"{path} was measured otherwise: {'; '.join(differing)}", mend)
     return rounds
+
+
+def _alike(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What all rounds of a file must agree in, for people."""
+    nodes = ", ".join(f"{node['count']} × {node['cpus']} CPUs and {node['gpus']} GPUs" for node in facts["nodes"])
+    plain = {name: facts[name] for name in ("suite", "version", "cpus", "precision", "seconds", "commit")}
+    return {**plain, "nodes": nodes, **facts["driver"], **facts["versions"]}

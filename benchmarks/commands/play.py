@@ -55,7 +55,9 @@ def run(arguments: list[str]) -> int:
     options = parse(PlayOptions, "play", arguments)
     if options.episodes < 2:
         raise UsageError("--episodes", f"{options.episodes} gives no interval", "Play at least 2")
-    require_not_negative({"--seed": options.seed})
+    require_not_negative({"seed": options.seed})
+    if options.seed >= 2**63:
+        raise UsageError("--seed", f"{options.seed} is too large", "Give one below 2**63")
     record = read_run(Path(options.run))
     config = config_of_run(record)
     task = find_task(config.task)
@@ -99,7 +101,7 @@ def draw(task: Task, observation: np.ndarray) -> np.ndarray:
     channels = len(observation)
     if len(task.frame_shape) == 2 or channels == 1:
         picture = np.repeat(observation[-1][..., None], 3, axis=-1)
-    elif channels == 3 and observation.max() > 1:
+    elif channels == 3 and task.pixels:
         picture = np.moveaxis(observation, 0, -1)
     else:
         picture = np.zeros((*observation.shape[1:], 3))

@@ -2,7 +2,7 @@
 
 import shlex
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -65,15 +65,37 @@ def say_recommendation(found: Recommendation, learner: LearnerTime) -> list[str]
     """The answer, the limit, and the figures behind both."""
     batch = found.batch_size
     rate = f"{found.rate} observations per second" + ("" if found.rate.interval else ", no interval")
-    shares = ", ".join(f"{name} {100 * share:.0f}%" for name, share in found.shares.items())
+    limit, shares = _side_by_side(found) if found.iteration.staleness else _in_turn(found)
     return [
-        f"Use {found.shape}: {say_limit(found.shares)}",
+        f"Use {found.shape}: {limit}",
         f"an iteration of {batch:,} observations: {format_duration(found.iteration.seconds)}, "
         f"{format_quantity(found.end_to_end)} observations per second end to end",
-        f"time goes to: {shares}",
+        shares,
         f"sampling alone: {rate} (95% for one more reading); learner {format_quantity(learner.rate(batch))} observations per "
         f"second",
     ]
+
+
+def _in_turn(found: Recommendation) -> tuple[str, str]:
+    """What limits a run that samples, then learns; and what its time goes to."""
+    return say_limit(found.shares), f"time goes to: {_listed(found.shares)}"
+
+
+def _side_by_side(found: Recommendation) -> tuple[str, str]:
+    """What limits a run that samples while it learns: the one that the other waits for; and how busy both are."""
+    one = found.iteration
+    sampling, learning = (f"busy {100 * (1 - idle):.0f}% of the time" for idle in (one.workers_idle, one.learner_idle))
+    if one.bound == "learning":
+        limit = f"the learner is the limit, sampling is {sampling}, and more workers hardly help"
+    else:
+        save = f"more CPUs for workers save at most the other {100 * one.learner_idle:.0f}%"
+        limit = f"sampling is the limit, the learner is {learning}, and {save}"
+    parts = {name: share for name, share in found.shares.items() if name != "learner"}
+    return limit, f"sampling is {sampling} ({_listed(parts)}), the learner {100 * found.shares['learner']:.0f}%, side by side"
+
+
+def _listed(shares: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {100 * share:.0f}%" for name, share in shares.items())
 
 
 def show_validation(console: Console, validation: dict[str, Any]) -> None:

@@ -1,7 +1,8 @@
 """What `rlscale workers` has measured, so that the next command goes on from there.
 
-A command that was stopped leaves its fleets in measured.json. One that ended leaves everything in workers.json, and a what-if,
-with another deadline, price or sweep, measures only what it needs beside that. What is measured of a fleet is in `calibration`.
+A command that was stopped leaves in measured.json what it measured itself. One that ended leaves everything in workers.json, and
+a what-if, with another deadline, price or sweep, measures only what it needs beside that. What is measured of a fleet is in
+`calibration`.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ class KeptFleets:
     Args:
         folder: of the record, which need not be there.
         identity: whatever must agree; as JSON holds it.
-        again: leave what an earlier command measured to the end aside, but not what an interrupted one did.
+        again: leave aside what earlier commands measured, except for a command of the same kind that was interrupted.
 
     Attributes:
         fleets: readings by shape.
@@ -34,29 +35,38 @@ class KeptFleets:
     """
 
     def __init__(self, folder: Path, identity: Mapping[str, Any], *, again: bool = False) -> None:
-        self._path, self._identity = folder / "measured.json", dict(identity)
+        self._path, self._identity, self._again = folder / "measured.json", dict(identity), again
         self.fleets: dict[Shape, FleetReading] = {}
         self.date: str | None = None
         self.emulator: float | None = None
         self.learning: dict[str, list[dict[str, Any]]] = {}
-        for path in [self._path] if again else [folder / "workers.json", self._path]:
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-                self._take(json.loads(path.read_text(encoding="utf-8")))
+        self._made: dict[Shape, FleetReading] = {}  # since the last command that ended
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            if not again:
+                self._take(json.loads((folder / "workers.json").read_text(encoding="utf-8")))
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            stopped = json.loads(self._path.read_text(encoding="utf-8"))
+            if not again or stopped["again"]:
+                self._made = self._take(stopped)
 
-    def _take(self, record: dict[str, Any]) -> None:
+    def _take(self, record: dict[str, Any]) -> dict[Shape, FleetReading]:
+        """Take the record's readings over, and give them back; none where they were measured otherwise."""
         if record["identity"] != self._identity:
-            return
-        read = [_from_json(entry) for entry in (*record["fleets"], *((record.get("validation") or {}).get("held_out") or ()))]
-        self.fleets |= {reading.shape: reading for reading in read}
+            return {}
+        held_out = (record.get("validation") or {}).get("held_out") or ()
+        read = [_from_json(entry) for entry in (*record["fleets"], *held_out, *record.get("other_fleets", ()))]
+        taken = {reading.shape: reading for reading in read}
+        self.fleets |= taken
         self.date = record.get("date", self.date)
         self.emulator = record.get("emulator_observations_per_second", self.emulator)
         self.learning |= record.get("learning", {})
+        return taken
 
     def keep(self, reading: FleetReading) -> FleetReading:
         """Write it down, and give it back."""
-        self.fleets[reading.shape] = reading
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        record = {"identity": self._identity, "fleets": [asdict(each) for each in self.fleets.values()]}
+        self.fleets[reading.shape] = self._made[reading.shape] = reading
+        fleets = [asdict(each) for each in self._made.values()]
+        record = {"identity": self._identity, "again": self._again, "fleets": fleets}
         write_atomically(self._path, json.dumps(record).encode())
         return reading
 

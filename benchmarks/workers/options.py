@@ -2,15 +2,17 @@
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
 from rlscale.agents.checks import require_not_negative, require_positive
+from rlscale.agents.cluster import free_cpus
 from rlscale.errors import UsageError
 from rlscale.text import parse_duration
 
-__all__ = ["WorkersOptions", "check_cpus", "check_options"]
+__all__ = ["WorkersOptions", "check_cpus", "check_options", "cpus_for_actors", "make_folder"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class WorkersOptions:
     task: Annotated[str, tyro.conf.Positional]
     """The task, for example atari/pong."""
     cpus: int | None = None
-    """CPUs that actors may use; None: all of this machine, or of the cluster."""
+    """CPUs that actors may use; None: all of this machine, or of the cluster those that nobody has reserved."""
     ray_address: str | None = None
     """An existing Ray cluster, host:port or 'auto'; without it a local one is started."""
     seconds: float = 3.0
@@ -60,6 +62,34 @@ def check_cpus(cpus: int | None, ray_address: str | None) -> None:
     here = len(os.sched_getaffinity(0))
     if ray_address is None and cpus is not None and cpus > here:
         raise UsageError("--cpus", f"this machine has {here}, not {cpus}", "Give fewer, or a cluster with --ray-address")
+
+
+def cpus_for_actors(cpus: int | None, ray_address: str | None) -> int:
+    """CPUs that actors may use: those that were asked for, or else all of this machine, or what is free of the cluster joined.
+
+    Raises:
+        UsageError: nothing is free.
+    """
+    found = cpus or (len(os.sched_getaffinity(0)) if ray_address is None else free_cpus())
+    if not found:
+        mend = "Wait until some are free ('ray status' shows them)"
+        raise UsageError("--ray-address", "all CPUs of the cluster are in use", mend)
+    return found
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of a record before anything is measured for it.
+
+    Raises:
+        UsageError: it cannot be made or written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        problem = None if os.access(folder, os.W_OK) else "Permission denied"
+    except OSError as error:
+        problem = error.strerror
+    if problem is not None:
+        raise UsageError("--out", f"cannot write {folder}: {problem}", "Choose a folder that you may write to")
 
 
 def check_options(options: WorkersOptions) -> float | None:

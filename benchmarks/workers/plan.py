@@ -82,23 +82,30 @@ def make_plan(known: Known, law: FleetTime, learner: LearnerTime, price: Price, 
     Raises:
         UsageError: no batch size has an environment for a worker.
     """
-    steps = law.rollout_length
-    sizes = [size for size in known.rates if size % steps == 0]
-    try:
-        every = plan(
-            known.frontier,
-            law,
-            learner,
-            price,
-            batch_sizes=sizes,
-            workers=range(1, cpus + 1),
-            lag=lag,
-            blocks=lambda size: known.config.noise.step_blocks(int(size), int(size) // steps, equal=False),
-            valid=known.valid,
-        )
-    except ValueError as error:
-        raise UsageError("--sweep", str(error), "Plan with a sweep of larger batch sizes") from None
-    return CostPlan(tuple(c for c in every.choices if round(c.batch_size) // steps % c.workers == 0))
+    choices: list[Choice] = []
+    for size in known.rates:
+        environments, rest = divmod(size, law.rollout_length)
+        if rest:
+            continue
+        try:
+            made = plan(
+                known.frontier,
+                law,
+                learner,
+                price,
+                batch_sizes=[size],
+                workers=[n for n in range(1, min(cpus, environments) + 1) if environments % n == 0],
+                lag=lag,
+                blocks=known.config.noise.step_blocks(size, environments, equal=False),
+                valid=known.valid,
+            )
+        except ValueError as error:
+            raise UsageError("--sweep", str(error), "Plan with another sweep") from None
+        choices += made.choices
+    if not choices:
+        problem = f"none of its batch sizes is a multiple of the {law.rollout_length} steps of its rollouts"
+        raise UsageError("--sweep", problem, "Plan with another sweep")
+    return CostPlan(tuple(choices))
 
 
 def choose(made: CostPlan, deadline: float | None, budget: float | None, *, currency: bool) -> Choice:

@@ -4,11 +4,11 @@ How fleets are measured is in `calibration`; what is done with the answer, in `r
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlscale.agents.checks import check_config
-from rlscale.agents.config import Rollout, TrainConfig, Update, default_config
+from rlscale.agents.config import NoiseSettings, Rollout, TrainConfig, Update, default_config
 from rlscale.agents.memory import memory_plan
 from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
@@ -42,8 +42,9 @@ class Recommendation:
         rate: observations per second of sampling, predicted.
         batch_size: observations of an iteration.
         iteration: one of the run's, predicted.
-        shares: of an iteration's time, by what takes it: emulator, inference, waiting and transfer, learner.
-        command: as it can be typed.
+        shares: of an iteration's time, by what takes it: emulator, inference, waiting and transfer, learner. At lag 1 the learner
+            works beside the others, and all of them together are more than 1.
+        command: as it can be typed; empty for a fleet that is only predicted.
     """
 
     shape: Shape
@@ -51,7 +52,7 @@ class Recommendation:
     batch_size: int
     iteration: Iteration
     shares: dict[str, float]
-    command: list[str]
+    command: list[str] = field(default_factory=list)
 
     @property
     def end_to_end(self) -> float:
@@ -84,6 +85,7 @@ def recommend(
     learner: LearnerTime,
     emulator: float,
     grid: Sequence[Shape],
+    known: Known | None = None,
 ) -> Recommendation:
     """Of the fleets that come near the best predicted rate of whole iterations, the one with the fewest environments, then the
     fewest CPUs, then the fewest actors.
@@ -93,13 +95,14 @@ def recommend(
     Raises:
         UsageError: none of them can train the task.
     """
-    possible = [shape for shape in grid if fits(options, config, task, shape)]
+    possible = [shape for shape in grid if fits(options, config, task, shape, known)]
     if not possible:
         raise UsageError("--cpus", "no fleet of these CPUs can train the task within memory", "Give more, or a smaller task")
     found = {shape: predict(options, config, law, learner, emulator, shape) for shape in possible}
     best = max(one.end_to_end for one in found.values())
     near = [one for one in found.values() if one.end_to_end >= CLOSE * best]
-    return min(near, key=lambda one: (*_size(one.shape), -one.end_to_end))
+    chosen = min(near, key=lambda one: (*_size(one.shape), -one.end_to_end))
+    return replace(chosen, command=train_command(options, config, chosen.shape, known))
 
 
 def _size(shape: Shape) -> tuple[int, int, int]:
@@ -119,13 +122,24 @@ def predict(
     emulating = min(shape.environments * law.rollout_length / (emulator * shape.threads), working)
     waiting = max(one.sampling_seconds - working, 0.0)
     parts = {"emulator": emulating, "inference": working - emulating, "waiting and transfer": waiting, "learner": learning}
-    total = sum(parts.values())
+    total = one.seconds if options.lag else sum(parts.values())
     shares = {name: seconds / total for name, seconds in parts.items()}
-    return Recommendation(shape, rate, batch, one, shares, train_command(options, config, shape))
+    return Recommendation(shape, rate, batch, one, shares)
 
 
-def fits(options: WorkersOptions, config: TrainConfig, task: Task, shape: Shape) -> bool:
+def fits(options: WorkersOptions, config: TrainConfig, task: Task, shape: Shape, known: Known | None = None) -> bool:
     """Whether a run with that fleet passes the checks that `rlscale train` makes, memory included."""
+    run = _run_of(config, shape, known)
+    try:
+        check_config(run)
+        memory_plan(run, task, None if options.ray_address is None else 1 << 62)
+    except UsageError:
+        return False
+    return True
+
+
+def _run_of(config: TrainConfig, shape: Shape, known: Known | None) -> TrainConfig:
+    """The run of that fleet, in as many mini-batches an epoch as the sweep's runs."""
     rollout = replace(
         config.rollout,
         actors=shape.actors,
@@ -133,20 +147,18 @@ def fits(options: WorkersOptions, config: TrainConfig, task: Task, shape: Shape)
         environments=shape.actors * shape.environments,
         batch_size=None,
     )
-    try:
-        check_config(replace(config, rollout=rollout))
-        memory_plan(replace(config, rollout=rollout), task, None if options.ray_address is None else 1 << 62)
-    except UsageError:
-        return False
-    return True
+    run = replace(config, rollout=rollout)
+    if known is None or known.mini_batches == 1:
+        return run
+    return replace(run, update=replace(run.update, mini_batch=run.batch // known.mini_batches))
 
 
-# What a plan's command says by itself, and what of a sweep's rollouts changes what is learned.
+# What a command says by itself, and what of a sweep's rollouts changes what is learned.
 _OWN: dict[str, Any] = {"learning_rate": 0.0, "device": "auto", "threads": 0}
 _PLAYED = ("cut_on_life_loss", "random_first_steps", "reward_noise", "clones")
 
 
-def _differing(settings: Update | Rollout, usual: Update | Rollout) -> list[str]:
+def _differing(settings: Update | Rollout | NoiseSettings, usual: Update | Rollout | NoiseSettings) -> list[str]:
     """The flags of those settings that are not the usual ones."""
     return [word for name, value in vars(settings).items() if value != getattr(usual, name) for word in flag_of(name, value)]
 
@@ -154,19 +166,19 @@ def _differing(settings: Update | Rollout, usual: Update | Rollout) -> list[str]
 def train_command(
     options: WorkersOptions, config: TrainConfig, shape: Shape, known: Known | None = None, choice: Choice | None = None
 ) -> list[str]:
-    """What to type to train so: with the task's own settings, or as the sweep's runs of that batch size."""
+    """What to type to train so: with the task's own settings, or as the sweep's runs; for a choice of its plan, to the goal."""
     words = ["rlscale", "train", config.task, "--actors", str(shape.actors), "--actor-cpus", str(shape.threads)]
     words += ["--environments", str(shape.actors * shape.environments)]
-    if known is not None and choice is not None:
+    if known is not None:
         usual = default_config(find_task(config.task))
-        # To the goal, so that the plan can be checked; a run that takes twice the planned observations is given up.
-        words += ["--rollout-length", str(config.rollout.rollout_length), "--goal", f"{known.goal:g}"]
-        words += ["--observations", str(2 * round(choice.observations))]
-        words += ["--learning-rate", f"{known.rates[round(choice.batch_size)]:.4g}"]
-        mini_batch = None if known.mini_batches == 1 else round(choice.batch_size) // known.mini_batches
-        update = replace(config.update, mini_batch=mini_batch, **_OWN)
-        words += _differing(update, replace(usual.update, **_OWN))
+        words += ["--rollout-length", str(config.rollout.rollout_length)]
+        if choice is not None:
+            # To the goal, so that the plan can be checked; a run that takes twice the planned observations is given up.
+            words += ["--goal", f"{known.goal:g}", "--observations", str(2 * round(choice.observations))]
+            words += ["--learning-rate", f"{known.rates[round(choice.batch_size)]:.4g}"]
+        words += _differing(replace(_run_of(config, shape, known).update, **_OWN), replace(usual.update, **_OWN))
         words += _differing(replace(usual.rollout, **{name: getattr(config.rollout, name) for name in _PLAYED}), usual.rollout)
+        words += _differing(config.noise, usual.noise)
     for flag, given, standard in (
         ("--ray-address", options.ray_address, None),
         ("--lag", options.lag, 0),

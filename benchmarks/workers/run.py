@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from rlscale.agents.cluster import connect, disconnect, free_cpus, watch_head
+from rlscale.agents.cluster import connect, disconnect, watch_head
 from rlscale.agents.compute import Compute, resolve_compute
 from rlscale.agents.config import TrainConfig, default_config
 from rlscale.agents.machine import busy_cpus, describe_machine, find_commit, find_versions
@@ -39,7 +39,7 @@ from .calibration import (
 )
 from .display import say_choice, say_recommendation, show_answer, show_fleets, show_plan, show_recommendation, show_validation
 from .kept import KeptFleets
-from .options import WorkersOptions, check_options
+from .options import WorkersOptions, check_options, cpus_for_actors, make_folder
 from .plan import Known, choose, find_frontier, make_plan
 from .recommendation import (
     candidates,
@@ -79,10 +79,7 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
     connect(options.ray_address, options.cpus or (1 if options.ray_address else local))
     try:
         say_if_busy(console, busy)
-        cpus = options.cpus or (local if options.ray_address is None else free_cpus())
-        if not cpus:
-            mend = "Wait until some are free ('ray status' shows them)"
-            raise UsageError("--ray-address", "all CPUs of the cluster are in use", mend)
+        cpus = cpus_for_actors(options.cpus, options.ray_address)
         grid = candidates(task, cpus)
         identity = {
             "commit": find_commit(),
@@ -93,6 +90,7 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
             "network": [config.update.network, config.update.width, compute.precision],
             "measured": [options.seconds, options.ray_address, options.actor_device],
         }
+        make_folder(folder)
         kept = KeptFleets(folder, identity, again=options.again)
         say_what_is_kept(console, kept, folder)
         with watch_head(options.ray_address):
@@ -100,7 +98,7 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
             fleets, learning, emulator = measure(options, config, task, compute, shapes, kept, console, mini_batches)
             law = fit_fleet(fleets, config.rollout.rollout_length)
             learner = fit_updates(learning)
-            found = recommend(options, config, task, law, learner, emulator, grid)
+            found = recommend(options, config, task, law, learner, emulator, grid, known)
             validation = None
             if options.validate:
                 validation = validate(options, config, task, compute, law, learner, fleets, grid, found.shape, kept, console)
@@ -109,6 +107,8 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
     made = None
     if known is not None:
         made = make_plan(known, law, learner, price_of(options, compute), cpus, options.lag)
+    held_out = [] if validation is None else [Shape(**row["shape"]) for row in validation["rows"]]
+    used = {reading.shape for reading in fleets} | set(held_out)
     record = {
         "command": command,
         "commit": find_commit(),
@@ -127,8 +127,8 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
         "plan": None if made is None else [asdict(choice) for choice in made.choices],
         "identity": identity,
         "learning": {**kept.learning, way_to_learn(config, mini_batches): learning},
+        "other_fleets": [asdict(reading) for reading in kept.fleets.values() if reading.shape not in used],
     }
-    folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "workers.json", (json.dumps(record, indent=1) + "\n").encode())
     kept.forget()
     show_fleets(console, law, fleets)

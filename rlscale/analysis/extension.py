@@ -27,7 +27,7 @@ def next_command(record: SweepRecord, rows: Sequence[Row]) -> list[str] | None:
 
     Returns:
         None for sweeps of earlier versions, which cannot be extended, for copies in folders of other names, which the command
-        would not open, and where no run has reached a goal.
+        would not open, where no run has reached a goal, and where half the width is below a percent.
     """
     plan, reached = record.plan, [row for row in rows if row.frontier is not None]
     if "interval_ratio" not in plan or not reached or record.folder.resolve().name != folder_name(record.task):
@@ -49,7 +49,8 @@ def next_command(record: SweepRecord, rows: Sequence[Row]) -> list[str] | None:
             return _with(words, "--batch-sizes", ",".join(map(str, more)))
         return _with(words, "--seeds", str(2 * plan["seeds"]))
     if low > 0 and high / low <= plan["interval_ratio"] and any(r.stage == "noise" for r in record.results.values()):
-        return _with(words, "--interval-ratio", f"{math.sqrt(plan['interval_ratio']):.2g}")
+        sharper = f"{math.sqrt(plan['interval_ratio']):.3g}"
+        return _with(words, "--interval-ratio", sharper) if 1 < float(sharper) < plan["interval_ratio"] else None
     results = record.results.values()
     if plan["total_observations"] and sum(r.observations + r.evaluation_steps for r in results) >= plan["total_observations"]:
         words = _with(words, "--total-observations", str(2 * plan["total_observations"]))

@@ -93,14 +93,13 @@ def read_manifest(path: Path, *, what: str, schema: int, field: str) -> dict[str
 
 
 def read_lines(path: Path, field: str, mend: str) -> tuple[list[bytes], bytes]:
-    """The whole lines of a file, or of its compressed `.gz` as in published records, and what a crash left of the last one.
+    """The whole lines of a file, those of its compressed `.gz` included, and what a crash left of the last one.
 
     Raises:
         UsageError: it cannot be read; `field` is what the user named the folder with.
     """
-    packed = path.with_name(f"{path.name}.gz")
     try:
-        content = gzip.decompress(packed.read_bytes()) if packed.exists() else path.read_bytes()
+        content = _content(path)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or "it is damaged"
         raise UsageError(field, f"cannot read {path}: {reason}", mend) from None
@@ -110,11 +109,26 @@ def read_lines(path: Path, field: str, mend: str) -> tuple[list[bytes], bytes]:
 
 def unpack(path: Path) -> None:
     """Put a file in place of its compressed `.gz`, as published records have one, so that lines can be appended to it."""
-    packed = path.with_name(f"{path.name}.gz")
-    if packed.exists():
-        later = path.read_bytes() if path.exists() else b""  # lines that were appended beside the compressed ones
-        write_atomically(path, gzip.decompress(packed.read_bytes()) + later)
+    if (packed := _packed(path)).exists():
+        content = _content(path)
+        if not path.exists() or path.read_bytes() != content:
+            write_atomically(path, content)
         packed.unlink()
+
+
+def _content(path: Path) -> bytes:
+    """What a file holds: of published records what its compressed `.gz` holds, then the lines that were appended beside that."""
+    packed = _packed(path)
+    if not packed.exists():
+        return path.read_bytes()
+    earlier, beside = gzip.decompress(packed.read_bytes()), path.read_bytes() if path.exists() else b""
+    # A crash of `unpack` leaves both files, of which the plain one has all lines.
+    return beside if beside.startswith(earlier) else earlier + beside
+
+
+def _packed(path: Path) -> Path:
+    """The compressed file that may stand for a file."""
+    return path.with_name(f"{path.name}.gz")
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -107,6 +107,7 @@ PONG, LADDER = str(ROOT / "results" / "pong"), str(ROOT / "results" / "ladder")
         (("report",), "RUN", "rlscale report"),
         (("report", "nowhere"), "RUN", "folder of a run"),
         (("tasks", "zzz"), "WORD", "lists all"),
+        (("tasks", "pong", "zzz"), "WORD", "Give one"),
     ],
 )
 def test_bad_input(tmp_path, monkeypatch, capfd, words, field, mend):

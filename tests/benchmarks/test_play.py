@@ -98,11 +98,12 @@ def test_pictures():
     assert drawn[42, 0].tolist() == [0x00, 0x9E, 0x73]
     assert (drawn.reshape(-1, 3).any(-1)).sum() == 2 * 42**2
 
-    colours = replace(breakout, frame_shape=(3, 7, 5))
+    colours = replace(breakout, frame_shape=(3, 7, 5), pixels=True)
     image = np.random.default_rng(0).integers(0, 256, (3, 7, 5), dtype=np.uint8)
     drawn = draw(colours, image)
     assert drawn.shape == (420, 300, 3)
     assert (drawn[59, 299] == image[:, 0, 4]).all()
+    assert draw(colours, np.ones_like(image)).max() == 1, "a picture that is nearly black is no set of planes"
     assert draw(replace(breakout, frame_shape=(1, 421, 3)), np.ones((1, 421, 3), dtype=np.uint8)).shape == (422, 4, 3)
 
 
@@ -113,6 +114,8 @@ def test_pictures():
         (["breakout", "--video", "film.gif"], "film.gif is no .mp4"),
         (["breakout", "--video", "nowhere/film.mp4"], "cannot write nowhere/film.mp4"),
         (["breakout", "--episodes", "1"], "1 gives no interval"),
+        (["breakout", "--seed", "-1"], "rlscale: --seed: -1 is not zero or more"),
+        (["breakout", "--seed", str(2**64)], "rlscale: --seed: 18446744073709551616 is too large. Give one below 2**63"),
         (["nowhere"], "nowhere"),
         ([str(ROOT / "results" / "pong")], "checkpoint"),
         ([str(ROOT / "results" / "rllib-pong")], "the record of another library's job"),

@@ -1,13 +1,15 @@
 """EnvPool's environments through `PoolEnv`, against EnvPool's own arrays. Skipped where the extra `envpool` is not installed."""
 
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete, MultiBinary
 
 from rlscale.agents.rollout.worker import RolloutWorker, WorkerSettings
 from rlscale.envs import find_task
-from rlscale.envs.envpool import PoolEnv
+from rlscale.envs.envpool import PoolEnv, _layout
 from rlscale.errors import UsageError
 
 RUNGS = ("football/1_vs_1_easy", "football/5_vs_5", "football/11_vs_11_easy_stochastic")
@@ -225,6 +227,29 @@ def test_what_cannot_be_used_is_refused_in_one_line(envpool, name, words):
     assert caught.value.field == "TASK"
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("observation", "pixels"),
+    [
+        (Box(0, 255, (12, 12, 3), np.uint8), True),
+        (Box(0, 255, (128,), np.uint8), True),
+        (Box(0, 1, (4, 10, 10), np.uint8), False),
+        (Box(0, 255, (12, 12, 3), np.float32), False),
+        (MultiBinary(20), False),
+        (Discrete(256), False),
+    ],
+)
+def test_bytes_with_bounds_of_0_and_255_are_pixels(monkeypatch, observation, pixels):
+    """Of a stand-in for EnvPool, which need not be installed."""
+    spec = SimpleNamespace(observation_space=observation, action_space=Discrete(2), config=SimpleNamespace(max_num_players=1))
+    stand_in = SimpleNamespace(list_all_envs=lambda: ["Some-v0"], make_spec=lambda _: spec)
+    monkeypatch.setitem(sys.modules, "envpool", stand_in)
+    _layout.cache_clear()
+    try:
+        assert find_task("pool/Some-v0").pixels == pixels
+    finally:
+        _layout.cache_clear()
 
 
 @pytest.mark.parametrize("use", [lambda: spaces_of("CartPole-v1"), lambda: spaces_of(RUNGS[0])])

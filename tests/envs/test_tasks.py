@@ -4,9 +4,11 @@ import gymnasium
 import numpy as np
 import pytest
 from ale_py.roms import get_all_rom_ids
+from gymnasium.spaces import Box, Discrete
 
 from rlscale.agents.rollout.worker import RolloutWorker, WorkerSettings
 from rlscale.envs import find_task, list_tasks, make_env
+from rlscale.envs.vector import task_of_spaces
 from rlscale.errors import UsageError
 
 
@@ -150,6 +152,39 @@ def test_random_first_steps_elsewhere():
 
 
 @pytest.mark.parametrize(
+    ("task_id", "pixels"),
+    [
+        ("atari/pong@42", True),
+        ("gym/CarRacing-v3", True),
+        ("minatar/breakout", False),
+        ("toy/digits", False),
+        ("classic/cartpole", False),
+        ("gym/CartPole-v1", False),
+        ("gym/Taxi-v3", False),
+    ],
+)
+def test_a_task_says_whether_it_shows_pixels(task_id, pixels):
+    if task_id == "gym/CarRacing-v3":
+        pytest.importorskip("Box2D")
+    assert find_task(task_id).pixels == pixels
+
+
+@pytest.mark.parametrize(
+    ("observation", "pixels"),
+    [
+        (Box(0, 255, (2, 2, 3), np.uint8), True),
+        (Box(0, 254, (2, 2, 3), np.uint8), False),
+        (Box(0, 1, (2, 2, 3), np.uint8), False),
+        (Box(0, np.array([1, 255], np.uint8), (2,), np.uint8), False),  # another number is small
+        (Box(0, 255, (2, 2, 3), np.float32), False),
+        (Discrete(256), False),
+    ],
+)
+def test_bytes_with_bounds_of_0_and_255_are_pixels(observation, pixels):
+    assert task_of_spaces("games:make", observation, Discrete(2), make_env=make_env).pixels == pixels
+
+
+@pytest.mark.parametrize(
     ("task_id", "words"),
     [
         ("atari/pnog", "atari/pong"),
@@ -159,6 +194,7 @@ def test_random_first_steps_elsewhere():
         ("zzz", "rlscale tasks"),
         ("atari/pong@12", "between 36 and 210"),
         ("atari/pong@big", "not a number"),
+        ("atari/pong@" + 5000 * "9", "5,000 digits is out of range. Choose between 36 and 210"),
         ("gym/NoSuchEnv-v0", "NoSuchEnv"),
         ("bandits:Switches", "MultiDiscrete actions. Only Discrete actions, or a Box"),
         ("bandits:WholeNumbers", "Box actions of type int64"),

@@ -1,4 +1,7 @@
-"""Sweeps with a planted frontier, written through the sweep's own plan and record: what a finished sweep folder looks like."""
+"""Sweeps with a planted frontier, written through the sweep's own plan and record: what a finished sweep folder looks like.
+
+And fleets of `rlscale workers` that follow a planted law, with a frontier to plan with.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,11 @@ import numpy as np
 from rlscale.agents.config import default_config
 from rlscale.benchmarks.sweep.kinds import TrainingPlan
 from rlscale.benchmarks.sweep.plan import SweepPlan
+from rlscale.benchmarks.workers.calibration import FleetReading, Shape
+from rlscale.benchmarks.workers.plan import Known
+from rlscale.benchmarks.workers.recommendation import to_measure
 from rlscale.envs import find_task
+from rlscale.frontier import fit
 from rlscale.records.sweep import Sweep, SweepRecord, read_sweep
 from rlscale.records.trial import GoalCrossing, NoiseAtGoal, NoiseInWindow, Trial, TrialResult
 
@@ -165,3 +172,31 @@ def write_sweep(
 def read_again(record: SweepRecord) -> SweepRecord:
     """The same folder, after a test has changed its files."""
     return read_sweep(record.folder)
+
+
+PONG = find_task("atari/pong")
+FIXED, PARALLEL = 2e-3, 5e-4  # of a step, and per environment of it, shared by threads
+
+
+def reading(shape: Shape, slowdown: float, rounds=4, message=0.01, noise=None) -> FleetReading:
+    """What a fleet of that law does; every fragment costs the learner's machine `message` seconds."""
+    seconds = 32 * (FIXED + shape.environments * PARALLEL / shape.threads) * slowdown
+    fragments = tuple((seconds * (1 if noise is None else noise()),) * shape.actors for _ in range(rounds))
+    walls = tuple(row[0] + message * shape.actors for row in fragments)
+    return FleetReading(shape, 32, walls, fragments, shape.actors * shape.environments * 32 * 7100)
+
+
+def readings(cpus=4, contention=0.1, **changes):
+    return [reading(s, 1 + contention * (s.actors - 1), **changes) for s in to_measure(PONG, cpus)]
+
+
+def known_frontier() -> Known:
+    """A sweep of MinAtar Breakout whose runs learn otherwise than the task does by default."""
+    task = find_task("minatar/breakout")
+    config = default_config(task)
+    config = replace(
+        config, update=replace(config.update, epochs=1, mini_batch=None, advantage_scale="running", entropy_coef=0.03)
+    )
+    config = replace(config, rollout=replace(config.rollout, rollout_length=16))
+    sizes = [128, 512, 2048, 8192]
+    return Known(config, 4.0, fit(sizes, [100 * (1 + 1000 / b) for b in sizes]), dict.fromkeys(sizes, 0.0123))

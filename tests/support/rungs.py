@@ -1,4 +1,4 @@
-"""Rows of a comparison with planted figures, and the rungs that they are."""
+"""Noise runs and rows of a comparison with planted figures, and the rungs that they are."""
 
 import math
 from pathlib import Path
@@ -8,6 +8,11 @@ from rlscale.analysis.comparison import Row
 from rlscale.analysis.predictions import PRIMARY, Prediction
 from rlscale.analysis.verdict import rungs_of
 from rlscale.estimate import Estimate
+from rlscale.noise import RUN_WINDOW
+from rlscale.records.trial import GoalCrossing, NoiseAtGoal, NoiseSums, TrialResult
+
+BATCH = 512
+FACTS = {"trace_cov": 1.0, "grad_sq": 1.0, "blocks": 32, "measurements": 20, "top_tenth_share": 0.1, "reason": None}
 
 
 def row_of(task, measured, predicted, *, ratio=2.0, s_min=200.0, inner_steps=1, goal=1.0, more=()):
@@ -51,3 +56,26 @@ def rungs(*pairs, **changes):
     """Tasks a, b, c … with these decades of measured and predicted."""
     rows = [row_of(chr(97 + i), 10**y, None if x is None else 10**x, **changes) for i, (y, x) in enumerate(pairs)]
     return rungs_of(comparison_of(*rows))
+
+
+def trial_of(number, steps, trace, grad, metric="plain", head="joint", goal=4.0):
+    """A noise run that reached the goal after so many steps, with those means in its windows of five updates."""
+    sums = NoiseSums(head, metric, tuple(trace), tuple(grad), (RUN_WINDOW,) * len(trace))
+    crossing = GoalCrossing(
+        goal, steps, None if steps is None else (steps, steps), None if steps is None else steps * BATCH, None
+    )
+    alone = NoiseAtGoal(head, 300.0, (200.0, 400.0), **FACTS, goal=goal, quantity="cumulative", gain=0.9)
+    what = {"batch_size": BATCH, "rate_index": None, "learning_rate": 1e-3, "seed": number, "most_optimizer_steps": None}
+    more = {"limit": None, "measures_noise": True, "last_goal": None, "state": "finished", "reason": None}
+    made = RUN_WINDOW * len(trace)
+    return TrialResult(
+        id=f"noise-{number}",
+        stage="noise",
+        goals=(crossing,),
+        noise=(alone,),
+        noise_sums=(sums,),
+        optimizer_steps=made,
+        observations=made * BATCH,
+        **what,
+        **more,
+    )

@@ -24,13 +24,14 @@ NETWORKS = [
     ("minatar_cnn", (4, 10, 10)),
     ("mlp", (8,)),
 ]
+PIXELS = [("minatar_cnn", (3, 12, 11)), ("mlp", (24,))]  # of 0 … 255 for the two networks that also take other numbers
 BOX = BoxActions((-1.0,) * 3, (1.0,) * 3)
 
 
 def batch_of(network, shape):
     """What `BlockGradients` reads of a batch: N observations, some of them invalid, of a policy much like the network's."""
     g = torch.Generator().manual_seed(0)
-    brightest = 255 if shape[1:] not in ((10, 10), ()) else 1
+    brightest = 1 if shape in ((4, 10, 10), (8,)) else 255
     observations = torch.randint(0, brightest + 1, (N, *shape), generator=g, dtype=torch.uint8)
     box = network.policy_head.weight.shape[0] == len(BOX)
     action = 2 * torch.randn(N, len(BOX), generator=g) if box else torch.randint(0, ACTIONS, (N,), generator=g)
@@ -51,7 +52,7 @@ def batch_of(network, shape):
 
 def network_of(name, shape, actions=ACTIONS):
     torch.manual_seed(3)
-    network = PolicyValueNet(name, shape, actions)
+    network = PolicyValueNet(name, shape, actions, pixels=(name, shape) in PIXELS)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter += 0.02 * torch.randn_like(parameter)
@@ -105,7 +106,8 @@ def rows_for(network, heads, count):
 @pytest.mark.parametrize("bfloat16", [False, True])
 @pytest.mark.parametrize("heads", [("joint",), (LAST_LAYER, "joint"), HEADS])
 @pytest.mark.parametrize(
-    ("name", "shape", "actions"), [*((*one, ACTIONS) for one in NETWORKS), ("minatar_cnn", (4, 10, 10), BOX), ("mlp", (8,), BOX)]
+    ("name", "shape", "actions"),
+    [*((*one, ACTIONS) for one in (*NETWORKS, *PIXELS)), ("minatar_cnn", (4, 10, 10), BOX), ("mlp", (8,), BOX)],
 )
 def test_blocks_that_share_a_pass(name, shape, actions, heads, bfloat16):
     """Four equal blocks, then two of other lengths, in one pass."""

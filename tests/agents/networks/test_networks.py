@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from rlscale.agents.networks import ActingNetwork, PolicyValueNet, flatten_parameters, make_network
-from rlscale.envs import find_task
+from rlscale.envs import BoxActions, find_task
 from rlscale.errors import UsageError
 
 
@@ -61,6 +61,50 @@ def test_pixels_are_divided_by_255_and_columns_folded(network, shape, dtype):
     torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize(("network", "shape"), [("minatar_cnn", (3, 12, 10)), ("mlp", (60,)), ("mlp", (3, 5, 4))])
+def test_networks_for_small_numbers_divide_pixels_by_255_too(network, shape, dtype):
+    """Outputs and gradients are those of a twin that is given the pixels of 0 … 1 as its observations."""
+    net, twin = PolicyValueNet(network, shape, 6, pixels=True), PolicyValueNet(network, shape, 6)
+    twin.load_state_dict(net.state_dict())
+    pixels = torch.randint(0, 256, (5, *shape), dtype=torch.uint8).to(dtype)
+    before = pixels.clone()
+    outputs = net(pixels), twin(pixels / 255.0)
+    assert torch.equal(pixels, before)
+    torch.testing.assert_close(outputs[0].policy, outputs[1].policy, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(outputs[0].value, outputs[1].value, atol=1e-5, rtol=1e-5)
+    gradients = [
+        torch.autograd.grad(output.value.square().sum() + output.policy.square().sum(), list(one.parameters()))
+        for output, one in zip(outputs, (net, twin), strict=True)
+    ]
+    torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-4)
+
+
+def test_pixels_do_not_saturate_the_mlp():
+    """Of tanh units that saw 0 … 255 nearly all would be at ±1, where they learn nothing."""
+    task = find_task("atari/pong")
+    noise = torch.randint(0, 256, (16, *task.observation_shape), dtype=torch.uint8)
+    network, seen = make_network(task, "mlp", 0), []
+    network.trunk[1].register_forward_hook(lambda _layer, _input, output: seen.append(output.detach()))
+    network(noise)
+    assert (seen[0].abs() > 0.99).float().mean() < 0.5
+
+
+@pytest.mark.parametrize("network", ["minatar_cnn", "mlp"])
+def test_planes_of_0_and_1_enter_as_they_are(network):
+    """Bit for bit the layers one after the other: published records of MinAtar are repeated exactly."""
+    task = find_task("minatar/breakout")
+    net = make_network(task, network, 0)
+    planes = torch.randint(0, 2, (5, *task.observation_shape), dtype=torch.uint8)
+    if network == "mlp":
+        expected = net.policy_head(net.trunk(planes.flatten(1).float()))
+    else:
+        convolution = net.trunk[0]
+        x = torch.relu(functional.conv2d(planes.float(), convolution.weight, convolution.bias))
+        expected = net.policy_head(net.trunk[-2:](x.flatten(1)))
+    assert torch.equal(net(planes).policy, expected)
+
+
 def test_observations_may_be_part_of_a_larger_tensor():
     network = make_network(find_task("atari/pong"), "nature_cnn", 0)
     wide = torch.randint(0, 255, (9, 4, 84, 90), dtype=torch.uint8)
@@ -68,23 +112,41 @@ def test_observations_may_be_part_of_a_larger_tensor():
         torch.testing.assert_close(network(part).policy, network(part.clone()).policy)
 
 
-@pytest.mark.parametrize("bfloat16", [False, True])
-@pytest.mark.parametrize(
-    ("name", "shape"), [("nature_cnn", (4, 84, 84)), ("small_cnn", (4, 42, 42)), ("minatar_cnn", (4, 10, 10)), ("mlp", (8,))]
-)
-def test_the_acting_copy_is_the_network(name, shape, bfloat16):
-    network = PolicyValueNet(name, shape, 6)
+def shaken(name, shape, actions, pixels):
+    """A network with parameters that bfloat16 has to round."""
+    network = PolicyValueNet(name, shape, actions, pixels=pixels)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter += 0.01 * torch.randn_like(parameter)
-    pixels = torch.randint(0, 255, (9, *shape), dtype=torch.uint8)
+    return network
+
+
+@pytest.mark.parametrize("bfloat16", [False, True])
+@pytest.mark.parametrize("actions", [6, BoxActions((-1.0,) * 3, (1.0,) * 3)])
+@pytest.mark.parametrize(
+    ("name", "shape", "pixels"),
+    [
+        ("nature_cnn", (4, 84, 84), True),
+        ("small_cnn", (4, 42, 42), True),
+        ("minatar_cnn", (4, 10, 10), False),
+        ("minatar_cnn", (4, 10, 10), True),
+        ("mlp", (8,), False),
+        ("mlp", (8,), True),
+    ],
+)
+def test_the_acting_copy_is_the_network(name, shape, pixels, actions, bfloat16):
+    """A new copy, and one of another network that follows this one, as workers' copies do."""
+    network, another = (shaken(name, shape, actions, pixels) for _ in range(2))
+    seen = torch.randint(0, 256, (9, *shape), dtype=torch.uint8)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
-        expected = network(pixels)
-    actual = ActingNetwork(network, bfloat16)(pixels)
-    # Rounded to bfloat16 the sums are the same; in float32 a packed dense layer adds in another order.
-    for one, other in zip(actual, expected, strict=True):
-        tolerance = 0 if bfloat16 or name == "mlp" else 1e-4 * float(other.abs().max())
-        torch.testing.assert_close(one, other, atol=tolerance, rtol=0)
+        expected = network(seen)
+    new, following = ActingNetwork(network, bfloat16), ActingNetwork(another, bfloat16)
+    following.follow(network)
+    for actual in (new(seen), following(seen)):
+        # Rounded to bfloat16 the sums are the same; in float32 a packed dense layer adds in another order.
+        for one, other in zip(actual, expected, strict=True):
+            tolerance = 0 if bfloat16 or name == "mlp" else 1e-4 * float(other.abs().max())
+            torch.testing.assert_close(one, other, atol=tolerance, rtol=0)
 
 
 def test_acting_where_weights_cannot_be_packed(monkeypatch):

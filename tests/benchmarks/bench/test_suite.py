@@ -1,9 +1,11 @@
 """`rlscale bench`: a planted change is found, none is not, and the real suite is measured, stopped, continued and compared."""
 
+import contextlib
 import io
 import json
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +17,10 @@ from rlscale.benchmarks.bench.compare import compare_files, rate_ratio
 from rlscale.benchmarks.bench.suite import SUITE, VERSION, actor_counts
 from rlscale.benchmarks.commands import bench
 from rlscale.benchmarks.commands.bench import BenchOptions, run_bench
+from rlscale.benchmarks.workers import options as workers_options
 from rlscale.errors import UsageError
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_first_iteration_is_not_counted_end_to_end(monkeypatch):
@@ -91,10 +96,13 @@ def test_fleets_follow_the_nodes():
     assert actor_counts(24, [{"cpus": 16, "count": 1}, {"cpus": 4, "count": 2}]) == [1, 2, 4, 8, 16, 20, 24]
 
 
-def test_the_time_left_is_said_once_a_round_has_told_it(tmp_path, monkeypatch):
-    """The command without Ray and without what it measures."""
+@pytest.fixture
+def rounds(monkeypatch):
+    """The command without Ray and without what it measures: the numbers of the rounds that were measured."""
+    made = []
 
     def planted(config, task, compute, counts, seconds, steps, number):
+        made.append((number, counts))
         for part in range(len(counts) + 2):  # each fleet, the learner, end to end
             steps.begin(f"round {number}, part {part}")
         return {"sampling": 1.0}
@@ -103,11 +111,101 @@ def test_the_time_left_is_said_once_a_round_has_told_it(tmp_path, monkeypatch):
         monkeypatch.setattr(bench, name, lambda *arguments: None)
     monkeypatch.setattr(bench, "describe_nodes", lambda: [{"cpus": 1, "gpus": 0, "count": 1}])
     monkeypatch.setattr(bench, "measure_round", planted)
+    return made
+
+
+def measure(out, console=None, **options):
+    return run_bench(BenchOptions(cpus=1, out=str(out), **options), ["rlscale", "bench"], console or Console(quiet=True))
+
+
+def test_the_time_left_is_said_once_a_round_has_told_it(tmp_path, rounds):
     said = io.StringIO()
-    options = BenchOptions(cpus=1, rounds=2, out=str(tmp_path / "here.json"))
-    assert run_bench(options, ["rlscale", "bench"], Console(file=said, width=150)) == 0
+    assert measure(tmp_path / "here.json", Console(file=said, width=150), rounds=2) == 0
     told = [line for line in said.getvalue().splitlines() if line.startswith("round ")]
     assert [line.endswith(" left") for line in told] == [False] * 3 + [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("stored", "says"),
+    [
+        ({"commit": "abc+changes"}, "commit abc\\+changes, now "),
+        ({"driver": {"processor": "Z80"}}, "processor Z80, now "),
+        ({"versions": {"torch": "0.1"}}, "torch 0.1, now "),
+        ({"seconds": 7.0}, "seconds 7.0, now 3.0"),
+        ({"cpus": 9}, "cpus 9, now 1"),
+        ({"nodes": [{"cpus": 3, "gpus": 1, "count": 2}]}, "nodes 2 × 3 CPUs and 1 GPUs, now 1 × 1 CPUs and 0 GPUs"),
+        ({"version": 0}, "version 0, now 1"),
+    ],
+)
+def test_rounds_of_one_file_are_all_measured_alike(tmp_path, rounds, stored, says):
+    """A file is labelled with one commit and one machine, so rounds of others do not go into it."""
+    out = tmp_path / "here.json"
+    assert measure(out, rounds=2) == 0
+    record = json.loads(out.read_text())
+    part = {name: record[name] | value if isinstance(value, dict) else value for name, value in stored.items()}
+    out.write_text(json.dumps(record | part))
+    before = out.read_bytes()
+    with pytest.raises(UsageError, match=f"--out: .*was measured otherwise: {says}.*Give another --out") as caught:
+        measure(out, rounds=5)
+    assert str(caught.value).count(", now ") == 1
+    assert "\n" not in str(caught.value)
+    assert out.read_bytes() == before
+    assert len(rounds) == 2
+
+
+def test_a_file_of_before_the_seconds_were_stored_is_continued(tmp_path, rounds):
+    out = tmp_path / "here.json"
+    assert measure(out, rounds=1) == 0
+    record = json.loads(out.read_text())
+    assert record.pop("seconds") == 3.0
+    out.write_text(json.dumps(record))
+    assert measure(out, rounds=2, seconds=1.0) == 0
+    assert len(json.loads(out.read_text())["rounds"]) == 2
+
+
+@pytest.mark.parametrize("content", ["{}", "[", "[]", '{"rounds": 3}'])
+def test_a_file_that_is_no_result_is_left_alone(tmp_path, rounds, content):
+    out = tmp_path / "here.json"
+    out.write_text(content)
+    with pytest.raises(UsageError, match=r"--out: .*here\.json is no result of rlscale bench"):
+        measure(out)
+    assert out.read_text() == content
+
+
+@pytest.mark.parametrize("place", ["taken/here.json", "taken/below/here.json", "folder"])
+def test_a_file_that_cannot_be_written_is_said_before_a_round(tmp_path, rounds, place):
+    (tmp_path / "taken").write_text("a file")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UsageError, match=r"--out: "):
+        measure(tmp_path / place)
+    assert rounds == []
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [(["--rounds", "3"], "--rounds"), (["--out", "c.json"], "--out"), (["--ray-address", "auto"], "--ray-address")],
+)
+def test_comparing_measures_nothing(tmp_path, words, flag):
+    files = [str(result(tmp_path / name, [100, 101])) for name in ("a.json", "b.json")]
+    with pytest.raises(UsageError, match=f"{flag}: nothing is measured with --compare. Leave it out"):
+        bench.run(["--compare", *files, *words])
+
+
+def test_published_results_can_be_compared():
+    published = str(ROOT / "results" / "bench.json")
+    assert bench.run(["--compare", published, published]) == 0
+
+
+def test_on_a_shared_cluster_fleets_use_what_is_free(tmp_path, rounds, monkeypatch):
+    monkeypatch.setattr(bench, "describe_nodes", lambda: [{"cpus": 16, "gpus": 0, "count": 1}])
+    monkeypatch.setattr(bench, "watch_head", lambda address: contextlib.nullcontext())
+    monkeypatch.setattr(workers_options, "free_cpus", lambda: 6)
+    options = BenchOptions(ray_address="127.0.0.1:6379", rounds=1, out=str(tmp_path / "here.json"))
+    assert run_bench(options, ["rlscale", "bench"], Console(quiet=True)) == 0
+    assert rounds == [(1, [1, 2, 4, 6])]
+    monkeypatch.setattr(workers_options, "free_cpus", lambda: 0)
+    with pytest.raises(UsageError, match="--ray-address: all CPUs of the cluster are in use"):
+        run_bench(options, ["rlscale", "bench"], Console(quiet=True))
 
 
 @pytest.mark.long
@@ -132,7 +230,7 @@ def test_the_suite_goes_on_where_it_stopped(tmp_path, monkeypatch):
 
     monkeypatch.setattr(bench, "measure_round", planted)
     said = io.StringIO()
-    options = BenchOptions(cpus=1, rounds=3, out=str(out))
+    options = BenchOptions(cpus=1, rounds=3, seconds=0.1, out=str(out))
     assert run_bench(options, command, Console(file=said, width=150)) == 0
     assert json.loads(out.read_text())["rounds"] == [first[0], second, second]
     assert "holds 1 of 3 rounds already" in said.getvalue()
@@ -143,5 +241,5 @@ def test_the_suite_goes_on_where_it_stopped(tmp_path, monkeypatch):
     assert said.getvalue().count("within the noise") == len(second)
     record = json.loads(out.read_text())
     out.write_text(json.dumps({**record, "cpus": 9}))
-    with pytest.raises(UsageError, match=r"--out: .*another machine's result"):
+    with pytest.raises(UsageError, match=r"--out: .*cpus 9, now 1"):
         run_bench(options, command, Console(file=said))

@@ -4,8 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from noise_runs import BATCH, trial_of
-from rungs import comparison_of, row_of, rungs_of
+from rungs import BATCH, comparison_of, row_of, rungs_of, trial_of
 
 from rlscale.analysis.predictions import ADVISED, PRIMARY, predict
 from rlscale.analysis.verdict import TaskTable

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from planted import Planted, make_plan, read_again, write_sweep
 
 from rlscale.analysis.comparison import compare
 from rlscale.analysis.extension import next_command
+from rlscale.estimate import Estimate
 from rlscale.records import read_sweep
 
 TASK, FOLDER = ["rlscale", "sweep", "classic/cartpole"], "classic-cartpole"
@@ -32,7 +34,17 @@ def sharp(tmp_path_factory):
 
 
 def test_a_sharp_sweep_is_asked_for_half_its_width(sharp):
-    assert asked(sharp) == [*TASK, "--interval-ratio", "1.4"]
+    assert asked(sharp) == [*TASK, "--interval-ratio", "1.41"]
+
+
+@pytest.mark.parametrize(("ratio", "half"), [(1.1, "1.05"), (1.02, "1.01"), (1.01, None), (1.0001, None)])
+def test_a_ratio_near_one_is_not_rounded_to_one(sharp, ratio, half):
+    """`rlscale sweep` takes ratios above 1 alone."""
+    record = replace(sharp, manifest={**sharp.manifest, "plan": {**sharp.plan, "interval_ratio": ratio}})
+    (sweep,) = compare([record], []).sweeps
+    as_sharp = replace(sweep.rows[-1], measured=Estimate(1000.0, (1000.0, 1000.0 * ratio)))
+    words = next_command(record, [*sweep.rows[:-1], as_sharp])
+    assert (None if words is None else words[-2:]) == (None if half is None else ["--interval-ratio", half])
 
 
 def test_a_sweep_that_was_stopped_goes_on_with_the_same_command(tmp_path):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from noise_runs import BATCH, trial_of
+from rungs import BATCH, trial_of
 
 from rlscale.analysis.predictions import geometric_mean, predict
 from rlscale.estimate import Estimate

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from rlscale.errors import UsageError
 from rlscale.noise import BlockStatistics
+from rlscale.records.files import read_lines, unpack
 from rlscale.records.run import Run, pack_statistics, read_run, unpack_statistics
 
 
@@ -45,6 +46,38 @@ def test_a_published_record_may_be_compressed(run):
     (run.folder / "iterations.jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
     path.unlink()
     assert read_run(run.folder).rows == [row(0)]
+
+
+@pytest.mark.parametrize(
+    ("beside", "whole"),
+    [
+        (None, b"a\nb\n"),
+        (b"", b"a\nb\n"),
+        (b"c\n", b"a\nb\nc\n"),  # appended beside the compressed lines
+        (b"a\nb\n", b"a\nb\n"),  # a crash came after they were written, before the compressed file was removed
+        (b"a\nb\nc\n", b"a\nb\nc\n"),  # and later another process appended
+    ],
+)
+def test_lines_beside_compressed_ones_are_read_and_kept_once(tmp_path, beside, whole):
+    path, packed = tmp_path / "results.jsonl", tmp_path / "results.jsonl.gz"
+    packed.write_bytes(gzip.compress(b"a\nb\n"))
+    if beside is not None:
+        path.write_bytes(beside)
+    for _ in range(2):
+        assert read_lines(path, "SWEEP", "Restore it") == (whole.split(b"\n")[:-1], b"")
+        unpack(path)
+        assert path.read_bytes() == whole
+        assert not packed.exists()
+
+
+def test_unpacking_what_a_crash_left_unpacked_writes_nothing(tmp_path, monkeypatch):
+    """The disk may be full."""
+    path, packed = tmp_path / "results.jsonl", tmp_path / "results.jsonl.gz"
+    path.write_bytes(b"a\nb\nc\n")
+    packed.write_bytes(gzip.compress(b"a\nb\n"))
+    monkeypatch.setattr("rlscale.records.files.write_atomically", lambda *_: pytest.fail("written"))
+    unpack(path)
+    assert not packed.exists()
 
 
 def test_what_is_not_finite_becomes_null_and_stays_readable(run):

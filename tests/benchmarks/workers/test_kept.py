@@ -1,0 +1,147 @@
+"""What `rlscale workers` has measured is used again, and only where it was measured alike."""
+
+import json
+from dataclasses import asdict
+from types import SimpleNamespace
+
+import pytest
+from planted import known_frontier, reading
+
+from rlscale.agents.cluster.head_node import LostHeadError
+from rlscale.benchmarks.cli import main
+from rlscale.benchmarks.workers import run as workers
+from rlscale.benchmarks.workers.recommendation import to_measure
+from rlscale.envs import find_task
+
+
+@pytest.fixture(scope="module")
+def known():
+    return known_frontier()
+
+
+@pytest.fixture
+def measuring(monkeypatch, known):
+    """The command without Ray: fleets begun and measured, and what stops it by the number of fleets begun before."""
+    seen = SimpleNamespace(begun=[], measured=[], learned=[], stops={})
+
+    def measure(config, task, session, shape, seconds):
+        seen.begun.append(shape)
+        if len(seen.begun) - 1 in seen.stops:
+            raise seen.stops[len(seen.begun) - 1]
+        seen.measured.append(shape)
+        return reading(shape, 1.0)
+
+    def measure_learner(*_):
+        seen.learned.append(len(seen.measured))
+        return {"batch_size": 512 * len(seen.learned), "blocks": None, "seconds": [0.1 * len(seen.learned)] * 2}
+
+    planted = {"connect": None, "disconnect": None, "measure_emulator": 9e3, "sample_fragments": [], "find_frontier": known}
+    for name, value in planted.items():
+        monkeypatch.setattr(workers, name, lambda *_, value=value: value)
+    monkeypatch.setattr(workers, "measure_fleet", measure)
+    monkeypatch.setattr(workers, "measure_learner", measure_learner)
+    return seen
+
+
+def test_what_was_measured_before_a_stop_is_kept(tmp_path, measuring, capsys):
+    """Ctrl-C, then a head that dies, then the rest: no fleet is measured twice. Other measurements begin afresh."""
+    measuring.stops |= {2: KeyboardInterrupt(), 4: LostHeadError()}
+    begun, measured, stops = measuring.begun, measuring.measured, measuring.stops
+    words = ["workers", "classic/cartpole", "--cpus", "2", "--out", str(tmp_path)]
+    for code, problem in ((130, "interrupted"), (2, "the head of the Ray cluster does not answer any more")):
+        assert main(words) == code
+        go_on = f"Fleets that were measured are kept; go on with: rlscale {' '.join(words)}"
+        assert capsys.readouterr().err == f"rlscale: {problem}. {go_on}\n"
+    assert main(words) == 0
+    assert "3 of the fleets were measured before" in capsys.readouterr().out
+    shapes = to_measure(find_task("classic/cartpole"), 2)
+    assert measured == shapes
+    fleets = json.loads((tmp_path / "workers.json").read_text())["fleets"]
+    assert fleets == json.loads(json.dumps([asdict(reading(shape, 1.0)) for shape in shapes]))
+    assert not (tmp_path / "measured.json").exists()
+    capsys.readouterr()
+    assert main(words) == 0
+    assert measured == shapes, "a what-if uses what is there"
+    assert "--again measures them anew" in capsys.readouterr().out
+    assert main([*words, "--again"]) == 0
+    assert measured == 2 * shapes
+    stops[len(begun) + 2] = KeyboardInterrupt()
+    assert main([*words, "--again"]) == 130
+    assert main([*words, "--seconds", "1"]) == 0
+    assert measured[-len(shapes) :] == shapes, "measured otherwise"
+
+
+def test_what_ifs_measure_no_fleet_again(tmp_path, measuring, capsys):
+    """A sweep, a deadline and prices are asked about one after another; only the learner is measured for the sweep's own way."""
+    measured, learned = measuring.measured, measuring.learned
+    words = ["workers", "minatar/breakout", "--cpus", "2", "--out", str(tmp_path)]
+    assert main(words) == 0
+    fleets, plain = list(measured), len(learned)
+    assert fleets == to_measure(find_task("minatar/breakout"), 2)
+    page = (tmp_path / "workers.html").read_bytes()
+    words += ["--sweep", "planted"]
+    assert main(words) == 0
+    assert (tmp_path / "workers.html").read_bytes() == page, "a plan has a page of its own"
+    assert (tmp_path / "plan.html").stat().st_size > 10_000
+    with_sweep = len(learned)
+    assert with_sweep > plain
+    plans = []
+    for more in ([], ["--price-cpu-hour", "0.04"], ["--deadline", "100h"], ["--price-cpu-hour", "0.08", "--budget", "1000"]):
+        assert main([*words, *more]) == 0, capsys.readouterr().err
+        plans.append(json.loads((tmp_path / "workers.json").read_text())["plan"])
+    assert measured == fleets
+    assert len(learned) == with_sweep
+    assert plans[0] != plans[1] != plans[2] != plans[3]
+
+
+def test_again_measures_everything_anew_but_goes_on_with_itself(tmp_path, measuring):
+    """Fleets that an ended command measured, and one more that an interrupted one did: all are measured again."""
+    words = ["workers", "classic/cartpole", "--cpus", "2", "--out", str(tmp_path)]
+    shapes = to_measure(find_task("classic/cartpole"), 2)
+    assert main(words) == 0
+    measuring.stops[len(measuring.begun) + 1] = KeyboardInterrupt()
+    assert main([*words, "--validate"]) == 130
+    assert len(measuring.measured) == len(shapes) + 1
+    assert len(json.loads((tmp_path / "measured.json").read_text())["fleets"]) == 1, "the others are in workers.json"
+    measuring.measured.clear()
+    measuring.stops[len(measuring.begun) + 2] = KeyboardInterrupt()
+    assert main([*words, "--again"]) == 130
+    assert main([*words, "--again"]) == 0
+    assert measuring.measured == shapes
+
+
+def test_again_leaves_a_first_command_aside_that_was_interrupted(tmp_path, measuring):
+    words = ["workers", "classic/cartpole", "--cpus", "2", "--out", str(tmp_path)]
+    measuring.stops[3] = KeyboardInterrupt()
+    assert main(words) == 130
+    measuring.measured.clear()
+    assert main([*words, "--again"]) == 0
+    assert measuring.measured == to_measure(find_task("classic/cartpole"), 2)
+
+
+def test_no_reading_is_lost_to_a_what_if(tmp_path, measuring):
+    """Held-out fleets are measured, some before an interruption; then a plan is asked for, then the check again."""
+    words = ["workers", "minatar/breakout", "--cpus", "2", "--out", str(tmp_path)]
+    measuring.stops[len(to_measure(find_task("minatar/breakout"), 2)) + 1] = KeyboardInterrupt()
+    assert main([*words, "--validate"]) == 130
+    assert main(words) == 0
+    assert main([*words, "--validate"]) == 0
+    assert len(set(measuring.measured)) == len(measuring.measured)
+    validation = json.loads((tmp_path / "workers.json").read_text())["validation"]
+    everything = list(measuring.measured)
+    for more in (["--sweep", "planted"], []):
+        assert main([*words, *more]) == 0
+        assert json.loads((tmp_path / "workers.json").read_text())["validation"] is None
+    assert main([*words, "--validate"]) == 0
+    assert measuring.measured == everything
+    assert json.loads((tmp_path / "workers.json").read_text())["validation"] == validation
+
+
+@pytest.mark.parametrize("place", ["taken", "taken/below"])
+def test_a_folder_that_cannot_be_made_is_said_before_anything_is_measured(tmp_path, measuring, capsys, place):
+    (tmp_path / "taken").write_text("a file")
+    assert main(["workers", "classic/cartpole", "--cpus", "2", "--out", str(tmp_path / place)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"rlscale: --out: cannot write {tmp_path / place}: ")
+    assert said.count("\n") == 1
+    assert measuring.begun == []

@@ -1,0 +1,140 @@
+"""The plan of `rlscale workers --sweep`: time and cost of every choice, the one that was asked for, and its command."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from planted import PONG, known_frontier, readings
+
+from rlscale.agents.checks import check_config
+from rlscale.agents.config import default_config
+from rlscale.benchmarks.options import parse_train
+from rlscale.benchmarks.workers.calibration import Shape, fit_fleet
+from rlscale.benchmarks.workers.options import WorkersOptions
+from rlscale.benchmarks.workers.plan import Known, choose, find_frontier, make_plan
+from rlscale.benchmarks.workers.recommendation import train_command
+from rlscale.envs import find_task
+from rlscale.errors import UsageError
+from rlscale.estimate import Estimate
+from rlscale.frontier import fit
+from rlscale.sizing import FleetTime, LearnerTime, Price
+
+
+@pytest.fixture(scope="module")
+def known():
+    return known_frontier()
+
+
+def test_a_plan_and_the_choice_that_was_asked_for(known):
+    law = replace(fit_fleet(readings(), 16))
+    made = make_plan(known, law, LearnerTime(0.05, 0, 1e-4, 0), Price(1.0), cpus=4, lag=0)
+    assert {c.workers for c in made.choices} == {1, 2, 4}  # three do not divide the environments
+    assert {c.batch_size for c in made.choices} == set(known.rates)
+    fastest, cheapest = made.fastest(), made.cheapest()
+    assert choose(made, None, None, currency=True) == fastest
+    deadline = (fastest.seconds + cheapest.seconds) / 2
+    chosen = choose(made, deadline, None, currency=True)
+    assert chosen == made.cheapest(deadline)
+    assert choose(made, None, chosen.cost, currency=True) == made.fastest(chosen.cost)
+    words = train_command(WorkersOptions(task=known.config.task), known.config, Shape(chosen.workers, 1, 8), known, chosen)
+    config = parse_train(words[2:])
+    check_config(config)
+    u = config.update
+    assert (u.epochs, u.mini_batch, u.advantage_scale, u.entropy_coef, u.learning_rate) == (1, None, "running", 0.03, 0.0123)
+    assert config.rollout.rollout_length == 16
+    assert config.budget.observations == 2 * round(chosen.observations)
+    assert config.budget.goal == known.goal
+
+
+def typed(known, choice):
+    """The configuration that the plan's command has for `rlscale train`."""
+    shape = Shape(choice.workers, 1, choice.batch_size // known.config.rollout.rollout_length // choice.workers)
+    config = parse_train(train_command(WorkersOptions(task=known.config.task), known.config, shape, known, choice)[2:])
+    check_config(config)
+    return config
+
+
+def test_the_command_of_a_plan_has_the_mini_batches_of_the_sweep_s_runs(known):
+    update = replace(known.config.update, epochs=3, shuffle="transitions", warm_up=120)
+    inner = replace(known, config=replace(known.config, update=update), mini_batches=4)
+    made = make_plan(inner, fit_fleet(readings(), 16), LearnerTime(0.05, 0, 1e-4, 0), Price(1.0), cpus=1, lag=0)
+    for choice in made.choices:
+        update = typed(inner, choice).update
+        assert (update.mini_batch, update.epochs, update.warm_up) == (choice.batch_size // 4, 3, 120)
+
+
+def test_the_command_of_a_plan_undoes_the_defaults_that_the_sweep_s_runs_did_not_have():
+    """Pong anneals by default, a sweep never does."""
+    config = default_config(PONG)
+    rollout = replace(config.rollout, random_first_steps=500, reward_noise=2.0, cut_on_life_loss=False)
+    config = replace(config, rollout=rollout, update=replace(config.update, anneal=False, mini_batch=None, epochs=1))
+    known = Known(config, -19.0, fit([512, 2048, 8192], [500.0, 200.0, 125.0]), {512: 0.001, 2048: 0.002})
+    made = make_plan(known, fit_fleet(readings(), 128), LearnerTime(0.05, 0, 1e-4, 0), Price(1.0), cpus=1, lag=0)
+    found = typed(known, made.choices[0])
+    assert not found.update.anneal
+    assert (found.rollout.random_first_steps, found.rollout.reward_noise) == (500, 2.0)
+    assert not found.rollout.cut_on_life_loss
+
+
+def test_the_steps_of_a_plan_are_the_frontier_s_at_the_observations_of_a_batch(known):
+    """Half of the small batch are resets: it needs the optimizer steps of half the batch, in the time of the whole."""
+    law, learner = fit_fleet(readings(), 16), LearnerTime(0.05, 0.01, 1e-4, 0)
+    whole = make_plan(known, law, learner, Price(1.0), cpus=1, lag=0)
+    half = make_plan(replace(known, valid={128: 64.0}), law, learner, Price(1.0), cpus=1, lag=0)
+    before, after = whole.choices[0], half.choices[0]
+    assert before.batch_size == after.batch_size == 128
+    assert before.optimizer_steps == pytest.approx(100 * (1 + 1000 / 128))
+    assert after.optimizer_steps == pytest.approx(100 * (1 + 1000 / 64))
+    assert after.observations == pytest.approx(64 * after.optimizer_steps)
+    assert after.iteration == before.iteration
+    assert half.choices[1:] == whole.choices[1:]
+    assert before.iteration.learning_seconds == pytest.approx(0.05 + 0.01 * 8 + 1e-4 * 128), "eight environments are eight blocks"
+
+
+def test_published_sweeps_are_planned_as_their_runs_learned():
+    inner = find_frontier("results/ladder/minatar-breakout-people-3", None, find_task("minatar/breakout"))
+    assert (inner.mini_batches, inner.config.update.epochs) == (4, 3)
+    blackjack = find_frontier("results/ladder/blackjack", None, find_task("toy/blackjack"))
+    assert blackjack.mini_batches == 1
+    assert all(0.5 < blackjack.valid[size] / size < 0.6 for size in blackjack.valid if size >= 40)
+
+
+def test_the_wall_time_s_interval_holds_the_frontier_s(known):
+    """S = S_min + E_min / B: with a rate that is known exactly, what is left is the frontier's."""
+    law = replace(fit_fleet(readings(), 16), freedom=1, scatter=0.0)
+    s_min = Estimate(100.0, (80.0, 130.0))
+    frontier = replace(known.frontier, s_min=s_min, e_min=Estimate(1e5, (9e4, 1.2e5)))
+    made = make_plan(replace(known, frontier=frontier), law, LearnerTime(0.05, 0, 1e-4, 0), Price(1.0), cpus=1, lag=0)
+    choice = next(c for c in made.choices if c.batch_size == 512)
+    steps = 100 + 1e5 / 512
+    low = 1 - math.hypot(20, 1e4 / 512) / steps
+    high = 1 + math.hypot(30, 2e4 / 512) / steps
+    assert choice.interval == pytest.approx((choice.seconds * low, choice.seconds * high))
+    unknown = replace(frontier, s_min=Estimate(100.0, (80.0, math.inf)))
+    made = make_plan(replace(known, frontier=unknown), law, LearnerTime(0.05, 0, 1e-4, 0), Price(1.0), cpus=1, lag=0)
+    assert all(c.interval is None for c in made.choices)
+
+
+def test_what_no_plan_meets(known):
+    made = make_plan(known, fit_fleet(readings(), 16), LearnerTime(0.05, 0, 1e-4, 0), Price(1.0), cpus=4, lag=0)
+    with pytest.raises(UsageError, match=r"--deadline: no plan ends within 1 s: the fastest takes .* and costs"):
+        choose(made, 1.0, None, currency=True)
+    with pytest.raises(UsageError, match=r"--budget: no plan costs so little: the cheapest costs .* CPU hours and takes"):
+        choose(made, None, 1e-9, currency=False)
+    with pytest.raises(UsageError, match=r"no plan meets it and the budget"):
+        choose(made, made.fastest().seconds, 1e-9, currency=True)
+
+
+def test_only_workers_that_divide_the_environments_are_looked_at(known, monkeypatch):
+    """On a large cluster most numbers of workers divide no batch size, and each takes some ten milliseconds."""
+    asked, rate = [], FleetTime.rate
+    monkeypatch.setattr(FleetTime, "rate", lambda law, *fleet: asked.append(fleet) or rate(law, *fleet))
+    law, learner = fit_fleet(readings(), 16), LearnerTime(0.05, 0, 1e-4, 0)
+    asked.clear()
+    made = make_plan(known, law, learner, Price(1.0), cpus=64, lag=0)
+    assert {(c.batch_size, c.workers) for c in made.choices} == {
+        (size, 2**k) for size in known.rates for k in range(7) if 2**k <= size // 16
+    }
+    assert len(asked) == len(made.choices)
+    with pytest.raises(UsageError, match=r"--sweep: "):
+        make_plan(replace(known, rates={24: 0.01}), law, learner, Price(1.0), cpus=64, lag=0)

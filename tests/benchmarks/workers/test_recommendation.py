@@ -1,0 +1,123 @@
+"""The fleet that `rlscale workers` recommends, and the command that it prints."""
+
+from dataclasses import replace
+
+import pytest
+from planted import FIXED, PARALLEL, PONG, known_frontier, readings
+
+from rlscale.agents.checks import check_config
+from rlscale.agents.config import default_config
+from rlscale.benchmarks.options import parse_train
+from rlscale.benchmarks.workers.calibration import Shape, fit_fleet
+from rlscale.benchmarks.workers.display import say_recommendation
+from rlscale.benchmarks.workers.options import WorkersOptions
+from rlscale.benchmarks.workers.plan import find_frontier
+from rlscale.benchmarks.workers.recommendation import candidates, predict, recommend
+from rlscale.benchmarks.workers.run import base_config
+from rlscale.envs import find_task
+from rlscale.report.words import say_limit
+from rlscale.sizing import LearnerTime
+
+TASK_OF = {
+    "results/minatar-breakout": "minatar/breakout",
+    "results/ladder/minatar-breakout-people-3": "minatar/breakout",
+    "results/ladder/umbrella-noise-4": "toy/umbrella",
+}
+
+
+def test_the_recommended_fleet():
+    """The best predicted rate of whole iterations, or nearly: with free workers all CPUs; with crowded ones fewer."""
+    options = WorkersOptions(task=PONG.id)
+    learner = LearnerTime(0.1, 0.0, 2e-5, 0.0)
+    grid = candidates(PONG, 4)
+    for contention, actors in ((0.0, 4), (2.0, 1)):
+        law = fit_fleet(readings(contention=contention, message=0.0), 128)
+        found = recommend(options, default_config(PONG), PONG, law, learner, 4000.0, grid)
+        every = {s: predict(options, default_config(PONG), law, learner, 4000.0, s) for s in grid}
+        best = max(one.end_to_end for one in every.values())
+        assert replace(found, command=[]) == every[found.shape]
+        assert found.end_to_end >= 0.98 * best
+        total = found.shape.actors * found.shape.environments
+        assert all(one.end_to_end < 0.98 * best for s, one in every.items() if s.actors * s.environments < total)
+        assert found.shape.actors * found.shape.threads >= actors
+        assert sum(found.shares.values()) == pytest.approx(1)
+        batch = total * 128
+        assert found.batch_size == batch
+        assert found.iteration.seconds == pytest.approx(batch / found.rate.value + learner.seconds(batch))
+        assert found.end_to_end == pytest.approx(batch / found.iteration.seconds)
+        takes = {name: share * found.iteration.seconds for name, share in found.shares.items()}
+        assert takes["emulator"] == pytest.approx(found.shape.environments * 128 / (4000.0 * found.shape.threads))
+        assert takes["learner"] == pytest.approx(learner.seconds(batch))
+        alone = 128 * (FIXED + found.shape.environments * PARALLEL / found.shape.threads)
+        crowd = (1 + contention * (found.shape.actors * found.shape.threads - 1)) / (1 + contention * (found.shape.threads - 1))
+        assert takes["emulator"] + takes["inference"] == pytest.approx(alone * crowd, rel=1e-3)
+    config = parse_train(found.command[2:])
+    check_config(config)
+    assert (config.rollout.actors, config.rollout.actor_cpus) == (found.shape.actors, found.shape.threads)
+    assert config.rollout.environments == total
+
+
+def test_where_the_learner_is_the_limit_a_small_fleet_is_recommended_and_said():
+    """A hundred times slower learner: four actors would sample four times as fast, and nobody would notice."""
+    law = fit_fleet(readings(contention=0.0, message=0.0), 128)
+    options, grid = WorkersOptions(task=PONG.id), candidates(PONG, 4)
+    slow, fast = (
+        recommend(options, default_config(PONG), PONG, law, LearnerTime(0.0, 0.0, each, 0.0), 4000.0, grid)
+        for each in (0.05, 1e-6)
+    )
+    assert slow.shape == Shape(1, 1, 8)
+    assert "the learner is the limit, sampling takes 1% of the time, and more workers hardly help" in say_limit(slow.shares)
+    assert fast.shape.actors == 4
+    assert say_limit(fast.shares).endswith("and more CPUs for workers help")
+
+
+@pytest.mark.parametrize(
+    "folder", [None, "results/minatar-breakout", "results/ladder/minatar-breakout-people-3", "results/ladder/umbrella-noise-4"]
+)
+def test_the_printed_command_is_the_run_that_was_predicted(folder):
+    """With a sweep, learner and fleet are predicted as its runs learn and act; the task's own defaults are others."""
+    known = known_frontier() if folder is None else find_frontier(folder, None, find_task(TASK_OF[folder]))
+    task = find_task(known.config.task)
+    options = WorkersOptions(task=task.id)
+    config = base_config(options, task, known)
+    law = fit_fleet(readings(), config.rollout.rollout_length)
+    found = recommend(options, config, task, law, LearnerTime(0.01, 0.0, 1e-5, 0.0), 4000.0, candidates(task, 4), known)
+    run = parse_train(found.command[2:])
+    check_config(run)
+    mini_batch = None if known.mini_batches == 1 else found.batch_size // known.mini_batches
+    # The rate is no part of the prediction; the sweep chose one for its own batch sizes only.
+    assert run.update == replace(config.update, mini_batch=mini_batch, learning_rate=run.update.learning_rate)
+    assert run.noise == config.noise
+    assert run.batch == found.batch_size
+    assert run.rollout == replace(
+        config.rollout,
+        actors=found.shape.actors,
+        actor_cpus=found.shape.threads,
+        environments=found.shape.actors * found.shape.environments,
+    )
+
+
+@pytest.mark.parametrize(
+    ("learning", "limit"),
+    [
+        (0.9, "sampling is the limit, the learner is busy 90% of the time, and more CPUs for workers save at most the other 10%"),
+        (4.0, "the learner is the limit, sampling is busy 25% of the time, and more workers hardly help"),
+    ],
+)
+def test_with_a_lag_sampling_and_learning_are_side_by_side(learning, limit):
+    """At lag 1 an iteration lasts as long as the longer of the two, so their shares of it add up to more than all of it."""
+    law, shape = fit_fleet(readings(message=0.0), 128), Shape(4, 1, 32)
+    sampling = law.seconds(4, 32)
+    learner = LearnerTime(learning * sampling, 0.0, 0.0, 0.0)
+    options = WorkersOptions(task=PONG.id, lag=1)
+    found = predict(options, default_config(PONG), law, learner, 4000.0, shape)
+    seconds = max(1.0, learning) * sampling
+    assert found.iteration.seconds == pytest.approx(seconds)
+    takes = {name: share * seconds for name, share in found.shares.items()}
+    assert takes["learner"] == pytest.approx(learning * sampling)
+    assert sum(takes.values()) - takes["learner"] == pytest.approx(sampling)
+    first, _, shares, _ = say_recommendation(found, learner)
+    assert first == f"Use {shape}: {limit}"
+    busy = f"{100 * sampling / seconds:.0f}%", f"{100 * learning * sampling / seconds:.0f}%"
+    assert shares.startswith(f"sampling is busy {busy[0]} of the time (emulator ")
+    assert shares.endswith(f"), the learner {busy[1]}, side by side")
