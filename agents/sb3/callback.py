@@ -66,6 +66,7 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
         self._iteration = self._optimizer_steps = self._observations = 0
         self._seconds = 0.0  # up to the last row, and of the sessions before
         self._row: dict[str, Any] | None = None  # of the iteration under way, from the end of its rollout on
+        self._counted: list[tuple[float, int]] = []  # return and length so far of every environment's episode
 
     def _on_training_start(self) -> None:
         """`learn` begins: open the record, or go on with it where this same callback has kept it before."""
@@ -86,7 +87,9 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
         self._run.set_state("running", **facts, segments=[*self._run.manifest["segments"], segment])
         self._hook = model.policy.optimizer.register_step_post_hook(self._count_step)
         self._monitored = _monitored(model.env)
-        self._returns, self._lengths = [0.0] * model.n_envs, [0] * model.n_envs
+        # An episode that goes on from the `learn` before was counted there in part. `set_env` begins all anew, whatever is asked.
+        before = dict(enumerate(self._counted))
+        self._counted = [(0.0, 0) if starts else before.get(i, (0.0, 0)) for i, starts in enumerate(model._last_episode_starts)]
         self._started = time.perf_counter()
 
     def _count_step(self, *_: Any) -> None:
@@ -107,13 +110,11 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
         for i, (reward, done, info) in enumerate(
             zip(self.locals["rewards"], self.locals["dones"], self.locals["infos"], strict=True)
         ):
-            self._returns[i] += float(reward)
-            self._lengths[i] += 1
+            total, length = self._counted[i][0] + float(reward), self._counted[i][1] + 1
+            self._counted[i] = (0.0, 0) if done else (total, length)
             episode = info.get("episode") if done or self._monitored[i] else None
-            if done:
-                if episode is None and not self._monitored[i]:
-                    episode = {"r": self._returns[i], "l": self._lengths[i]}
-                self._returns[i], self._lengths[i] = 0.0, 0
+            if done and episode is None and not self._monitored[i]:
+                episode = {"r": total, "l": length}
             if episode is not None:
                 self._episodes.append((float(episode["r"]), int(episode["l"])))
         return True

@@ -20,10 +20,10 @@ __all__ = ["learning_times", "shortest"]
 def learning_times(config: TrainConfig, task: Task, compute: Compute, critical: float) -> dict[int, float]:
     """Seconds that an observation is learned from, all epochs and the noise included, by the size of the mini-batch.
 
-    Measured at the configured mini-batch and at four, sixteen, … times as many, up to one short iteration batch, of which all are
-    parts, and to twice the critical batch size. Where that leaves the configured one alone nothing is measured, and its time is
-    given as zero. Smaller ones are not tried: the task's own settings are known to work, and with several epochs a prediction of
-    less has been too small (docs/decisions.md).
+    Measured at the configured mini-batch and at four, sixteen, … times as many, or the nearest that divide one short iteration
+    batch, up to that batch and to twice the critical batch size. Where that leaves the configured one alone nothing is measured,
+    and its time is given as zero. Smaller ones are not tried: the task's own settings are known to work, and with several epochs
+    a prediction of less has been too small (docs/decisions.md).
     """
     size = task.cost.many * ROLLOUT
     usual = min(config.update.mini_batch or config.batch, size)

@@ -10,7 +10,7 @@ from rlscale.errors import UsageError
 
 from ..workers.options import check_cpus
 
-__all__ = ["AdviseOptions", "check_options"]
+__all__ = ["AdviseOptions", "check_options", "refuse_to_measure"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class AdviseOptions:
     run: str | None = None
     """Folder of a run that exists, one of RLlib or Stable-Baselines3 included: read its noise instead of training."""
     seconds: float = 90.0
-    """Seconds of training, in which the noise is measured at every update."""
+    """Seconds of training, in which the noise is measured at every update; not with --run."""
     fleet_seconds: float = 2.0
     """Seconds that each fleet of actors is measured for, at least."""
     cpus: int | None = None
@@ -32,7 +32,7 @@ class AdviseOptions:
     price_hour: float | None = None
     """Price of a machine like this one for an hour, in any currency; None: costs are relative."""
     seed: int = 0
-    """Seed of the training run."""
+    """Seed of the training run; not with --run."""
     json: bool = False
     """Print the advice as JSON, and nothing else."""
     out: str | None = None
@@ -47,6 +47,33 @@ def check_options(options: AdviseOptions) -> None:
     """
     if options.task is None and options.run is None:
         raise UsageError("TASK", "there is nothing to advise on", "Name a task, or a run with --run FOLDER")
+    if options.run is not None:
+        mend = "Leave it out, or leave out --run"
+        if options.seconds != AdviseOptions.seconds:
+            raise UsageError("--seconds", "it is of the training, and with --run nothing is trained", mend)
+        if options.seed != AdviseOptions.seed:
+            raise UsageError("--seed", "it is of the training, and with --run nothing is trained", mend)
     require_positive({"seconds": options.seconds, "fleet-seconds": options.fleet_seconds, "cpus": options.cpus})
     check_cpus(options.cpus, options.ray_address)
     require_not_negative({"price-hour": options.price_hour})
+
+
+def refuse_to_measure(options: AdviseOptions, task: str) -> None:
+    """Refuse what only fleets of actors need, where none is measured.
+
+    Args:
+        options: as typed.
+        task: of the run, which is not known here.
+
+    Raises:
+        UsageError: names the option.
+    """
+    for flag, asked in (
+        ("--cpus", options.cpus is not None),
+        ("--ray-address", options.ray_address is not None),
+        ("--price-hour", options.price_hour is not None),
+        ("--fleet-seconds", options.fleet_seconds != AdviseOptions.fleet_seconds),
+    ):
+        if asked:
+            problem = f"nothing is measured here, since rlscale does not know the task {task!r} of the run"
+            raise UsageError(flag, problem, "Leave it out, or name the task as well: rlscale advise TASK --run FOLDER")

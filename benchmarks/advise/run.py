@@ -6,13 +6,14 @@ import time
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 
 from rlscale.agents.checks import check_config
-from rlscale.agents.cluster import connect, disconnect, free_cpus, watch_head
+from rlscale.agents.cluster import connect, disconnect, watch_head
 from rlscale.agents.compute import resolve_compute
-from rlscale.agents.config import NoiseSettings, Rollout, TrainConfig, Update, config_from_dict, default_config
+from rlscale.agents.config import Rollout, TrainConfig, Update, config_from_dict, default_config
 from rlscale.agents.machine import busy_cpus, find_commit
 from rlscale.agents.memory import memory_plan
 from rlscale.agents.train import train
@@ -23,17 +24,18 @@ from rlscale.estimate import Estimate
 from rlscale.records import RunRecord, folder_name, read_run
 from rlscale.records.files import write_atomically
 from rlscale.report.advice_page import Advice, Throughput, advice_lines, write_advice_page
+from rlscale.report.answers import shows_value_alone
 from rlscale.sizing import ScaleOut, scale_out
 
 from ..console import plain_console
 from ..steps import Steps
 from ..workers.calibration import Shape, fit_fleet
-from ..workers.options import WorkersOptions
+from ..workers.options import WorkersOptions, cpus_for_actors, make_folder
 from ..workers.recommendation import CLOSE, predict, to_measure
 from ..workers.run import fit_updates, measure, say_if_busy
 from .fastest import learning_times, shortest
-from .options import AdviseOptions, check_options
-from .settings import Settings, configured, lines_for, settings_for
+from .options import AdviseOptions, check_options, refuse_to_measure
+from .settings import Settings, as_advised, configured, flags_beside, lines_for, settings_for
 
 __all__ = ["run_advise"]
 
@@ -58,24 +60,32 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
             problem = f"{options.run} is a run of {record.manifest['task']['id']}, not of {task.id}"
             raise UsageError("TASK", problem, "Leave the task out, or name a run of it")
         task = task or _task_of(record)
-        if task is not None:
+        if task is None:
+            refuse_to_measure(options, record.manifest["task"]["id"])
+        else:
             say_if_busy(console, busy_cpus())
     else:
         say_if_busy(console, busy_cpus())
         assert task is not None
         folder = Path(options.out or f"advice/{folder_name(task.id)}-{datetime.now():%Y%m%d-%H%M%S}")
+        make_folder(folder)
         record = _trained(options, task, folder / "run", command, console)
     if not record.rows:
         raise UsageError("--run", f"{record.folder} has no finished iteration", "Let it run longer")
     reading = read_noise(record)
     config = _config_of(record)
-    if task is not None and _is_foreign(record):
-        config = _as_this_task(config, default_config(task))
-    settings = settings_for(config, reading.suggestion, max(config.actors, 1))
+    make_folder(folder)
+    suggestion = _NOTHING if shows_value_alone(reading.suggestion, reading.policy) else reading.suggestion
+    settings = settings_for(config, suggestion, max(config.actors, 1))
     throughput: Throughput | None = None
     more: list[ScaleOut] = []
+    beside: list[str] = []
     if task is not None:
-        settings, throughput, more = _measured(options, config, task, reading.suggestion, console)
+        usual = default_config(task, config.update.algorithm)
+        advised = as_advised(_as_this_task(config, usual) if _is_foreign(record) else config, usual, options.ray_address)
+        settings, throughput, more = _measured(options, advised, task, suggestion, console)
+        beside = flags_beside(advised, usual)
+    lines = lines_for("TASK" if task is None else task.id, settings, _learners_of(record), config.update.algorithm, beside)
     advice = Advice(
         task=record.manifest["task"]["id"] if task is None else task.id,
         known=task is not None,
@@ -86,13 +96,12 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
         price_hour=options.price_hour,
         mini_batch=config.update.mini_batch or config.batch,
         settings=asdict(settings) | {"batch_size": settings.batch_size},
-        lines=_lines(task, settings, _learners_of(record)),
+        lines={name: line for name, line in lines.items() if task is not None or name != "rlscale"},
         seconds=time.monotonic() - started,
         command=command,
         commit=find_commit(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-    folder.mkdir(parents=True, exist_ok=True)
     page, path = folder / "advice.html", folder / "advice.json"
     write_advice_page(page, advice, record)
     text = json.dumps(advice.as_json(), indent=1)
@@ -130,20 +139,17 @@ def _trained(options: AdviseOptions, task: Task, folder: Path, command: list[str
 def _measured(
     options: AdviseOptions, config: TrainConfig, task: Task, suggestion: Estimate, console: Console
 ) -> tuple[Settings, Throughput, list[ScaleOut]]:
-    """Settings for the actors that are worth having here, what bounds their throughput, and what more machines would give."""
+    """Settings for the actors that are worth having here, what bounds their throughput, and what more machines would give.
+
+    The configuration is that of `as_advised`.
+    """
     asked = WorkersOptions(task.id, cpus=options.cpus, ray_address=options.ray_address, seconds=options.fleet_seconds)
-    rollout = replace(config.rollout, actors=1, ray_address=options.ray_address, lag=0, batch_size=None)
-    # The run that was read may have measured every head in every update; one that follows the advice does so rarely.
-    config = replace(config, rollout=rollout, update=replace(config.update, threads=0), noise=NoiseSettings())
     compute = resolve_compute(config)
     compute.prepare_process()
     local = len(os.sched_getaffinity(0))
     connect(options.ray_address, options.cpus or (1 if options.ray_address else local))
     try:
-        cpus = options.cpus or (local if options.ray_address is None else free_cpus())
-        if not cpus:
-            mend = "Wait until some are free ('ray status' shows them)"
-            raise UsageError("--ray-address", "all CPUs of the cluster are in use", mend)
+        cpus = cpus_for_actors(options.cpus, options.ray_address)
         with watch_head(options.ray_address):
             shapes = to_measure(task, cpus)
             fleets, learning, emulator = measure(asked, config, task, compute, shapes, None, console)
@@ -158,8 +164,10 @@ def _measured(
         sampling = law.rate(actors, usual.environments // actors).value
         assert sampling is not None
         size = shortest(critical, 1 / sampling, times) if critical > 0 else min(times)
-        # All of the learner's time but what the mini-batch changes stays as it was measured.
-        learns = replace(learner, observation=max(learner.observation + times[size] - times[min(times)], 0.0))
+        # All of the learner's time but what the mini-batch changes stays as it was measured. Two measurements scatter: what is
+        # left is no less than the whole time that was measured with this mini-batch.
+        saved = times[min(times)] - times[size]
+        learns = replace(learner, observation=max(learner.observation - saved, min(learner.observation, times[size])))
         settings = _that_fit(config, task, settings_for(config, Estimate(float(size), None), actors))
         shape = Shape(actors, 1, settings.environments // actors)
         found.append((settings, predict(asked, config, law, learns, emulator, shape)))
@@ -188,17 +196,12 @@ def _that_fit(config: TrainConfig, task: Task, settings: Settings) -> Settings:
     wanted = configured(config, settings)
     try:
         check_config(wanted)
-        memory_plan(wanted, task, None)
+        memory_plan(wanted, task, None if config.rollout.ray_address is None else 1 << 62)  # a cluster's store is not here
     except UsageError:
         smaller = settings_for(config, Estimate(settings.mini_batch / 2, None), settings.actors)
         if smaller.mini_batch < settings.mini_batch:
             return _that_fit(config, task, smaller)
     return settings
-
-
-def _lines(task: Task | None, settings: Settings, learners: int) -> dict[str, str]:
-    lines = lines_for("TASK" if task is None else task.id, settings, learners)
-    return {name: line for name, line in lines.items() if task is not None or name != "rlscale"}
 
 
 def _task_of(record: RunRecord) -> Task | None:
@@ -230,16 +233,32 @@ def _learners_of(record: RunRecord) -> int:
 
 
 def _config_of(record: RunRecord) -> TrainConfig:
-    """How the run learned; of a job of RLlib or Stable-Baselines3, what its settings are called here."""
+    """How the run learned, at the rate that it had; of a job of RLlib or Stable-Baselines3, what its settings are called here.
+
+    Raises:
+        UsageError: a job that had no learning rate but 0.
+    """
     stored = record.manifest["config"]
+    # A schedule begins near 0 where it warms up and ends near 0 where it decays: the rate that was chosen is the largest.
+    rate = max(row["learning_rate"] for row in record.rows)
     if not _is_foreign(record):
-        return config_from_dict(stored)
+        config = config_from_dict(stored)
+        if config.update.lr_rule == "constant" and config.update.tuned_batch is None:
+            return config
+        # A rule made that rate for the run's batch; the advice scales it itself, and names no rule that would do so again.
+        update = replace(config.update, learning_rate=rate, lr_rule="constant", lr_batch=None, tuned_batch=None)
+        return replace(config, update=update)
+    if not rate > 0:
+        problem = f"{record.folder} is of a job whose learning rate was 0 in every iteration"
+        raise UsageError("--run", problem, "Name one that learned")
     actors = 0
+    algorithm: Literal["ppo", "a2c"] = "ppo"
     if "sb3" in stored:
         job = stored["sb3"]
         environments = int(job["n_envs"])
         batch = environments * int(job["n_steps"])
-        epochs, mini_batch, rate = job.get("n_epochs"), job.get("batch_size"), record.rows[-1]["learning_rate"]
+        epochs, mini_batch = job.get("n_epochs"), job.get("batch_size")
+        algorithm = "a2c" if epochs is None else "ppo"  # not by its name, which a user's subclass changes
     else:
         job = stored["rllib"]
         actors = int(job.get("num_env_runners") or 0)
@@ -247,7 +266,6 @@ def _config_of(record: RunRecord) -> TrainConfig:
         each, learners = job.get("_train_batch_size_per_learner"), _learners_of(record)  # as RLlib stores them
         batch = int(each * learners if each else job.get("train_batch_size") or 4000)
         epochs, mini_batch = job.get("num_epochs"), (job.get("minibatch_size") or 0) * learners
-        rate = record.rows[-1].get("learning_rate") or job.get("lr")  # the rate may follow a schedule
     rollout = Rollout(environments=environments, rollout_length=max(1, batch // environments), actors=actors)
-    update = Update(epochs=int(epochs or 1), mini_batch=int(mini_batch or batch), learning_rate=float(rate or 5e-5))
+    update = Update(algorithm=algorithm, epochs=int(epochs or 1), mini_batch=int(mini_batch or batch), learning_rate=rate)
     return TrainConfig(task=record.manifest["task"]["id"], rollout=rollout, update=update)

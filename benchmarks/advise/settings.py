@@ -1,12 +1,16 @@
 """From a predicted critical batch size to settings of PPO, and to the lines that set them in three libraries."""
 
 import math
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rlscale.agents.config import TrainConfig
 from rlscale.estimate import Estimate
 
-__all__ = ["SMALLEST", "Settings", "configured", "lines_for", "settings_for"]
+from ..workers.recommendation import flags_that_differ
+
+__all__ = ["SMALLEST", "Settings", "as_advised", "configured", "flags_beside", "lines_for", "settings_for"]
 
 MINI_BATCHES = 4  # least number of optimizer steps of one pass over an iteration batch
 SMALLEST, LARGEST = 64, 2**17  # optimization batches that are suggested
@@ -39,6 +43,48 @@ class Settings:
         return self.environments * self.rollout_length
 
 
+def as_advised(config: TrainConfig, usual: TrainConfig, ray_address: str | None = None) -> TrainConfig:
+    """How a run trains that follows the advice, before `Settings` are put in: as the one that was read, where it can.
+
+    A batch of one size that is held, one learner for all, and so many actors of one CPU each: what belongs to another way of
+    running is left out, since with it `check_config` would refuse every mini-batch that is advised.
+
+    Args:
+        config: of the run that was read.
+        usual: of its task and algorithm by default.
+        ray_address: of the cluster that it is to run on.
+    """
+    rollout = replace(
+        config.rollout,
+        environments=config.batch // config.rollout.rollout_length,  # a batch that was filled in rounds is still the usual one
+        batch_size=None,
+        exchange_rate=None,
+        fragment_environments=None,
+        lag=0,
+        actors=1,
+        actor_price=None,
+        actor_cpus=1,
+        ray_address=ray_address,
+    )
+    # Without a budget of observations, as in this command's own training, there is no end to anneal to: nobody chose that.
+    anneal = usual.update.anneal if config.budget.observations is None else config.update.anneal
+    return replace(usual, rollout=rollout, update=replace(config.update, anneal=anneal, learners=1, stream=False, threads=0))
+
+
+def flags_beside(config: TrainConfig, usual: TrainConfig) -> list[str]:
+    """What `rlscale train` must be told beside `Settings`: the algorithm, and what is not as by default.
+
+    Args:
+        config: to be trained with.
+        usual: of its task and algorithm by default.
+    """
+    r, u = config.rollout, config.update
+    rollout = replace(usual.rollout, actors=r.actors, environments=r.environments, rollout_length=r.rollout_length)
+    update = replace(usual.update, mini_batch=u.mini_batch, epochs=u.epochs, learning_rate=u.learning_rate)
+    algorithm = [] if u.algorithm == "ppo" else ["--algorithm", u.algorithm]
+    return [*algorithm, *flags_that_differ(r, rollout), *flags_that_differ(u, update)]
+
+
 def settings_for(config: TrainConfig, suggestion: Estimate, actors: int) -> Settings:
     """The task's own settings with an optimization batch as suggested, to the next power of two.
 
@@ -68,22 +114,34 @@ def configured(config: TrainConfig, settings: Settings) -> TrainConfig:
     return replace(config, rollout=rollout, update=update)
 
 
-def lines_for(task: str, settings: Settings, learners: int = 1) -> dict[str, str]:
-    """What to type or write, by the name of the tool.
+def lines_for(
+    task: str, settings: Settings, learners: int = 1, algorithm: str = "ppo", beside: Sequence[str] = ()
+) -> dict[str, str]:
+    """What to type or write, by the name of the tool; of A2C none for RLlib, which has no such algorithm.
 
     Args:
         task: what is trained.
         settings: of the whole job.
         learners: of an RLlib job, whose batch and mini-batch are those of one learner.
+        algorithm: ppo or a2c.
+        beside: what else `rlscale train` must be told, see `flags_beside`.
     """
     s = settings
+    ours = (
+        f"rlscale train {task} --actors {s.actors} --environments {s.environments} --rollout-length {s.rollout_length} "
+        f"--mini-batch {s.mini_batch} --epochs {s.epochs} --learning-rate {s.learning_rate:g}"
+    )
+    ours += f" {shlex.join(beside)}" if beside else ""
+    if algorithm == "a2c":
+        rollouts = math.ceil(s.mini_batch / s.rollout_length)  # that library's makes one optimizer step of all of them
+        theirs = (
+            f"A2C(policy, make_vec_env(env, n_envs={rollouts}), n_steps={s.rollout_length}, learning_rate={s.learning_rate:g})"
+        )
+        return {"rlscale": ours, "Stable-Baselines3": theirs}
     several = f".learners(num_learners={learners})" if learners > 1 else ""
     each = s.environments // s.actors
     return {
-        "rlscale": (
-            f"rlscale train {task} --actors {s.actors} --environments {s.environments} --rollout-length {s.rollout_length} "
-            f"--mini-batch {s.mini_batch} --epochs {s.epochs} --learning-rate {s.learning_rate:g}"
-        ),
+        "rlscale": ours,
         "RLlib": (
             f"config.env_runners(num_env_runners={s.actors}, num_envs_per_env_runner={each}, "
             f"rollout_fragment_length={s.rollout_length})"

@@ -171,8 +171,9 @@ def without_momentum(learner: dict[str, Any]) -> dict[str, Any]:
 def momentum_from_zero() -> Iterator[None]:
     """Within, Adam corrects the running mean of gradients as one that began at zero at the first step made here.
 
-    PyTorch counts the steps of both running means together, and that of squares goes on from the checkpoint's. The correction is
-    made in the rate of every single step, which the learner sets anew before each.
+    PyTorch counts the steps of both running means together, and that of squares goes on from the checkpoint's: it divides the
+    mean of gradients by 1 - β^(s+k) at the k-th step after s of the run, where 1 - β^k is due. What is between them is put into
+    the rate of every single step, which the learner sets anew before each.
     """
     steps = 0
 
@@ -181,7 +182,9 @@ def momentum_from_zero() -> Iterator[None]:
         steps += 1
         if isinstance(optimizer, torch.optim.Adam):
             for group in optimizer.param_groups:
-                group["lr"] /= 1 - group["betas"][0] ** steps
+                known = [float(optimizer.state[p]["step"]) for p in group["params"] if p in optimizer.state]
+                decay, counted = group["betas"][0], max(known, default=0.0) + 1  # the hook comes before Adam counts this step
+                group["lr"] *= (1 - decay**counted) / (1 - decay**steps)
 
     handle = register_optimizer_step_pre_hook(correct)
     try:

@@ -33,6 +33,7 @@ from rlscale.records.files import dump_json, write_atomically
 from rlscale.report.branch_page import write_branch_page
 
 from ..steps import Steps
+from ..workers.options import make_folder
 from .branches import Branch, BranchResult, branch_config, dump, evaluator, load, read_state, run_branch
 from .findings import as_json, find_page, fit
 from .options import BranchOptions, BranchPlan, make_plan
@@ -74,7 +75,7 @@ def run_branches(options: BranchOptions, command: list[str], console: Console) -
     learner = stored["learner"]
     at = Checkpoint(config, dump(learner), learner["optimizer_steps"], stored["progress"]["observations"])
     folder = Path(options.out or record.folder / "branches")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     path = folder / RECORD
     written = _open(path, plan, at, command)
     branches = list(_branches(plan))

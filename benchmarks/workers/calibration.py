@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import isotonic_regression
 
+from rlscale.agents.checks import divisors_of
 from rlscale.agents.cluster.processes import LostWorkerError, enter_user_folder, pickle_settings
 from rlscale.agents.compute import Compute
 from rlscale.agents.config import TrainConfig
@@ -221,7 +222,7 @@ def measure_learner(
     """Seconds of updates from a batch of these fragments, as configured; one before them is not counted.
 
     They are updates from late in a run, when the noise of single heads is measured rarely: none of these measures it, unless a
-    run always does.
+    run always does. Where the mini-batch does not divide this batch, the nearest that does is timed.
 
     Args:
         config: how to learn.
@@ -234,8 +235,9 @@ def measure_learner(
     environments = sum(f.environments for f in fragments)
     rollout = replace(config.rollout, environments=environments, rollout_length=fragments[0].steps, batch_size=None)
     configured = replace(config, rollout=rollout)
-    if mini_batches is not None:
-        configured = replace(configured, update=replace(config.update, mini_batch=configured.batch // mini_batches))
+    mini_batch = config.update.mini_batch if mini_batches is None else configured.batch // mini_batches
+    if mini_batch is not None:
+        configured = replace(configured, update=replace(config.update, mini_batch=_dividing(configured, mini_batch)))
     if blocks is not None:
         configured = replace(configured, noise=replace(config.noise, blocks=blocks))
     learner = Learner(configured, task, compute.device, compute.bfloat16)
@@ -246,6 +248,13 @@ def measure_learner(
         learn_batch(learner, fragments, LATE + turn, config.update.learning_rate, slots)
         seconds.append(time.perf_counter() - begin)
     return {"batch_size": configured.batch, "blocks": blocks, "seconds": seconds[1:]}
+
+
+def _dividing(config: TrainConfig, wanted: int) -> int:
+    """The mini-batch nearest to the wanted one, as a ratio, of those that divide the batch; of whole environments where a run
+    shuffles these."""
+    unit = config.rollout.rollout_length if config.update.shuffle == "environments" else 1
+    return min((unit * d for d in divisors_of(config.batch // unit)), key=lambda size: abs(math.log(size / wanted)))
 
 
 def _touch(fragment: Fragment) -> int:

@@ -20,15 +20,7 @@ from .calibration import Shape
 from .options import WorkersOptions
 from .plan import Known
 
-__all__ = [
-    "CLOSE",
-    "Recommendation",
-    "candidates",
-    "predict",
-    "recommend",
-    "to_measure",
-    "train_command",
-]
+__all__ = ["CLOSE", "Recommendation", "candidates", "flags_that_differ", "predict", "recommend", "to_measure", "train_command"]
 
 CLOSE = 0.98  # of the best predicted rate: nearer to it, fewer environments are worth more than what is left
 
@@ -158,7 +150,7 @@ _OWN: dict[str, Any] = {"learning_rate": 0.0, "device": "auto", "threads": 0}
 _PLAYED = ("cut_on_life_loss", "random_first_steps", "reward_noise", "clones")
 
 
-def _differing(settings: Update | Rollout | NoiseSettings, usual: Update | Rollout | NoiseSettings) -> list[str]:
+def flags_that_differ(settings: Update | Rollout | NoiseSettings, usual: Update | Rollout | NoiseSettings) -> list[str]:
     """The flags of those settings that are not the usual ones."""
     return [word for name, value in vars(settings).items() if value != getattr(usual, name) for word in flag_of(name, value)]
 
@@ -176,9 +168,11 @@ def train_command(
             # To the goal, so that the plan can be checked; a run that takes twice the planned observations is given up.
             words += ["--goal", f"{known.goal:g}", "--observations", str(2 * round(choice.observations))]
             words += ["--learning-rate", f"{known.rates[round(choice.batch_size)]:.4g}"]
-        words += _differing(replace(_run_of(config, shape, known).update, **_OWN), replace(usual.update, **_OWN))
-        words += _differing(replace(usual.rollout, **{name: getattr(config.rollout, name) for name in _PLAYED}), usual.rollout)
-        words += _differing(config.noise, usual.noise)
+        words += flags_that_differ(replace(_run_of(config, shape, known).update, **_OWN), replace(usual.update, **_OWN))
+        words += flags_that_differ(
+            replace(usual.rollout, **{name: getattr(config.rollout, name) for name in _PLAYED}), usual.rollout
+        )
+        words += flags_that_differ(config.noise, usual.noise)
     for flag, given, standard in (
         ("--ray-address", options.ray_address, None),
         ("--lag", options.lag, 0),

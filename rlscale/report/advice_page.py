@@ -15,7 +15,7 @@ from ..estimate import Estimate
 from ..records import RunRecord
 from ..sizing import ScaleOut
 from ..text import format_duration, format_quantity
-from .answers import say_suggestion
+from .answers import say_suggestion, shows_value_alone
 from .chart_style import PALETTE, Figure, draw, finish, numbers
 from .page import add_chart, section, table, write_page
 from .run_charts import noise_chart, return_chart
@@ -81,6 +81,12 @@ class Advice:
     command: Sequence[str]
     commit: str | None
     date: str
+
+    @property
+    def suggested(self) -> float | None:
+        """The batch that the first line suggests, in observations; None where it suggests none."""
+        scale = self.reading.suggestion
+        return None if shows_value_alone(scale, self.reading.policy) else scale.value
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; an end of an interval that is not finite is null."""
@@ -180,7 +186,7 @@ def _answer(advice: Advice) -> str:
         "" if advice.throughput is None else f" Here {_fleet(advice.throughput)} will do: {say_limit(advice.throughput.shares)}."
     )
     trust = "fair" if advice.reading.policy.value is not None else "poor, the policy's own noise is not resolved"
-    suggested, size = advice.reading.suggestion.value, advice.settings["mini_batch"]
+    suggested, size = advice.suggested, advice.settings["mini_batch"]
     if suggested is not None and size > 2 * suggested:
         here += f" Mini-batches of {size:,} stay, as in use: with several epochs such a prediction has been too small."
     elif suggested is not None and advice.throughput is not None and size < suggested / 2:
@@ -236,6 +242,8 @@ def _here(measured: Throughput) -> str:
 def _machines(advice: Advice) -> str:
     known = {one.machines: one for one in advice.more}
     counts = sorted(known)
+    if len(counts) == 1:  # numbers of machines that are slower than fewer are left out
+        return "More machines like this one are no faster: one learner has to learn from all that they sample."
     last = counts[0]
     for count in counts[1:]:
         if known[count].speedup < _WORTH * known[last].speedup:
@@ -260,7 +268,7 @@ def _sweep(advice: Advice) -> str:
     low, high = published()["sweep_cost"]
     cost = f"{low:.0f} to {high:.0f} times the fewest observations to its goal"
     said = f"To measure it: rlscale sweep {advice.task}, which costs {cost}"
-    critical, measured = advice.reading.suggestion.value, advice.throughput
+    critical, measured = advice.suggested, advice.throughput
     if critical is None or measured is None or advice.reading.last_return is None:
         return f"{said}."
     fewest = advice.reading.observations / (1 + advice.mini_batch / critical)
@@ -282,7 +290,7 @@ def _machine_cells(one: ScaleOut, price: float | None) -> list[str]:
 
 def _machines_figure(more: Sequence[ScaleOut]) -> Figure | None:
     """How many times as fast several machines are, with the line that nobody can beat."""
-    if not more:
+    if len(more) < 2:
         return None
     points = [{"machines": one.machines, "speedup": one.speedup, "cost": one.cost, "batch": one.batch_size} for one in more]
     counts = [one.machines for one in more]

@@ -15,7 +15,7 @@ from ..records import RunRecord
 from ..text import format_quantity
 from .words import flags, say_next
 
-__all__ = ["CONFIDENCE", "Answer", "answers", "run_answer", "say_suggestion"]
+__all__ = ["CONFIDENCE", "Answer", "answers", "run_answer", "say_suggestion", "shows_value_alone"]
 
 _GOOD, _FAIR = 2.5, 4.0  # of the upper to the lower end of B_crit's interval
 # Doubling a batch of B saves B_crit / (2 (B + B_crit)) of the steps: a sixth at twice B_crit. The observations are
@@ -115,23 +115,35 @@ def _suggestion(row: Row) -> str:
     return f"{said}. That is a prediction; {settle} measures it.{doubt}"
 
 
+def shows_value_alone(joint: Estimate, policy: Estimate | None) -> bool:
+    """Whether the joint loss's noise scale is mostly the value function's, so that no batch is suggested by it.
+
+    Args:
+        joint: noise scale of the joint loss.
+        policy: noise scale of the policy's loss, not resolved where this is so, and known to be far above, unless the interval of
+            the joint loss's begins at zero; None where it is the policy's that suggests.
+    """
+    if joint.value is None or policy is None or policy.value is not None:
+        return False
+    low, high = joint.interval or (0.0, math.inf)
+    return low == 0 or (policy.interval or (0.0, math.inf))[0] > _APART * high
+
+
 def say_suggestion(scale: Estimate, policy: Estimate | None = None) -> str:
     """The batch that a noise scale suggests, as the end of a sentence about a task.
 
     Args:
         scale: that predicts.
-        policy: noise scale of the policy's loss, where the first is that of the joint loss. Where it is not resolved, and known
-            to be far above, the joint loss shows the value function alone, and no batch is suggested.
+        policy: noise scale of the policy's loss, where the first is that of the joint loss; see `shows_value_alone`.
     """
     low, high = scale.interval or (0.0, math.inf)
-    if scale.value is not None and policy is not None and policy.value is None:
+    if policy is not None and shows_value_alone(scale, policy):
         least = (policy.interval or (0.0, math.inf))[0]
-        if low == 0 or least > _APART * high:
-            bound = f"above {format_quantity(least)}" if least > 0 else "not resolved"
-            return (
-                "its noise does not say yet how many observations an optimizer step can use: the policy's noise scale is "
-                f"{bound}, and the joint loss's, {scale.say()}, is mostly the value function's"
-            )
+        bound = f"above {format_quantity(least)}" if least > 0 else "not resolved"
+        return (
+            "its noise does not say yet how many observations an optimizer step can use: the policy's noise scale is "
+            f"{bound}, and the joint loss's, {scale.say()}, is mostly the value function's"
+        )
     if scale.value is not None:
         between = (
             f"{format_quantity(low)} to {format_quantity(high)}" if math.isfinite(high) else f"at least {format_quantity(low)}"

@@ -27,6 +27,7 @@ from rlscale.report.advice_page import Advice, Throughput, advice_lines, write_a
 from rlscale.sizing import ScaleOut
 
 ROOT = Path(__file__).parent.parent.parent.parent
+JOB = str(ROOT / "results" / "rllib-pong")
 PONG = default_config(find_task("atari/pong"))  # 16 environments of 128 steps, mini-batches of 256, 1e-3
 
 
@@ -82,6 +83,15 @@ def test_learning_is_timed_at_every_mini_batch():
     assert len(times) > 1
     assert times[usual] > times[max(times)]
     assert set(learning_times(config, task, resolve_compute(config), 1.9 * usual)) == {usual}
+
+
+def test_a_mini_batch_that_does_not_divide_what_is_timed_is_timed_all_the_same():
+    task = find_task("classic/cartpole")
+    config = default_config(task)
+    config = replace(config, update=replace(config.update, epochs=1, mini_batch=1000))
+    times = learning_times(config, task, resolve_compute(config), 1e6)
+    assert set(times) == {1000, 4000}
+    assert min(times.values()) > 0
 
 
 @pytest.mark.parametrize(
@@ -181,6 +191,16 @@ def test_the_page_begins_with_the_answer(tmp_path):
     assert json.loads(json.dumps(advice.as_json(), allow_nan=False))["more"][1]["speedup"] == 1.8
 
 
+def test_where_more_machines_are_slower_that_is_said(tmp_path):
+    """A learner that is the limit already: of all numbers of machines one is left."""
+    run, advice = advice_of(tmp_path, more=[ScaleOut(1, 512, 1.0, 1.0, "learning")])
+    assert "More machines like this one are no faster: one learner has to learn from all that they sample." in advice_lines(
+        advice
+    )
+    write_advice_page(tmp_path / "advice.html", advice, run)
+    assert len(charts_of(tmp_path / "advice.html")) == 2, "no chart of a single point"
+
+
 @pytest.mark.parametrize(
     ("mini_batch", "measured", "said"),
     [
@@ -228,7 +248,7 @@ def test_what_is_left_out_of_a_run_is_said(tmp_path):
 
 
 def test_a_job_of_rllib_is_advised_on_from_its_record(tmp_path, capsys):
-    assert main(["advise", "--run", str(ROOT / "results" / "rllib-pong"), "--json", "--out", str(tmp_path)]) == 0
+    assert main(["advise", "--run", JOB, "--json", "--out", str(tmp_path)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["task"] == "pong"
     assert found["throughput"] is None
@@ -265,6 +285,12 @@ def test_a_newcomer_asks_and_pastes(tmp_path):
         (["classic/cartpole", "--seconds", "0"], "--seconds: 0.0 is not a positive number"),
         (["classic/cartpole", "--cpus", "4096"], "--cpus: this machine has "),
         (["classic/cartpole", "--price-hour", "-1"], "--price-hour: -1.0 is not zero or more"),
+        (["--run", JOB, "--seconds", "5"], "--seconds: it is of the training, and with --run nothing is trained"),
+        (["--run", JOB, "--seed", "1"], "--seed: it is of the training, and with --run nothing is trained"),
+        (["--run", JOB, "--cpus", "1"], "--cpus: nothing is measured here, since rlscale does not know the task 'pong'"),
+        (["--run", JOB, "--price-hour", "1"], "--price-hour: nothing is measured here"),
+        (["--run", JOB, "--ray-address", "auto"], "--ray-address: nothing is measured here"),
+        (["--run", JOB, "--fleet-seconds", "1"], "--fleet-seconds: nothing is measured here"),
     ],
 )
 def test_bad_input_is_one_line(words, message, capsys, tmp_path, monkeypatch):

@@ -120,6 +120,8 @@ def test_a_stopped_command_goes_on_with_the_same_branches(trained, branched, tmp
         (["run", "--observations", "8192", "--rates", "1", "--seeds", "1"], "ten branches"),
         (["run", "--evaluation-episodes", "1"], "--evaluation-episodes"),
         (["run", "--rate", "1"], "--rates"),
+        (["run", "--observations", "8192", "--out", "run/manifest.json"], "--out: cannot write run/manifest.json: File exists"),
+        (["run", "--observations", "8192", "--out", "run/manifest.json/new"], "--out: cannot write run/manifest.json/new: Not a"),
     ],
 )
 def test_bad_input_ends_in_one_line(trained, words, says):
@@ -189,26 +191,28 @@ def test_mini_batches_keep_their_number():
     assert branch_config(config, 512, 1).batch == 512
 
 
-def test_every_step_of_an_iteration_has_adams_own_correction():
-    """Against Adam that began at zero in both means, on a gradient of ones: every step moves by the rate, whatever its number.
-
-    The squares of the branch are a run's, long converged to one.
-    """
+@pytest.mark.parametrize("before", [0, 1, 10, 20, 50, 2000])
+def test_every_step_has_adams_own_correction_however_young_the_checkpoint(before):
+    """Against Adam written out: its mean of gradients begins at zero with the branch, that of squares with the run."""
+    rng = torch.Generator().manual_seed(before)
+    gradients = 0.3 + torch.randn(before + 16, 3, generator=rng, dtype=torch.float64)
     parameter = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
-    adam = torch.optim.Adam([parameter], lr=0.1, betas=(0.9, 0.999), eps=0.0)
-    parameter.grad = torch.ones_like(parameter)
-    for _ in range(20_000):
+    adam = torch.optim.Adam([parameter], lr=0.1, betas=(0.9, 0.999), eps=1e-5)
+    mean, square = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+    for gradient in gradients[:before]:
+        parameter.grad = gradient.clone()
         adam.step()
-    (state,) = adam.state.values()
-    state["exp_avg"].zero_()
-    moved = []
+        square = 0.999 * square + 0.001 * gradient**2
+    for state in adam.state.values():
+        state["exp_avg"].zero_()
     with momentum_from_zero():
-        for _ in range(16):
-            before = parameter.detach().clone()
-            adam.param_groups[0]["lr"] = 0.1
+        for k, gradient in enumerate(gradients[before:], 1):
+            start = parameter.detach().clone()
+            parameter.grad, adam.param_groups[0]["lr"] = gradient.clone(), 0.1
             adam.step()
-            moved.append(float((before - parameter.detach())[0]))
-    assert moved == pytest.approx([0.1] * 16, rel=1e-6)
+            mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
+            step = 0.1 * (mean / (1 - 0.9**k)) / ((square / (1 - 0.999 ** (before + k))).sqrt() + 1e-5)
+            torch.testing.assert_close(start - parameter.detach(), step, rtol=1e-6, atol=0)
     adam.param_groups[0]["lr"] = 0.1
     adam.step()
     assert adam.param_groups[0]["lr"] == 0.1, "outside, a rate stays what it is"

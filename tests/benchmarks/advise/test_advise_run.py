@@ -1,0 +1,239 @@
+"""`rlscale advise --run`: what is read of a run or a job, and that nothing of how it ran keeps the advice from being followed."""
+
+import contextlib
+import json
+import math
+import shlex
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from run_records import add_joint, make_run
+
+from rlscale.agents.checks import check_config
+from rlscale.agents.config import config_to_dict, default_config
+from rlscale.agents.learning import scaled_rate
+from rlscale.analysis.reading import read_noise
+from rlscale.benchmarks.advise import run as advise_run
+from rlscale.benchmarks.advise.settings import as_advised, configured, flags_beside, lines_for, settings_for
+from rlscale.benchmarks.cli import main
+from rlscale.benchmarks.options import parse_train
+from rlscale.benchmarks.workers.calibration import FleetReading
+from rlscale.envs import find_task
+from rlscale.errors import UsageError
+from rlscale.estimate import Estimate
+from rlscale.records import RunRecord
+
+TASK = find_task("minatar/breakout")
+USUAL = default_config(TASK)
+PLAIN = {"epochs": 1, "mini_batch": None, "advantage_scale": "running"}
+
+
+def run_with(rollout=None, update=None, **changes):
+    """Settings of a run of the task."""
+    return replace(
+        USUAL, rollout=replace(USUAL.rollout, **(rollout or {})), update=replace(USUAL.update, **(update or {})), **changes
+    )
+
+
+def job_of(tmp_path, name, stored, rates):
+    """A job of another library whose iterations had those learning rates."""
+    manifest = {"config": {name: stored}, "task": {"id": "mine"}}
+    return RunRecord(tmp_path, manifest, [{"learning_rate": rate} for rate in rates])
+
+
+SB3 = {"algorithm": "PPO", "n_envs": 8, "n_steps": 128, "n_epochs": 4, "batch_size": 256}
+RLLIB = {"num_env_runners": 2, "num_envs_per_env_runner": 4, "_train_batch_size_per_learner": 1024, "minibatch_size": 256}
+
+
+@pytest.mark.parametrize(("name", "stored"), [("sb3", SB3), ("rllib", {**RLLIB, "lr": [[0, 2.5e-4], [10_000, 0.0]]})])
+@pytest.mark.parametrize(
+    "rates", [[2.5e-4, 1.25e-4, 0.0], [1e-5, 2.5e-4, 2.5e-4], [0.0, 2.5e-4, 1e-9]], ids=["decay", "warm-up", "both"]
+)
+def test_the_rate_of_a_job_is_the_largest_that_it_learned_with(tmp_path, name, stored, rates):
+    config = advise_run._config_of(job_of(tmp_path, name, stored, rates))
+    assert config.update.learning_rate == 2.5e-4
+
+
+def test_a_job_that_learned_at_no_rate_is_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"--run: .* learning rate was 0 in every iteration"):
+        advise_run._config_of(job_of(tmp_path, "sb3", SB3, [0.0]))
+
+
+@pytest.mark.parametrize("rule", [{"lr_rule": "sqrt", "lr_batch": 64}, {"lr_rule": "linear"}, {"tuned_batch": 64}])
+def test_the_rate_of_a_run_is_what_its_rule_made_of_it(tmp_path, rule):
+    """The line for it names that rate and not the rule, which would be applied a second time."""
+    run = run_with(update={"mini_batch": 1024, **rule})
+    rate = scaled_rate(run.update, 1024, None) / math.sqrt(run.batch_divisor)
+    record = RunRecord(tmp_path, {"config": config_to_dict(run)}, [{"learning_rate": rate}, {"learning_rate": rate / 2}])
+    update = advise_run._config_of(record).update
+    assert update == replace(run.update, learning_rate=rate, lr_rule="constant", lr_batch=None, tuned_batch=None)
+
+
+OTHERWISE = {
+    "auto": {"rollout": {"actors": "auto", "actor_price": 0.1}},
+    "adaptive": {"rollout": {"batch_size": "adaptive", "exchange_rate": 100.0}, "update": PLAIN},
+    "streamed": {"update": {**PLAIN, "stream": True}},
+    "fragments": {"rollout": {"environments": 96, "fragment_environments": 96}},
+    "lag": {"rollout": {"actors": 2, "actor_cpus": 2, "lag": 1, "ray_address": "there:1"}},
+    "learners": {"rollout": {"environments": 24}, "update": {"learners": 3, "mini_batch": 384}},
+}
+
+
+@pytest.mark.parametrize("otherwise", OTHERWISE)
+def test_how_a_run_ran_does_not_keep_a_mini_batch_from_being_advised(otherwise):
+    run = run_with(**OTHERWISE[otherwise])
+    check_config(run)
+    advised = as_advised(run, USUAL)
+    settings = settings_for(advised, Estimate(4096.0, None), 2)
+    assert settings.mini_batch == 4096
+    check_config(configured(advised, settings))
+    assert advised.update.learners == 1, "one learner is timed, on the whole batch"
+
+
+def test_a_batch_filled_in_rounds_is_the_run_s_own_batch():
+    """64 environments of 128 steps, 128 rounds: the usual mini-batch is all of them, and the rate is that of so many."""
+    run = run_with({"environments": 64, "rollout_length": 128, "batch_size": 2**20}, {"mini_batch": None, "learning_rate": 1e-3})
+    advised = as_advised(run, USUAL)
+    assert (advised.batch, advised.rollout.environments, advised.rollout.batch_size) == (2**20, 8192, None)
+    for suggested in (1000.0, 65_536.0):
+        settings = settings_for(advised, Estimate(suggested, None), 1)
+        assert (settings.mini_batch, settings.learning_rate) == (2**20, 1e-3)
+
+
+def test_the_line_trains_as_the_run_that_was_read():
+    """A2C's rate, optimizer and loss belong together, and the network, the discount and the rest to what was measured."""
+    usual = default_config(TASK, "a2c")
+    run = replace(
+        usual,
+        seed=3,
+        rollout=replace(usual.rollout, random_first_steps=100, memory="4GiB", actors=3, environments=18),
+        update=replace(usual.update, width=64, discount=0.9, clip=0.3, network="mlp", anneal=True, threads=2),
+    )
+    advised = as_advised(run, usual, "auto")
+    settings = settings_for(advised, Estimate(1024.0, None), 2)
+    lines = lines_for(TASK.id, settings, 1, "a2c", flags_beside(advised, usual))
+    assert "--algorithm a2c" in lines["rlscale"]
+    assert "--ray-address auto" in lines["rlscale"]
+    found = parse_train(shlex.split(lines["rlscale"])[2:])
+    assert found == configured(advised, settings)
+    kept = ("algorithm", "width", "discount", "clip", "network", "anneal", "optimizer", "gae_lambda")
+    assert [getattr(found.update, name) for name in kept] == [getattr(run.update, name) for name in kept]
+    assert (found.rollout.random_first_steps, found.rollout.memory) == (100, "4GiB")
+
+
+def test_an_a2c_job_is_not_told_to_become_ppo(tmp_path):
+    """Stable-Baselines3's A2C makes one step of a rollout, so that the rollout is the mini-batch; RLlib has none."""
+    stored = {"algorithm": "A2C", "n_envs": 8, "n_steps": 5}
+    config = advise_run._config_of(job_of(tmp_path, "sb3", stored, [7e-4]))
+    assert (config.update.algorithm, config.batch, config.mini_batch, config.update.epochs) == ("a2c", 40, 40, 1)
+    lines = lines_for("mine", settings_for(config, Estimate(640.0, None), 1), 1, config.update.algorithm)
+    rate = float(f"{7e-4 * (512 / 40) ** 0.5:.2g}")
+    assert lines["Stable-Baselines3"] == f"A2C(policy, make_vec_env(env, n_envs=103), n_steps=5, learning_rate={rate:g})"
+    assert set(lines) == {"rlscale", "Stable-Baselines3"}
+
+
+def test_the_command_s_own_short_run_does_not_say_whether_to_anneal():
+    """It has no budget of observations, at whose end a rate could reach zero."""
+    usual = default_config(find_task("atari/pong"))
+    short = replace(
+        usual, budget=replace(usual.budget, observations=None, seconds=90.0), update=replace(usual.update, anneal=False)
+    )
+    assert as_advised(short, usual).update.anneal is usual.update.anneal is True
+    chosen = replace(usual, update=replace(usual.update, anneal=False))
+    assert "--no-anneal" in flags_beside(as_advised(chosen, usual), usual)
+
+
+# --- the whole command, with planted measurements ---------------------------------------------------------------------------
+
+
+def reading(shape):
+    """A fleet whose actors take 2 ms a step and half a millisecond for each environment of it."""
+    seconds = 32 * (2e-3 + 5e-4 * shape.environments / shape.threads)
+    fragments = ((seconds,) * shape.actors,) * 4
+    return FleetReading(shape, 32, (seconds + 0.01 * shape.actors,) * 4, fragments, 7100 * 32 * shape.actors * shape.environments)
+
+
+@pytest.fixture
+def planted(tmp_path, monkeypatch):
+    """A function that runs `rlscale advise --run` on a run with these settings; what it printed as JSON, and what was timed."""
+    timed = []
+
+    def measure(asked, config, task, compute, shapes, kept, console):
+        timed.append(config)
+        learning = [{"batch_size": size, "blocks": None, "seconds": [ask.observation * size] * 2} for size in (8192, 16384)]
+        return [reading(shape) for shape in shapes], learning, 9e3
+
+    for name, value in {
+        "connect": None,
+        "disconnect": None,
+        "resolve_compute": SimpleNamespace(prepare_process=lambda: None, device=torch.device("cpu")),
+        "busy_cpus": None,
+        "learning_times": {256: 1e-4, 4096: 1e-6},
+    }.items():
+        monkeypatch.setattr(advise_run, name, lambda *_, value=value: value)
+    monkeypatch.setattr(advise_run, "measure", measure)
+
+    run = add_joint(make_run(tmp_path / "made"))
+
+    def ask(config, *words, suggestion=None, policy=None, rate=1e-3):
+        manifest = run.manifest | {"config": config_to_dict(config), "task": run.manifest["task"] | {"id": TASK.id}}
+        record = replace(run, manifest=manifest, rows=[row | {"learning_rate": rate} for row in run.rows])
+        monkeypatch.setattr(advise_run, "read_run", lambda *_: record)
+        noise = read_noise(record)
+        noise = replace(noise, suggestion=suggestion or Estimate(5e4, (2e4, 1e5)), policy=policy or Estimate(9e4, (5e4, 2e5)))
+        monkeypatch.setattr(advise_run, "read_noise", lambda _: noise)
+        return main(["advise", "--run", str(tmp_path / "made"), "--cpus", "1", "--json", *words])
+
+    ask.timed, ask.observation = timed, 1e-4
+    return ask
+
+
+@pytest.mark.parametrize("otherwise", OTHERWISE)
+def test_the_mini_batch_that_ends_soonest_is_advised_whatever_the_run_was(planted, capsys, otherwise):
+    assert planted(run_with(**OTHERWISE[otherwise])) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["settings"]["mini_batch"] == 4096
+    (timed,) = planted.timed
+    assert timed.update.learners == 1
+    parse_train(shlex.split(found["lines"]["rlscale"])[2:])
+
+
+def test_learning_takes_time_however_two_measurements_of_it_scatter(planted, capsys):
+    """Of an observation 99 µs are saved by large mini-batches, and the learner was just measured to take 10 µs in all."""
+    planted.observation = 1e-5
+    assert planted(USUAL) == 0
+    assert json.loads(capsys.readouterr().out)["throughput"]["shares"]["learner"] > 0
+
+
+def test_a_suggestion_that_is_disowned_is_not_followed(planted, capsys):
+    """The joint loss resolves a noise scale, and that of the policy is known to be far above: the usual settings stay."""
+    far = Estimate(None, (3e6, math.inf), "not resolved")
+    assert planted(USUAL, policy=far) == 0
+    found = json.loads(capsys.readouterr().out)
+    first = found["said"][0]
+    assert "does not say yet how many observations an optimizer step can use" in first
+    assert "ini-batches of" not in first
+    assert (found["settings"]["mini_batch"], found["more"]) == (USUAL.mini_batch, [])
+    assert found["settings"]["learning_rate"] == USUAL.update.learning_rate
+    assert not any(line.startswith("More machines") or "roughly" in line for line in found["said"])
+
+
+def test_a_batch_for_a_cluster_is_not_checked_against_this_machine(planted, capsys, monkeypatch):
+    budgets = []
+    monkeypatch.setattr(advise_run, "memory_plan", lambda config, task, budget: budgets.append(budget))
+    monkeypatch.setattr(advise_run, "watch_head", lambda _: contextlib.nullcontext())
+    assert planted(USUAL) == 0
+    assert set(budgets) == {None}
+    budgets.clear()
+    assert planted(USUAL, "--ray-address", "auto") == 0
+    assert set(budgets) == {1 << 62}
+
+
+def test_a_place_that_cannot_be_written_is_said_before_anything_is_measured(planted, capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    for place in ("file", "file/below"):
+        assert planted(USUAL, "--out", str(tmp_path / place)) == 2
+        assert capsys.readouterr().err.startswith(f"rlscale: --out: cannot write {tmp_path / place}: ")
+    assert not planted.timed
