@@ -98,6 +98,11 @@ class Row:
         return PRIMARY if self.prediction(*PRIMARY) else PLAIN
 
     @property
+    def steps_name(self) -> str:
+        """What S counts: optimizer steps, or iterations where each makes several of them."""
+        return "iterations" if self.inner_steps > 1 else "optimizer steps"
+
+    @property
     def goal_label(self) -> str:
         """The goal for people."""
         return "whole run" if self.goal is None else f"{self.goal:g}"

@@ -64,7 +64,7 @@ def _of_sweep(sweep: ComparedSweep) -> Answer:
     if row.quick and row.frontier is not None:
         suggested = say_suggestion(row.predicted(*row.predictor))
         return Answer(name, row, None, f"{name}: {suggested}. That is a prediction, nothing is measured. {settle}")
-    batch, steps = ("an iteration", "iterations") if row.inner_steps > 1 else ("an optimizer step", "optimizer steps")
+    batch, steps = "an iteration" if row.inner_steps > 1 else "an optimizer step", row.steps_name
     if row.measured.value is None:
         low, high = row.measured.interval or (0.0, math.inf)
         known = f" (more than {format_quantity(low)})" if low > 0 else f" (fewer than {format_quantity(high)})"

@@ -116,11 +116,11 @@ def write_comparison(
 
 
 _MAIN_NOTE = (
-    "B_crit: the critical batch size in observations, where training takes twice the fewest optimizer steps S_min and twice the "
-    "fewest observations E_min. Noise scale: of the joint loss on the policy's parameters in Adam's metric, averaged from the "
-    "start to the goal, which is what B_crit means too; where a record has none, of the policy's loss in the plain metric, or of "
-    "the only loss that a supervised task has, and marked so; of a single run or a quick sweep, the joint loss's ratio of sums. "
-    "Brackets: 95% intervals. Observations are agent steps."
+    "B_crit: the critical batch size in observations, where training takes twice the fewest steps S_min and twice the fewest "
+    "observations E_min. Steps are optimizer steps, or iterations where each makes several of them. Noise scale: of the joint "
+    "loss on the policy's parameters in Adam's metric, averaged from the start to the goal, as B_crit is; where "
+    "a record has none, of the policy's loss in the plain metric, or of the only loss that a supervised task has, and marked so; "
+    "of a single run or a quick sweep, the joint loss's ratio of sums. Brackets: 95% intervals. Observations are agent steps."
 )
 _LEFT_OUT_NOTE = (
     "<em>A task left out</em>: root mean square error when the offset comes from the other tasks. <em>A constant</em>: the "

@@ -56,7 +56,8 @@ def frontier_figure(sweep: ComparedSweep) -> Figure:
             b = row.measured.value
             at = {"steps": frontier.optimizer_steps(b), "observations": frontier.observations(b)}
             critical.append({"goal": label, "estimate": row.measured.say(), **at})
-    title = f"{sweep.name}: optimizer steps against observations"
+    counted = sweep.rows[0].steps_name
+    title = f"{sweep.name}: {counted} against observations"
     note = (
         "Each point is one run, with the steps that the fitted surface gives it at the best learning rate of its batch size; "
         "along a grey line the batch size is that at its end. "
@@ -69,12 +70,12 @@ def frontier_figure(sweep: ComparedSweep) -> Figure:
     everything = [*reached, *missed, *critical]
     x_domain = log_domain((p["steps"] for p in everything), padding=2)
     y_domain = log_domain((p["observations"] for p in everything), padding=2)
-    x = log_axis(alt.X, "steps", "optimizer steps to the goal, S", x_domain)
+    x = log_axis(alt.X, "steps", f"{counted} to the goal, S", x_domain)
     y = log_axis(alt.Y, "observations", "observations to the goal, E", y_domain)
     goals = colour("goal", [f"goal {row.goal_label}" for row in sweep.rows])
     about = [alt.Tooltip("goal:N"), *numbers(batch="batch size", rate="learning rate"), alt.Tooltip("seed:Q")]
     diagonals, labels = _batch_lines([*reached, *missed])
-    there = numbers(steps="S, optimizer steps", observations="E, observations")
+    there = numbers(steps=f"S, {counted}", observations="E, observations")
     beyond = numbers(steps="S, more than", observations="E, more than")
     estimate = [alt.Tooltip("goal:N"), alt.Tooltip("estimate:N", title="critical batch size")]
     channels = {"x": x, "y": y, "color": goals}

@@ -169,7 +169,7 @@ def _ranking(comparison: Comparison, rungs: Sequence[Rung]) -> str:
 
 def _figures(row: Row) -> list[str]:
     measured, s_min = row.measured.say("not identifiable"), row.s_min.say("unknown")
-    unit = " iterations" if row.inner_steps > 1 and row.s_min.value is not None else ""
+    unit = f" {row.steps_name}" if row.inner_steps > 1 and row.s_min.value is not None else ""
     return [measured, f"{s_min}{unit}", say_prediction(row, *PRIMARY), row.ratio(*PRIMARY).say("–")]
 
 

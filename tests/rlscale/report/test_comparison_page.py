@@ -5,6 +5,7 @@ import json
 import math
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +166,11 @@ def test_the_frontier_shows_every_run_and_marks_the_missed(tmp_path):
     last = next(p for p in by_mark["pointdiamond"] if p["goal"] == "goal 200")
     assert last["steps"] == pytest.approx(2 * sweep.rows[-1].s_min.value)
     assert last["observations"] == pytest.approx(2 * sweep.rows[-1].e_min.value)
+    assert "optimizer steps to the goal, S" in str(frontier_figure(sweep).chart.to_dict())
+    of_iterations = replace(sweep, rows=tuple(replace(row, inner_steps=12) for row in sweep.rows))
+    figure = frontier_figure(of_iterations)
+    assert "optimizer steps" not in figure.title + str(figure.chart.to_dict())
+    assert "iterations to the goal, S" in str(figure.chart.to_dict())
 
 
 def test_several_sweeps_fold_away_and_one_does_not(tmp_path):
