@@ -77,13 +77,14 @@ class Progress:
 
 
 def climb(names: tuple[str, ...] = ()) -> int:
-    """Run what has not ended, in order; the exit code."""
+    """Run what has not ended, in order; the exit code, 1 where a rung failed."""
     tried: set[str] = set()
+    failed = 0
     while True:
         code, rungs = read_rungs()
         rung = next((rung for rung in _chosen(rungs, names) if rung.name not in tried and not _has_ended(rung.name)), None)
         if rung is None:
-            return 0
+            return failed
         tried.add(rung.name)
         progress = Progress.read(rung.name) or Progress(rung.role, rung.base, _commit(code), rung.command("sweeps"))
         print(f"== {rung.name}: rlscale {' '.join(progress.command)}", flush=True)
@@ -91,6 +92,7 @@ def climb(names: tuple[str, ...] = ()) -> int:
         if _is_stopped(exit_code):
             return 130
         if exit_code:
+            failed = 1
             print(f"rung {rung.name} ended with exit code {exit_code}; its record is kept", file=sys.stderr)
 
 
@@ -119,6 +121,7 @@ def _run(rung: Rung, progress: Progress) -> int:
     home = SWEEPS / rung.name
     restore_record(RECORDS / rung.name, home)
     home.mkdir(parents=True, exist_ok=True)
+    progress = replace(progress, state="begun")  # it may have failed the last time
     progress.write(rung.name)
     clone = _clone(progress.code)
     environment = {**os.environ, "PYTHONPATH": str(clone), "OMP_NUM_THREADS": "1"}

@@ -82,6 +82,7 @@ def test_a_rung_is_climbed_and_goes_on_from_its_compact_record(checkout, capfd):
     assert sorted(path.name for path in record.iterdir()) == ["ladder.json", "results.jsonl.gz", "sweep.json"]
     kept = json.loads((record / "ladder.json").read_text())
     assert (kept["code"], kept["state"], kept["role"]) == (commit, "finished", "control")
+    assert kept["finished"].endswith("+00:00")
     results = read_sweep(record).results
     assert len(results) == 3, "the pilot spends so short a budget"
     assert {result.commit for result in results.values()} == {commit}
@@ -102,6 +103,21 @@ def test_a_rung_is_climbed_and_goes_on_from_its_compact_record(checkout, capfd):
     assert "==" not in capfd.readouterr().out, "what is finished is not begun again"
     assert ladder.main(["status"]) == 0
     assert "finished" in capfd.readouterr().out
+
+
+def test_a_rung_that_fails_is_said_and_can_be_tried_again(checkout, capfd):
+    record = Path("results/ladder/tiny/ladder.json")
+    file = checkout.parent / "rungs.toml"
+    right = file.read_text()
+    file.write_text(right.replace('goals = "20"', 'goals = "wrong"'))
+    assert ladder.main(["climb"]) == 1
+    assert "rung tiny ended with exit code 2" in capfd.readouterr().err
+    failed = json.loads(record.read_text())
+    assert (failed["state"], failed["finished"]) == ("failed with exit code 2", None)
+    failed["command"] = [word if word != "wrong" else "20" for word in failed["command"]]
+    record.write_text(json.dumps(failed))
+    assert ladder.main(["climb"]) == 0
+    assert json.loads(record.read_text())["state"] == "finished"
 
 
 def test_a_rung_that_nobody_knows_is_named(checkout):
