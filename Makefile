@@ -4,6 +4,7 @@
 PYTHON ?= python3
 STAMP := .venv/installed
 PEERS_STAMP := .venv-peers/installed
+LADDER_STAMP := .venv/installed-ladder
 
 # So many processes side by side; tests/support/scheduling.py says what stays in one of them.
 PROCESSES ?= 2
@@ -76,8 +77,13 @@ $(PEERS_STAMP): pyproject.toml constraints.txt
 peers: $(PEERS_STAMP)
 	.venv-peers/bin/python -m rlscale.benchmarks.measurements.peers
 
+# Some rungs are environments of Box2D and MuJoCo, which nothing else here needs.
+$(LADDER_STAMP): $(STAMP)
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[ladder]'
+	@touch $(LADDER_STAMP)
+
 # One rung after another, at low priority; Ctrl-C stops, and the same command goes on.
-ladder: $(STAMP)
+ladder: $(LADDER_STAMP)
 	.venv/bin/python -m rlscale.benchmarks.measurements.ladder climb
 
 ladder-status: $(STAMP)
