@@ -127,9 +127,9 @@ def test_a_later_rung_shows_what_the_factor_predicts():
 
 
 def test_noise_runs_that_missed_the_goal_can_be_kept():
-    """Three runs cross after twenty updates with noise scale 256; the fourth is like them so far, and 100 times noisier later."""
-    trials = [trial_of(n, 20.0, [512.0] * 4, [2.0] * 4) for n in range(3)]
-    trials.append(trial_of(3, None, [512.0] * 4 + [51_200.0] * 4, [2.0] * 8))
+    """Three runs cross after twenty updates, in the latter half of which tr Σ is 1,536; the fourth is noisier."""
+    trials = [trial_of(n, 20.0, [512.0] * 2 + [1536.0] * 2, [2.0] * 4) for n in range(3)]
+    trials.append(trial_of(3, None, [512.0] * 2 + [5120.0] * 2 + [10_240.0] * 4, [2.0] * 8))
     trials = [replace(t, noise_sums=tuple(replace(one, head=PRIMARY[0], metric="adam") for one in t.noise_sums)) for t in trials]
     predictions, batch = predict(trials, 4.0, BATCH)
     row = replace(row_of("classic/a", 300.0, 1.0, goal=4.0), predictions=predictions, prediction_batch=batch)
@@ -138,9 +138,11 @@ def test_noise_runs_that_missed_the_goal_can_be_kept():
     judged = with_missed_runs(comparison, rungs_of(comparison))
     found = [kept[0].row.prediction(*PRIMARY) for kept, _ in judged.values()]
     assert [(one.resolved, one.runs) for one in found] == [(3, 4), (4, 4), (4, 4)]
-    # To its end: 80 updates with |G|² + tr Σ/B = 3, and 20 of that run alone with 102.
-    whole = (80 * 512 / 3 + 20 * 51_200 / 102) / (80 * 2 / 3 + 20 * 2 / 102)
-    assert [one.scale.value for one in found] == pytest.approx([256, 256, whole])
+    # |G|² + tr Σ/B is 3 in the first ten updates, then 5; with the fourth run tr Σ is 2,432 there, and 10,240 later.
+    three = (30 * 512 / 3 + 30 * 1536 / 5) / (30 * 2 / 3 + 30 * 2 / 5)
+    above, below = 40 * 512 / 3 + 40 * 2432 / 6.75, 40 * 2 / 3 + 40 * 2 / 6.75
+    whole = (above + 20 * 10_240 / 22) / (below + 20 * 2 / 22)
+    assert [one.scale.value for one in found] == pytest.approx([three, above / below, whole])
     assert missed_runs(comparison, rungs_of(comparison)).startswith("| noise runs that missed the goal | `a`, predicted |")
     none_missed = comparison_of(row_of("classic/a", 300.0, 1.0))
     assert with_missed_runs(none_missed, rungs_of(none_missed)) == {}

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from rungs import comparison_of, row_of
 
+from rlscale.analysis import compare
 from rlscale.analysis.paper import score_paper
 from rlscale.analysis.predictions import PRIMARY
 from rlscale.analysis.verdict import rungs_of, score
 from rlscale.benchmarks.measurements.ladder import climb as ladder
-from rlscale.benchmarks.measurements.ladder.afterwards import JOINT
+from rlscale.benchmarks.measurements.ladder.afterwards import JOINT, POLICY
 from rlscale.benchmarks.measurements.ladder.again import SEED, Repetition, repetitions
 from rlscale.benchmarks.measurements.ladder.page import PAGE, PUBLISHED, read_ladder, rewritten, what_is_published
 from rlscale.benchmarks.measurements.ladder.rungs import read_rungs
@@ -194,6 +195,9 @@ def test_the_pages_own_sentences_say_what_the_records_say():
     assert f"({joint:.3f} decades against {primary:.3f})" in text
     ratios = [rung.row.ratio(*JOINT).value for rung in tasks if rung.left_out is None]
     assert f"B_crit is {min(ratios):.2f} to {max(ratios):.2f} times the joint loss's noise scale" in text
+    people = compare([read_sweep(ROOT / "results" / "ladder" / "minatar-breakout-people-3")], []).rows[-1]
+    of_policy, of_joint = (people.ratio(*which).value for which in (POLICY, JOINT))
+    assert f"{of_policy:.1f} times the policy's noise scale of this table, and {of_joint:.0f} times the joint loss's" in text
     papers = [score_paper(autoencoders=which).rms.value for which in (True, False)]
     assert f"{papers[0]:.2f} decades about one offset, {papers[1]:.2f} without its two autoencoders" in text
 
@@ -201,7 +205,10 @@ def test_the_pages_own_sentences_say_what_the_records_say():
 def test_what_advise_says_of_published_tasks_is_what_the_records_say(monkeypatch):
     monkeypatch.chdir(ROOT)
     comparison = read_ladder(Path("results/ladder"))
-    assert json.loads(PUBLISHED.read_text()) == what_is_published(comparison), "run: … measurements.ladder page"
+    published = json.loads(PUBLISHED.read_text())
+    assert published == what_is_published(comparison), "run: … measurements.ladder page"
+    off = published["measured_over_predicted"].values()
+    assert f"a sweep measured {min(off):.2f} to {max(off):.1f} times this figure" in Path("docs/noise.md").read_text()
 
 
 def test_the_page_holds_the_records_of_every_rung():
