@@ -4,6 +4,8 @@ import math
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+
 from rlscale.analysis.comparison import Row
 from rlscale.analysis.predictions import PRIMARY, Prediction
 from rlscale.analysis.verdict import rungs_of
@@ -13,6 +15,12 @@ from rlscale.records.trial import GoalCrossing, NoiseAtGoal, NoiseSums, TrialRes
 
 BATCH = 512
 FACTS = {"trace_cov": 1.0, "grad_sq": 1.0, "blocks": 32, "measurements": 20, "top_tenth_share": 0.1, "reason": None}
+
+
+def skip_without_its_engine(rung):
+    """Skip a test of a rung whose task needs an engine that `make test` does not install (`make ladder` does)."""
+    if rung.task.startswith("gym/"):
+        pytest.importorskip("Box2D" if "Lander" in rung.task else "mujoco", reason="pip install '.[ladder]'")
 
 
 def row_of(task, measured, predicted, *, ratio=2.0, s_min=200.0, inner_steps=1, goal=1.0, more=()):

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from rungs import comparison_of, row_of
+from rungs import comparison_of, row_of, skip_without_its_engine
 
 from rlscale.analysis import compare
 from rlscale.analysis.paper import score_paper
@@ -40,8 +40,7 @@ def test_a_rung_spells_every_option_of_a_sweep_that_can_run(rung):
     assert options.hours is not None, "every rung has a budget"
     assert options.network is not None
     assert options.width is not None, "the network's own might become another one"
-    if rung.task.startswith("gym/"):
-        pytest.importorskip("Box2D" if "Lander" in rung.task else "mujoco", reason="pip install '.[ladder]'")
+    skip_without_its_engine(rung)
     make_plan(rung.task, options)
     assert rung.role in ("task", "development", "control", "intervention")
 

@@ -1,6 +1,7 @@
 """The command that a page names next is short, can be typed, and goes on with the same sweep."""
 
 import pytest
+from rungs import skip_without_its_engine
 
 from rlscale.benchmarks.measurements.ladder.rungs import read_rungs
 from rlscale.benchmarks.options import parse
@@ -20,6 +21,7 @@ def plan_of(words):
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
 def test_a_rung_s_command_is_short_and_plans_exactly_the_same(rung):
     """The ladder spells every option."""
+    skip_without_its_engine(rung)
     typed = ["rlscale", *rung.command("elsewhere")]
     short = shortest_command(typed)
     assert len(short) < len(typed) / 2
