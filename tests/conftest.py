@@ -14,6 +14,7 @@ import torch
 import rlscale.agents.cluster.connect  # noqa: F401  sets what Ray reads when test modules import it
 
 
+@pytest.hookimpl(optionalhook=True)  # the tests run without xdist too, one after another
 def pytest_xdist_make_scheduler(config, log):
     from scheduling import ByFile
 

@@ -93,7 +93,8 @@ class Surface(Frontier):
         for size in sorted({p.batch_size for p in self.points}):
             kept = [i for i, p in enumerate(self.points) if p.batch_size != size]
             points, rates = tuple(self.points[i] for i in kept), np.array([self.learning_rates[i] for i in kept])
-            found[size] = _fit(points, rates, self.confidence).b_crit.value if points else None
+            fitted = _likeliest(points, rates)
+            found[size] = None if fitted is None else _critical(*fitted, points, self.confidence).value
         return found
 
     @cached_property
@@ -174,30 +175,27 @@ def fit_surface(
 def _fit(points: tuple[Point, ...], rates: np.ndarray, confidence: float) -> Surface:
     """`fit_surface` of runs that were checked."""
     learning_rates = tuple(float(rate) for rate in rates)
-    if len({p.batch_size for p in points if not p.censored}) < 3:
+    fitted = _likeliest(points, rates)
+    if fitted is None:
         nothing = Estimate(None, None, say_too_few(points))
         return Surface(nothing, nothing, nothing, math.nan, points, confidence, learning_rates)
-    runs = Response(points, rates)
-    best = runs.best()
-    offset_sd = _shared_offsets(runs, best)
-    if offset_sd > 0:
-        runs = Response(points, rates, offset_sd)
-        best = runs.minimize(np.concatenate([best.theta, np.zeros(runs.offsets)]))
+    runs, best = fitted
     rise = allowed_rise(points, confidence)
     theta = best.theta
-    low, high = critical_interval(runs, best, rise)
-    reason = say_unidentified(points, low, high)
+    b_crit = _critical(runs, best, points, confidence)
+    assert b_crit.interval is not None
+    low, high = b_crit.interval
 
     def estimate(along: np.ndarray, known: bool) -> Estimate:
         value = float(along @ theta)
         ends = _ends(runs, best, rise, along, (value - 30.0, value + 30.0))
         interval = math.exp(ends[0]) if known else 0.0, math.exp(ends[1])
-        return Estimate(math.exp(value) if known else None, interval, None if known else reason)
+        return Estimate(math.exp(value) if known else None, interval, None if known else b_crit.reason)
 
     return Surface(
         s_min=estimate(_unit(theta, response.A), high < math.inf),
-        e_min=estimate(_unit(theta, response.A, response.C), low > -math.inf),
-        b_crit=Estimate(None if reason else math.exp(theta[response.C]), (math.exp(low), math.exp(high)), reason),
+        e_min=estimate(_unit(theta, response.A, response.C), low > 0),
+        b_crit=b_crit,
         residual=math.sqrt(2.0) * runs.sigma(theta),
         points=points,
         confidence=confidence,
@@ -206,6 +204,26 @@ def _fit(points: tuple[Point, ...], rates: np.ndarray, confidence: float) -> Sur
         fitted=best,
         runs=runs,
     )
+
+
+def _likeliest(points: Sequence[Point], rates: np.ndarray) -> tuple[Response, Fitted] | None:
+    """The likelihood of these runs and its least loss; None where fewer than three sizes have a run that reached the goal."""
+    if len({p.batch_size for p in points if not p.censored}) < 3:
+        return None
+    runs = Response(points, rates)
+    best = runs.best()
+    offset_sd = _shared_offsets(runs, best)
+    if offset_sd > 0:
+        runs = Response(points, rates, offset_sd)
+        best = runs.minimize(np.concatenate([best.theta, np.zeros(runs.offsets)]))
+    return runs, best
+
+
+def _critical(runs: Response, best: Fitted, points: Sequence[Point], confidence: float) -> Estimate:
+    """B_crit with its interval."""
+    low, high = critical_interval(runs, best, allowed_rise(points, confidence))
+    reason = say_unidentified(points, low, high)
+    return Estimate(None if reason else math.exp(best.theta[response.C]), (math.exp(low), math.exp(high)), reason)
 
 
 def critical_interval(runs: Response, best: Fitted, rise: float) -> tuple[float, float]:

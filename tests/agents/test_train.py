@@ -183,6 +183,7 @@ def test_an_adaptive_run_moves_its_batch(tmp_path):
         assert ratio.max() <= 2
 
 
+@pytest.mark.long
 def test_killed_at_any_moment_a_run_loses_no_more_than_since_its_checkpoint(tmp_path):
     """kill -9 of the real command, three times; the finished record equals that of an undisturbed run."""
     config = small(observations=20_000, recording=Recording(checkpoint_seconds=0.2))

@@ -191,6 +191,7 @@ def test_ctrl_c_closes_the_record_and_prints_how_to_go_on(tmp_path):
     assert "finished" in resumed.stdout
 
 
+@pytest.mark.long
 def test_ray_actors_from_a_folder_that_shadows_our_packages(tmp_path):
     """Users have folders called envs and agents; neither the command nor Ray's processes may pick them up."""
     for name in ("envs", "agents", "benchmarks"):

@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
     """Where two short runs are."""
     made = tmp_path_factory.mktemp("played")
     for task, name in (("minatar/breakout", "breakout"), ("classic/cartpole", "cartpole")):
-        done = rlscale(made, "train", task, *SMALL, "--observations", "30000", "--run", name)
+        done = rlscale(made, "train", task, *SMALL, "--observations", "6000", "--run", name)
         assert done.returncode == 0, done.stderr
     return made
 

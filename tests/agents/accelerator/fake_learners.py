@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+from concurrent.futures import ProcessPoolExecutor
 from types import SimpleNamespace
 
 import fake_accelerator as fake
@@ -25,8 +26,8 @@ MINI = {"epochs": 2, "mini_batch": 24, "shuffle": "environments"}
 SETTINGS = [Setting("mlp", update=MINI), Setting("mlp", update={"stream": True}), Setting("small_cnn", bfloat16=True, rounds=2)]
 
 
-def learn_as(rank, ports, results):
-    """One of two learners, for every setting on both devices; puts out what it learned and the waits of its last update."""
+def learn_as(rank, ports):
+    """One of two learners, for every setting on both devices: what it learned, and what its last update waited for."""
     fake.register()
     torch.set_num_threads(1)
     task = {setting.network: find_task(config_of(setting).task) for setting in SETTINGS}
@@ -51,22 +52,16 @@ def learn_as(rank, ports, results):
                         learned.append(learner.finish(1e-3))
             out.append((learner.weights(), learned, counts.syncs, dict(counts.uploads)))
             torch.distributed.destroy_process_group()
-    results.put((rank, pickle.dumps(out)))
+    return pickle.dumps(out)
 
 
 @pytest.fixture(scope="module")
 def learned():
     """What each of two learners, a process each, has learned: (weights, results, waits, uploads), CPU and fake by turns."""
     context = multiprocessing.get_context("spawn")
-    results = context.Queue()
     ports = [(free_port(), free_port()) for _ in SETTINGS]
-    processes = [context.Process(target=learn_as, args=(rank, ports, results)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    found = dict(results.get(timeout=600) for _ in processes)
-    for process in processes:
-        process.join()
-    return {rank: pickle.loads(out) for rank, out in found.items()}
+    with ProcessPoolExecutor(2, mp_context=context) as processes:  # one that dies is said at once
+        return [pickle.loads(out) for out in processes.map(learn_as, range(2), [ports] * 2, timeout=600)]
 
 
 @pytest.mark.parametrize("number", range(len(SETTINGS)), ids=[str(s) for s in SETTINGS])

@@ -27,7 +27,7 @@ def small(monkeypatch):
 
 
 def test_it_prints_a_block_to_paste_and_keeps_a_record(tmp_path, capsys):
-    assert command.main(rounds=1, batch=64, runs=0, out=tmp_path / "record.json") == 0
+    assert command.main(rounds=1, batch=32, runs=0, out=tmp_path / "record.json") == 0
     printed = capsys.readouterr().out
     block = printed.partition("Please paste what follows into an issue:")[2]
     assert "### rlscale on fake accelerator (fake): none of 24 checks failed" in block

@@ -10,7 +10,7 @@ from commands import SEEN, SMALL, fragments_of, goes_on, losses_of, rows_of, sta
 from rlscale.benchmarks.measurements.chaos import processes_below
 from rlscale.records.run import read_run
 
-pytestmark = pytest.mark.timed
+pytestmark = [pytest.mark.timed, pytest.mark.long]
 
 
 def test_a_killed_learner_loses_the_present_iteration_only(tmp_path):
@@ -38,7 +38,7 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize("mode", [mode if "held" in mode else pytest.param(mode, marks=pytest.mark.long) for mode in MODES])
+@pytest.mark.parametrize("mode", MODES)
 def test_killed_and_stopped_actors_are_replaced_and_the_batch_keeps_its_size(tmp_path, mode):
     """kill -9 of one actor, later SIGSTOP of another: the run goes on by itself, and its record tells both."""
     words = ["--environments", "8", "--rollout-length", "32", "--threads", "1", "--straggler-seconds", "3", "--run", "mine"]
@@ -96,7 +96,6 @@ def make(n):
 '''
 
 
-@pytest.mark.long
 def test_an_environment_that_kills_every_actor_at_once_ends_the_run(tmp_path):
     (tmp_path / "deadly_env.py").write_text(DEADLY)
     with start(tmp_path, "deadly_env:make", *SMALL, "--actors", "1", "--run", "mine") as process:

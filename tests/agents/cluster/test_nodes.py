@@ -229,7 +229,8 @@ def test_a_stop_reaches_the_process_that_learns(three_nodes, tmp_path):
     assert read_run(tmp_path / "mine").state == "stopped"
 
 
-@pytest.mark.parametrize("dead", [pytest.param("the whole node", marks=pytest.mark.long), "its control service"])
+@pytest.mark.long
+@pytest.mark.parametrize("dead", ["the whole node", "its control service"])
 def test_a_head_that_dies_ends_the_run_in_one_line(tmp_path, dead):
     """With the node that the run's process is on; or, on another machine, from where only its silence is seen."""
     with nodes(free_port(), tmp_path) as cluster:

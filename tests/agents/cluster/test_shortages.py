@@ -41,6 +41,7 @@ def make(n):
 '''
 
 
+@pytest.mark.long
 def test_an_actor_out_of_memory(tmp_path):
     """An environment that takes more and more: its actor is replaced, and the next one can go on for a while."""
     (tmp_path / "greedy.py").write_text(GREEDY)
@@ -55,6 +56,7 @@ def test_an_actor_out_of_memory(tmp_path):
     assert {loss["what"] for loss in losses_of(tmp_path / "mine")} <= {"out of memory", "died"}
 
 
+@pytest.mark.long
 def test_a_full_object_store_is_said_and_survived(tmp_path):
     """Someone else fills the store of a running cluster for good: fragments go to disk, and the rows say so."""
     script = tmp_path / "fill.py"
@@ -100,6 +102,7 @@ def test_a_full_object_store_is_said_and_survived(tmp_path):
     assert "Traceback" not in refused.stderr
 
 
+@pytest.mark.long
 def test_a_full_disk_is_waited_for(tmp_path):
     """A disk of 1.5 MB fills up; nothing is lost, one line says so, and the run goes on when there is room again."""
     disk = tmp_path / "disk"

@@ -152,6 +152,7 @@ def test_noise_of_a_tenth_costs_little():
     assert np.mean(losses) < 0.1
 
 
+@pytest.mark.long
 @pytest.mark.timed
 def test_a_run_searches_and_stays(tmp_path):
     """Real actors: each trial is told and recorded, the batch keeps its size, and the number stays once it is found."""

@@ -209,6 +209,7 @@ def test_no_room_for_a_replacement(ray_instance, make_fleet, monkeypatch):
     assert fleet.lost_actors() == []
 
 
+@pytest.mark.long
 def test_whoever_has_much_to_do_does_not_hang(ray_instance, make_fleet, monkeypatch):
     """The survivor has more before it than it can make within the bound. As long as fragments come it is left in peace."""
     monkeypatch.setattr(rlscale.agents.rollout.actors, "REPLACE_SECONDS", 1)

@@ -149,6 +149,7 @@ def test_more_than_there_is_room_for(fleet, weights):
     assert not fleet.short
 
 
+@pytest.mark.long
 def test_those_that_never_find_room_hold_nothing_up(fleet, weights, monkeypatch):
     """Others took CPUs that were free: the fleet is short of four, has any other number, and ends those that come too late."""
     monkeypatch.setattr("rlscale.agents.rollout.actors.free_cpus", lambda: 7)

@@ -259,6 +259,7 @@ def test_a_job_of_rllib_is_advised_on_from_its_record(tmp_path, capsys):
     assert (tmp_path / "advice.html").stat().st_size > 10_000
 
 
+@pytest.mark.long
 def test_a_newcomer_asks_and_pastes(tmp_path):
     """The real command; the line that it prints is typed again."""
     words = ["advise", "classic/cartpole", "--cpus", "1", "--seconds", "3", "--fleet-seconds", "0.2", "--out", "here"]

@@ -23,6 +23,7 @@ def measure(folder, observations):
     return json.loads((folder / "record.json").read_text())["readings"]["tasks"], done.stdout
 
 
+@pytest.mark.long
 def test_every_task_is_run_to_its_observations_and_goes_on_with_more(tmp_path):
     found, _ = measure(tmp_path, 10_240)
     assert [one["task"] for one in found] == ["classic/cartpole", "toy/catch"]

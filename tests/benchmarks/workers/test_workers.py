@@ -197,6 +197,7 @@ def test_the_system_s_clock_counts_work_and_not_waiting():
     assert worked > 0.4
 
 
+@pytest.mark.long
 def test_a_newcomer_measures_and_pastes(tmp_path):
     """The real command with its check; what it prints is typed again."""
     words = ["workers", "classic/cartpole", "--cpus", "1", "--seconds", "0.2", "--validate", "--out", str(tmp_path / "here")]
