@@ -230,8 +230,11 @@ class GoalSearch:
 
     @property
     def settled(self) -> float:
-        """The S up to which later evaluations hardly change the smoothed curve: two bandwidths before the latest kept policy."""
-        return self._kept[-1] * math.exp(-2 * BANDWIDTH) if self._kept else 0.0
+        """The S up to which later evaluations hardly change the smoothed curve.
+
+        That is two bandwidths before the latest kept policy, and not after the latest evaluation.
+        """
+        return min(self._kept[-1] * math.exp(-2 * BANDWIDTH), max(self.evaluated)) if self.evaluated else 0.0
 
     def not_before(self, goal: float) -> float:
         """The most optimizer steps before which the goal is known not to have been reached."""
@@ -253,8 +256,10 @@ class GoalSearch:
         return True
 
     def spare(self, optimizer_steps: int) -> None:
-        """Never evaluate the policy kept after so many steps."""
+        """Never evaluate the policy kept after so many steps; the next one that is not spared is evaluated in its place."""
         self._spared.add(optimizer_steps)
+        if self._coarse and self._coarse[-1] == optimizer_steps:
+            self._coarse.pop()
 
     def due(self) -> list[int]:
         """Kept policies to evaluate now, ascending; empty when the run may go on (or ends, if `finished`)."""

@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -220,6 +220,8 @@ def make_training_plan(task_id: str, options: SweepOptions) -> TrainingPlan:
         episodes=options.evaluation_episodes or usual.episodes,
         most_observations=observations,
     )
+    if options.jobs is None:
+        plan = replace(plan, jobs=max(1, plan.jobs // max(1, plan.rollout_cpus)))
     for trial in plan.next_trials({}):
         check_config(plan.config_of(trial))
     make_network(task, config.update.network, 0, config.update.width)

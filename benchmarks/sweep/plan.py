@@ -190,7 +190,7 @@ class SweepPlan(ABC):
         if not piloting and (self.quick or goal is None or self.is_spent(known) or len(trials) >= MOST_RUNS):
             return None
         candidate = next_run(
-            [_run_so_far(trial, known.get(trial.id), self.goals[-1] if goal is None else goal) for trial in trials],
+            [_run_so_far(trial, known.get(trial.id), self.goals[-1] if piloting or goal is None else goal) for trial in trials],
             pilot_size=nearest_size(self.sizes, self.pilot_batch),
             pilot_rate=self.learning_rate(nearest_size(self.sizes, self.pilot_batch)),
             noise_scale=self.noise_scale(known),

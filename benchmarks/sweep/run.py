@@ -7,6 +7,7 @@ begin again.
 import os
 import shutil
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -111,6 +112,7 @@ def _run(
     """Run trials until every plan is through. Only this function records results."""
     running: set[tuple[int, str]] = set()
     attempts: Counter[tuple[int, str]] = Counter()
+    begun: dict[tuple[int, str], float] = {}
     pool: Pool | None = None
     try:
         while True:
@@ -127,6 +129,7 @@ def _run(
             for job in ready[: pool.free]:
                 running.add(job.key)
                 attempts[job.key] += 1
+                begun.setdefault(job.key, time.perf_counter())
                 pool.submit(job)
                 display.started(job.sweep, job.trial)
             for job, outcome in pool.wait(0.5):
@@ -134,7 +137,8 @@ def _run(
                 if isinstance(outcome, str):
                     if attempts[job.key] < MOST_ATTEMPTS:
                         continue  # the plan names the trial again
-                    outcome = _failed(job.trial, f"its worker failed {MOST_ATTEMPTS} times: {outcome}")
+                    reason = f"its worker failed {MOST_ATTEMPTS} times: {outcome}"
+                    outcome = _failed(job.trial, reason, time.perf_counter() - begun[job.key])
                 sweeps[job.sweep].append(outcome)
                 display.ended(job.sweep, outcome)
     finally:
@@ -142,14 +146,15 @@ def _run(
             pool.close()
 
 
-def _failed(trial: Trial, reason: str) -> TrialResult:
-    """The result of a trial that raised an error, or whose worker died."""
-    return TrialResult(**asdict(trial), state="failed", reason=reason, commit=find_commit())
+def _failed(trial: Trial, reason: str, seconds: float) -> TrialResult:
+    """The result of a trial that raised an error, or whose worker died, after so many seconds."""
+    return TrialResult(**asdict(trial), state="failed", reason=reason, seconds=seconds, commit=find_commit())
 
 
 def run_job(job: Job) -> TrialResult:
     """Run the trial, its record in `job.folder`; what an interrupted attempt left there is removed first."""
     shutil.rmtree(job.folder, ignore_errors=True)
+    started = time.perf_counter()
     try:
         return run_trial(
             job.trial,
@@ -161,7 +166,7 @@ def run_job(job: Job) -> TrialResult:
         raise  # a fault of the machine, not of the trial: it is tried again
     except Exception as error:  # one trial's failure is a result of the sweep, not its end
         lines = str(error).strip().splitlines()
-        return _failed(job.trial, f"{type(error).__name__}: {lines[0] if lines else ''}")
+        return _failed(job.trial, f"{type(error).__name__}: {lines[0] if lines else ''}", time.perf_counter() - started)
 
 
 class LocalPool:

@@ -172,6 +172,7 @@ def test_one_runs_failure_does_not_end_the_sweep(tmp_path, monkeypatch):
     lost = [r for r in results.values() if r.state == "failed"]
     assert {r.seed for r in lost} == {0}
     assert {r.reason for r in lost} == {"RuntimeError: the seed that fails"}
+    assert all(r.seconds > 0 for r in lost), "a budget of hours must end a sweep whose runs fail"
     assert any(r.seed == 1 and r.state == "finished" for r in results.values())
 
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -190,6 +191,23 @@ def test_the_pilots_first_run_limits_the_others():
     others = plan.next_trials({"run-001": result})
     assert [t.learning_rate / first[0].learning_rate for t in others] == pytest.approx([4, 1 / 4], rel=1e-2)
     assert {t.most_optimizer_steps for t in others} == {math.ceil(4 * result.goals[-1].optimizer_steps)}
+
+
+def test_the_pilots_other_rates_may_reach_a_goal_that_the_first_missed():
+    """The first rate comes to the first goal alone: four times its steps there would give the others up on the way."""
+    plan = replace(SEQUENTIAL)
+    (first, *_) = plan.next_trials({})
+    result = planted()(plan, first)
+    assert len(result.goals) > 1
+    missed = tuple(replace(g, optimizer_steps=None, interval=None, observations=None, not_before=99) for g in result.goals[1:])
+    others = plan.next_trials({"run-001": replace(result, state="budget", goals=(result.goals[0], *missed))})
+    assert [t.most_optimizer_steps for t in others] == [None, None]
+
+
+@pytest.mark.parametrize(("actors", "jobs"), [(None, 8), (0, 8), (1, 8), (3, 2), (16, 1)])
+def test_by_default_as_many_runs_are_side_by_side_as_there_are_cpus_for(actors, jobs, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    assert make_plan("atari/pong", SweepOptions(tasks=("atari/pong",), actors=actors)).jobs == jobs
 
 
 def test_the_last_goal_that_the_pilot_reached_is_sharpened():

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -25,10 +26,12 @@ class Learner:
     Attributes:
         length: of an episode, in steps S.
         finished: episodes that finish in a step.
+        every: so many steps have one with episodes that finish.
     """
 
     length: float
     finished: int = 8
+    every: int = 1
     spread: float = 3.0
     seed: int = 0
     steps: int = 0
@@ -46,7 +49,7 @@ class Learner:
         self.steps += 1
         began = max(self.steps - self.length, 0.0)
         expected = self.deserved(np.linspace(began, self.steps, 50)).mean()
-        count = self.finished if self.steps > self.length else 0
+        count = self.finished if self.steps > self.length and self.steps % self.every == 0 else 0
         returns = expected + self.spread * self.rng.standard_normal(max(count, 1))
         return Advance(640 * self.steps, [], count, float(returns.mean()), self.length)
 
@@ -83,6 +86,16 @@ def test_long_or_missing_episodes_leave_the_evaluations_to_frozen_policies(lengt
     assert result.goals[0].optimizer_steps == pytest.approx(150, rel=0.1)
     assert not any(e.training for e in result.evaluations if e.optimizer_steps <= 150)
     assert len(course.evaluated) >= len(result.evaluations) / 2
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("length", [2.5, 4.0, 6.0])
+def test_no_stretch_of_a_run_goes_unseen_where_few_episodes_finish(length, every):
+    """An environment or two: the episodes lag little, and too few finish within 12% of the steps to stand for a policy."""
+    result = run(Learner(length, finished=1, every=every))
+    seen = [e.optimizer_steps for e in result.evaluations if e.optimizer_steps >= 10]
+    assert max(after / before for before, after in pairwise(seen)) < 1.45
+    assert result.goals[0].optimizer_steps == pytest.approx(150, rel=0.2)
 
 
 def test_the_error_of_training_episodes_is_that_of_their_mean():
