@@ -52,7 +52,9 @@ def surface_points(runs: Sequence[TrialResult], goal: float) -> list[SurfacePoin
         if crossing.optimizer_steps is not None and crossing.observations is not None:
             found.append(SurfacePoint(run, batch_size, crossing.optimizer_steps, crossing.observations))
         elif crossing.not_before:
-            found.append(SurfacePoint(run, batch_size, math.inf, crossing.not_before * batch_size))
+            # Records until 26 November 2026 say so of steps after the last evaluation too.
+            seen = max((e.optimizer_steps for e in run.evaluations), default=crossing.not_before)
+            found.append(SurfacePoint(run, batch_size, math.inf, min(crossing.not_before, seen) * batch_size))
     return found
 
 
