@@ -68,7 +68,7 @@ def noise_windows(run: RunRecord, head: str, kind: str, metric: str = "plain") -
         part = measured[start : start + window]
         if len(part) < window and windows:
             break  # an incomplete last window would have a wider interval than its neighbours for no reason of the run's
-        usable = [s for _, s in part if (s.size > 0).sum() > 1]
+        usable = _usable([s for _, s in part])
         if usable:
             windows.append(NoiseWindow(float(np.mean([row["observations"] for row, _ in part])), len(usable), pool(usable)))
     return windows
@@ -93,7 +93,16 @@ def noise_of_sums(run: RunRecord, head: str, kind: str, metric: str = "plain") -
 def _evenly_measured(run: RunRecord, head: str, kind: str, metric: str) -> list[BlockStatistics]:
     measured = run.noise(head, kind, metric)
     kept = _evenly_spaced([row["iteration"] for row, _ in measured])
-    return [s for row, s in measured if row["iteration"] in kept and (s.size > 0).sum() > 1]
+    return _usable([s for row, s in measured if row["iteration"] in kept])
+
+
+def _usable(measured: Sequence[BlockStatistics]) -> list[BlockStatistics]:
+    """Those of three blocks, which an interval needs of every update; where there is none, those of two, which say so."""
+    for fewest in (3, 2):
+        found = [s for s in measured if (s.size > 0).sum() >= fewest]
+        if found:
+            return found
+    return []
 
 
 def _evenly_spaced(iterations: Sequence[int]) -> set[int]:

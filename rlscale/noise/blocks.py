@@ -186,7 +186,7 @@ def block_products(
                     if inside:
                         weighted_within.add(found)
                 if inside:  # the products of a whole piece are there already
-                    whole = here.shape[1] == runs * _RUN
+                    whole = here.shape[1] == piece.shape[1] == runs * _RUN
                     within.add(([norms[-1].square().sum(1)], mine) if whole else _products(here, here_mean))
         plain = torch.stack([torch.cat(norms, 1).double().square().sum(1), torch.stack(dots).double().sum(0)])
         return torch.stack([plain, *(sums.total() for sums in (weighted, within, weighted_within) if sums.squares)])

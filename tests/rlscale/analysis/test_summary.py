@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlscale.analysis.summary import noise_over_run
+from rlscale.analysis.summary import noise_of_sums, noise_over_run, noise_windows
 from rlscale.noise import BlockStatistics, run_average
 from rlscale.records.run import RunRecord, pack_statistics
 
 
-def statistics(signal, seed):
-    g = np.random.default_rng(seed).normal(size=(8, 40)) + signal
-    return BlockStatistics([16] * 8, (g * g).sum(1), g @ g.mean(0))
+def statistics(signal, seed, blocks=8):
+    g = np.random.default_rng(seed).normal(size=(blocks, 40)) + signal
+    return BlockStatistics([16] * blocks, (g * g).sum(1), g @ g.mean(0))
 
 
 def record(measured, last):
@@ -47,3 +47,18 @@ def test_a_dense_beginning_counts_no_more_than_the_rest(first):
 
 def test_what_was_not_measured_has_no_average():
     assert noise_over_run(record({}, 3), "policy", "rollout") is None
+
+
+def test_a_measurement_of_two_blocks_says_nothing_and_hides_nothing():
+    """An interval needs three blocks of every update, so one that has only two is left out of its run."""
+    few = record({i: statistics(1.0, i, blocks=2 if i == 5 else 8) for i in range(12)}, 11)
+    without = run_average([statistics(1.0, i) for i in range(12) if i != 5], 128.0)
+    assert noise_over_run(few, "policy", "rollout").b_simple == pytest.approx(without.b_simple)
+    assert noise_of_sums(few, "policy", "rollout").noise_scale.value is not None
+    assert all(window.noise.noise_scale.value is not None for window in noise_windows(few, "policy", "rollout"))
+
+
+def test_measurements_of_two_blocks_alone_say_why_there_is_no_noise_scale():
+    few = record({i: statistics(1.0, i, blocks=2) for i in range(12)}, 11)
+    reasons = [noise_over_run(few, "policy", "rollout").reason, noise_windows(few, "policy", "rollout")[0].noise.reason]
+    assert reasons == ["an interval needs at least three blocks in every update"] * 2

@@ -1,5 +1,6 @@
 """The reduction of block gradients to block statistics, against slow references."""
 
+import itertools
 import math
 
 import numpy as np
@@ -110,6 +111,21 @@ def test_products_of_a_part_and_in_a_metric(part, given_mean):
     torch.testing.assert_close(block_products(g, **how)[0], found[0], rtol=0, atol=0)
     torch.testing.assert_close(block_products(g, part=part, **how), found[[0, 2]], rtol=0, atol=0)
     torch.testing.assert_close(block_products(g, metric=metric, **how)[0], found[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("width", [2048, 2049, 3585, 4096, 4099])
+def test_a_part_may_begin_and_end_at_any_border(width):
+    """Borders at and beside whole runs of 1,024 columns, where a part can be as long as what was summed of the whole."""
+    generator = torch.Generator().manual_seed(9)
+    g = torch.randn(3, width, generator=generator) + 0.5
+    mean = torch.randn(width, generator=generator)
+    near = sorted({edge + step for edge in (*range(0, width, 1024), width) for step in (-1, 0, 1, 513)})
+    borders = [border for border in near if 0 <= border <= width]
+    for first, last in itertools.combinations(borders, 2):
+        squares, dots = block_products(g, mean=mean, part=[slice(first, last)])[1]
+        here, by = g[:, first:last].double(), mean[first:last].double()
+        torch.testing.assert_close(squares, here.square().sum(1), rtol=3e-6, atol=0)
+        torch.testing.assert_close(dots, here @ by, rtol=2e-6, atol=1e-3)
 
 
 def test_a_metric_of_another_length_is_refused():
