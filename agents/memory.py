@@ -29,6 +29,16 @@ SMALL_ARRAYS = 19  # bytes of rewards, flags, log-probability and value of one o
 LEARNER_BYTES = 67  # of one observation of a held batch, beside its fragment and action: measured, 6.4 million of CartPole
 # Measured on Linux with torch's CPU build: private memory of a process that has imported what it needs.
 PROCESS_BYTES = {"run": 700 << 20, "ray": 400 << 20, "actor": 350 << 20, "learner": 500 << 20}
+CONTROL_GROUP = Path("/sys/fs/cgroup")
+# Files of a control group: the limit, what is used, and statistics with the name of what is cached of files not read lately. That
+# counts as used, and yet the kernel gives it to whoever needs memory.
+_VERSION_2 = ("memory.max", "memory.current", "memory.stat", "inactive_file")
+_VERSION_1 = (
+    "memory/memory.limit_in_bytes",
+    "memory/memory.usage_in_bytes",
+    "memory/memory.stat",
+    "total_inactive_file",
+)
 STORE_SHARE = 0.75  # of an object store that fragments may fill: from 80% on Ray writes what it holds to disk
 
 
@@ -202,7 +212,8 @@ def _spare_bytes(config: TrainConfig, task: Task, size: int) -> int:
     spare = int(0.9 * available_bytes()) - needed
     if not config.update.stream:
         observations = size / fragment_bytes(task, r.rollout_length, 1) * r.rollout_length
-        spare = int(spare * size / (size + (LEARNER_BYTES + _action_bytes(task)) * observations))
+        copies = learners if config.shuffles_transitions else 1  # else each has its own environments' columns
+        spare = int(spare * size / (size + copies * (LEARNER_BYTES + _action_bytes(task)) * observations))
     if config.rays:
         spare = min(spare, int(STORE_SHARE * _shared_memory()))
     return max(spare, 0)
@@ -219,11 +230,21 @@ def available_bytes() -> int:
     text = Path("/proc/meminfo").read_text()
     found = re.search(r"MemAvailable:\s+(\d+) kB", text)
     available = int(found.group(1)) * 1024 if found else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    for limit, used in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
+    for limit, used, statistics, inactive in (_VERSION_2, _VERSION_1):
         try:
-            most = (Path("/sys/fs/cgroup") / limit).read_text().strip()
+            most = (CONTROL_GROUP / limit).read_text().strip()
             if most != "max":
-                available = min(available, int(most) - int((Path("/sys/fs/cgroup") / used).read_text()))
+                free = int(most) - int((CONTROL_GROUP / used).read_text())
+                available = min(available, free + _statistic(CONTROL_GROUP / statistics, inactive))
         except (OSError, ValueError):
             continue
     return available
+
+
+def _statistic(path: Path, name: str) -> int:
+    """A number from a control group's memory statistics; 0 where it is not there."""
+    try:
+        found = re.search(rf"^{name} (\d+)$", path.read_text(), re.MULTILINE)
+    except OSError:
+        return 0
+    return int(found.group(1)) if found else 0

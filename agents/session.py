@@ -71,6 +71,8 @@ class Session:
         self._actor_search = actor_search
         self._noise_window = NoiseWindow(config.noise.followed_noise)
         self._requested: deque[int] = deque()  # fragments of each iteration batch that was requested and not taken yet
+        # Raw returns and lengths of episodes that finished in batches without an observation, and so without a row.
+        self._unrecorded: list[tuple[np.ndarray, np.ndarray]] = []
         self._latest: dict[int, tuple[int, int]] = {}  # generation and index of each group's fragment that was taken last
         self._spilled = spilled_bytes() if config.rays else 0
         self._fleet_ended = self._learner_ended = False
@@ -87,7 +89,8 @@ class Session:
     def iterate(self) -> tuple[dict[str, Any], UpdateResult] | None:
         """Sample an iteration batch and learn from it; the row for the record, and what the learner measured.
 
-        None when nothing was observed: with one-step fragments every environment may just have been reset.
+        None when nothing was observed: with one-step fragments every environment may just have been reset. The episodes whose
+        end those resets tell are in the next row.
 
         Raises:
             LostWorkerError: rollout workers were lost again and again, or a learner died or ran out of memory.
@@ -101,8 +104,10 @@ class Session:
         summaries, result, waited = self._learn(self._requested.popleft())
         seconds = time.perf_counter() - begin
         progress.seconds += seconds
+        self._unrecorded += [(f.episode_return, f.episode_length) for f in summaries]
         if result is None:
             return None
+        finished, self._unrecorded = self._unrecorded, []
         progress.observations += result.observations
         self._noise_window.add(result.noise)
         trial = None if self._actor_search is None else self._actor_search.add(result.observations, seconds)
@@ -112,7 +117,7 @@ class Session:
             "optimizer_steps": self.optimizer_steps,
             "seconds": progress.seconds,
             "batch_observations": result.observations,
-            **_episodes(summaries),
+            **_episodes(finished),
             "learning_rate": result.learning_rate,
             **result.figures,
             "explained_variance": result.explained_variance,
@@ -249,6 +254,7 @@ class Session:
             "progress": vars(self.progress),
             "window": [(s.size, s.square, s.dot, s.block) for s in self._noise_window.statistics],
             "generation": self._fleet.generation,
+            "unrecorded": list(self._unrecorded),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -257,6 +263,7 @@ class Session:
         self.progress = Progress(**state["progress"])
         known = [BlockStatistics(*arrays) for arrays in state.get("window", ())]
         self._noise_window = NoiseWindow(self.config.noise.followed_noise, known)
+        self._unrecorded = list(state.get("unrecorded", ()))
         if state["fleet"] is not None:
             self._fleet.set_state(state["fleet"])
             self._requested = deque(state["asked"])
@@ -303,15 +310,15 @@ def _identities(summaries: Sequence[FragmentSummary]) -> list[list[int]]:
     return found
 
 
-def _episodes(summaries: Sequence[FragmentSummary]) -> dict[str, Any]:
-    """Raw returns and lengths of the episodes that finished; null where none did."""
-    returns = np.concatenate([f.episode_return for f in summaries])
-    lengths = np.concatenate([f.episode_length for f in summaries])
-    finished = len(returns) > 0
+def _episodes(finished: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
+    """What the raw returns and lengths of finished episodes say; null where none has finished."""
+    returns = np.concatenate([r for r, _ in finished])
+    lengths = np.concatenate([length for _, length in finished])
+    any_finished = len(returns) > 0
     return {
         "episodes": len(returns),
-        "return_mean": float(returns.mean()) if finished else None,
-        "return_min": float(returns.min()) if finished else None,
-        "return_max": float(returns.max()) if finished else None,
-        "episode_length_mean": float(lengths.mean()) if finished else None,
+        "return_mean": float(returns.mean()) if any_finished else None,
+        "return_min": float(returns.min()) if any_finished else None,
+        "return_max": float(returns.max()) if any_finished else None,
+        "episode_length_mean": float(lengths.mean()) if any_finished else None,
     }

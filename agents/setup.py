@@ -44,20 +44,32 @@ class RunSetup:
     @property
     def cpus(self) -> int:
         """CPUs that the run's Ray actors reserve at first: the fewest that will do with `--actors auto` on a cluster."""
-        rollout, learners = self.config.rollout, self.config.update.learners
+        rollout = self.config.rollout
         actors = 1 if self.config.elastic and rollout.ray_address is not None else self.config.actors
-        return actors * rollout.actor_cpus + (learners * self.compute.threads if learners > 1 else 0)
+        return actors * rollout.actor_cpus + self.learner_cpus
+
+    @property
+    def learner_cpus(self) -> int:
+        """How many of them are the learners', which are Ray actors where there are several."""
+        return self.remote_learners * self.compute.threads
+
+    @property
+    def remote_learners(self) -> int:
+        """Learners that are Ray actors; a single one works in this process."""
+        learners = self.config.update.learners
+        return learners if learners > 1 else 0
 
     def reservations(self) -> list[dict[str, float]]:
-        """What Ray reserves for each process that the run cannot do without; this process must have joined Ray.
+        """What Ray reserves for each process that the run cannot do without, learners first; this process must have joined Ray.
 
         Raises:
             UsageError: actors are to act on a GPU, and Ray knows of none.
         """
-        rollout, learners = self.config.rollout, self.config.update.learners
-        reserved = [learner_resources(self.compute.threads, self.compute.device.type)] * (learners if learners > 1 else 0)
+        rollout = self.config.rollout
+        reserved = [learner_resources(self.compute.threads, self.compute.device.type)] * self.remote_learners
         if actors := 1 if self.config.elastic else self.config.actors:
-            reserved += [rollout_resources(actors, rollout.actor_cpus, self.compute.acting.type)] * actors
+            most = self.memory.groups if self.config.elastic else actors
+            reserved += [rollout_resources(most, rollout.actor_cpus, self.compute.acting.type)] * actors
         return reserved
 
     def manifest(self, command: list[str]) -> dict[str, Any]:

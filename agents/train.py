@@ -5,6 +5,7 @@ Read on in `rlscale.agents.setup` (what a run needs) and `rlscale.agents.session
 
 import contextlib
 import io
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,12 +26,12 @@ from .cluster import connect, disconnect, head_address, require_room, watch_head
 from .cluster.head_node import LostHeadError, answers
 from .cluster.processes import LostWorkerError, first_line
 from .config import TrainConfig, config_from_dict, config_to_dict
-from .learning import NoiseRecord
+from .learning import NoiseRecord, UpdateResult
 from .metrics import RayMetrics
 from .networks import PARAMETER_ORDER
 from .session import Session
 from .setup import RunSetup, prepare
-from .stopping import StopRequests
+from .stopping import StopRequests, interrupted_by_sigterm
 
 __all__ = ["Outcome", "train"]
 
@@ -57,6 +58,7 @@ class Outcome:
     reached_goal: bool = False
 
 
+@interrupted_by_sigterm()
 def train(
     config: TrainConfig,
     folder: Path,
@@ -79,9 +81,11 @@ def train(
 
     Raises:
         UsageError: settings, task, cluster, folder or checkpoint that cannot be used.
-        KeyboardInterrupt: stopped while the environments were being made.
+        KeyboardInterrupt: stopped before the environments were made.
+        LostWorkerError: a process of the run was lost.
 
-    After either of them a new run that had not begun leaves no folder behind, and a resumed one leaves its record as it was.
+    After any of them a new run that had not begun leaves no folder behind. After the first two a resumed one that had not begun
+    leaves its record as it was.
     """
     check_config(config)
     task = find_task(config.task)
@@ -96,8 +100,8 @@ def train(
         if run is None:
             run = Run.create(folder, {**manifest, "segments": []})
         if config.rays:
-            connect(config.rollout.ray_address, setup.cpus, setup.memory.store_bytes)
-            require_room(setup.reservations())
+            connect(config.rollout.ray_address, setup.cpus, setup.memory.store_bytes, learner_cpus=setup.learner_cpus)
+            require_room(setup.reservations(), setup.remote_learners)
         events = _events(config, run)
         on_start()
 
@@ -165,6 +169,7 @@ def _run(
 
     Raises:
         KeyboardInterrupt: before the run had begun.
+        LostWorkerError: a process of the run was lost; where it has begun, it can be gone on from.
     """
     session: Session | None = None
     stop = StopRequests()
@@ -175,6 +180,8 @@ def _run(
             session = setup.start(0 if checkpoint is None else checkpoint["generation"] + afresh)
             if checkpoint is not None:
                 session.set_state(checkpoint)
+            else:
+                _save(run, session)  # from now on the run can be gone on from, however soon it ends
             environments = "new" if checkpoint is None else "seeded afresh" if afresh else "as they were"
             segment = {**manifest, "first_iteration": session.progress.iteration, "environments": environments}
             del segment["task"]
@@ -204,6 +211,8 @@ def _run(
                 raise
             run.set_state("failed", f"{type(error).__name__}: {first_line(error)}")
             raise
+        if session is None and checkpoint is None:  # nothing to go on from, so that its name is free again
+            raise lost from error
         if session is not None:
             # This process and the learned parameters are still here: only the iteration that was under way is lost.
             with contextlib.suppress(LostWorkerError, OSError):
@@ -244,7 +253,7 @@ def _loop(session: Session, run: Run, stop: StopRequests, follow: Follow, on_clu
     if config.budget.seconds is not None:
         stop.end_after(config.budget.seconds)
     while not stop.asked and not _finished(session, time.perf_counter() - started, recent):
-        iterated = session.iterate()
+        iterated = _iterate(session)
         if iterated is None:
             continue
         row, result = iterated
@@ -262,6 +271,31 @@ def _loop(session: Session, run: Run, stop: StopRequests, follow: Follow, on_clu
                 checkpoint_seconds = min(config.recording.checkpoint_seconds, 20 * (last_checkpoint - begin))
         session.progress.seconds = before + time.perf_counter() - started  # what recording took is part of the run
     return lost_actors
+
+
+def _iterate(session: Session) -> tuple[dict[str, Any], UpdateResult] | None:
+    """As `Session.iterate`; numbers that are not finite get no further, so that no checkpoint ever holds them.
+
+    Raises:
+        UsageError: the run has diverged.
+    """
+    number = session.progress.iteration
+    try:
+        iterated = session.iterate()
+    except ValueError as error:
+        if isinstance(error, UsageError) or "not finite" not in str(error):
+            raise
+        raise _diverged(number, "gradients") from error  # their noise could not be measured
+    if iterated is not None and not math.isfinite(iterated[0]["gradient_norm"]):
+        raise _diverged(number, "gradients")
+    if iterated is not None and not np.isfinite(session.weights()).all():
+        raise _diverged(number, "parameters")
+    return iterated
+
+
+def _diverged(iteration: int, numbers: str) -> UsageError:
+    problem = f"the run diverged in iteration {iteration}: its {numbers} are not finite any more"
+    return UsageError("--learning-rate", problem, "Use a lower one")
 
 
 def _finished(session: Session, session_seconds: float, recent: RecentReturn) -> bool:
@@ -325,6 +359,8 @@ def _load(run: Run, config: TrainConfig) -> dict[str, Any]:
     fleet = stored["fleet"]
     if _layout(before) != _layout(config) or not isinstance(fleet, dict) or "next_group" not in fleet:
         stored["fleet"] = None  # other workers or groups, or of an earlier version: their environments start afresh
+    elif stored["asked"] and before.rounds != config.rounds:
+        stored["fleet"] = None  # its workers make a batch of the old size already, which the learner would not take
     if before.noise.followed_noise != config.noise.followed_noise:
         stored["window"] = []  # of another loss, whose noise says nothing about this one's
     return stored

@@ -29,15 +29,19 @@ def find_task(name: str) -> Task:
     if here not in sys.path:  # the console script does not put the current folder on the path, and users expect it
         sys.path.append(here)
     try:
-        make = getattr(import_module(module_name), attribute)
+        module = import_module(module_name)
     except ModuleNotFoundError as error:
         raise UsageError(
             "TASK", f"cannot import {error.name!r}", "Run from the folder that holds the module, or install it"
         ) from error
-    except AttributeError as error:
-        raise UsageError("TASK", f"module {module_name!r} has no {attribute!r}", "Write module:callable") from error
     except Exception as error:
         raise UsageError("TASK", f"importing {module_name!r} failed: {error}", "Mend the module") from error
+    try:
+        make = getattr(module, attribute)
+    except AttributeError as error:
+        place = (module.__spec__ and module.__spec__.origin) or "no file"
+        mend = "Write module:callable; if that is another file than yours, give yours another name"
+        raise UsageError("TASK", f"module {module_name!r} ({place}) has no {attribute!r}", mend) from error
     try:
         env = make(1)
     except Exception as error:

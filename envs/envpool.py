@@ -16,6 +16,7 @@ from rlscale.errors import UsageError
 
 from .actions import Actions, BoxActions, actions_of_space
 from .interface import Step, TaskEnv
+from .messages import first_line
 from .task import SMALLEST_IMAGE, EnvCost, SweepDefaults, Task, TaskListing, TrainingDefaults
 from .vector import shows_pixels
 
@@ -73,7 +74,7 @@ def find_task(name: str) -> Task:
         goals=(0.0, 0.5, 1.0) if football else (),
         training=TrainingDefaults(rollout_length=128 if image else 32),
         sweep=SweepDefaults(episodes=16, actors=1, random_first_steps=500),
-        cost=EnvCost(few=8, many=64, most=128, alone=16),
+        cost=EnvCost(few=8, many=64, most=128, alone=16, memory_bytes=40 << 20 if football else 0),
     )
 
 
@@ -91,7 +92,7 @@ def _envpool() -> Any:
     try:
         return import_module("envpool")
     except ImportError as error:
-        problem = "EnvPool is not installed" if error.name == "envpool" else f"EnvPool cannot be imported: {_first_line(error)}"
+        problem = "EnvPool is not installed" if error.name == "envpool" else f"EnvPool cannot be imported: {first_line(error)}"
         raise UsageError("TASK", problem, "Install it: pip install 'rlscale[envpool]'") from error
 
 
@@ -117,7 +118,7 @@ def _layout(pool_id: str) -> _Layout:
             warnings.simplefilter("ignore")  # EnvPool gives bounds in float64 for float32 spaces
             observation, action = spec.observation_space, spec.action_space
     except Exception as error:  # a system library may be missing, or an id may need settings of its own
-        raise UsageError("TASK", f"EnvPool cannot make {pool_id!r}: {_first_line(error)}", "Install what it needs") from error
+        raise UsageError("TASK", f"EnvPool cannot make {pool_id!r}: {first_line(error)}", "Install what it needs") from error
     task_id = f"pool/{_short(pool_id)}"
     actions = actions_of_space(task_id, action)
     if spec.config.max_num_players != 1:
@@ -134,10 +135,6 @@ def _layout(pool_id: str) -> _Layout:
         return _Layout(shape, "uint8", actions, first_action, None, channels_last, shows_pixels(observation))
     dtype: Dtype = "uint8" if observation.dtype == np.uint8 or isinstance(observation, MultiBinary) else "float32"
     return _Layout((math.prod(shape),), dtype, actions, first_action, None, False, shows_pixels(observation))
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
 
 
 class PoolEnv(TaskEnv):

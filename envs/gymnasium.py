@@ -7,6 +7,7 @@ import numpy as np
 from rlscale.errors import UsageError
 
 from .interface import TaskEnv
+from .messages import first_line
 from .task import Task, TaskListing
 from .vector import VectorTaskEnv, task_of_spaces
 
@@ -48,12 +49,12 @@ def find_task(name: str) -> Task:
     try:
         env = gymnasium.make(name)
     except Exception as error:  # an id may be unknown, misspelt, or need a package: all are the user's to mend
-        detail = str(error).strip().splitlines()[0].rstrip(".")
         extra = _extra_of(gymnasium.registry[name]) if name in gymnasium.registry else None
-        if extra is not None and isinstance(error, ImportError | gymnasium.error.DependencyNotInstalled):
+        if extra is not None and isinstance(error, ModuleNotFoundError | gymnasium.error.DependencyNotInstalled):
             mend = f"Install it: pip install 'rlscale[{extra}]'"
             raise UsageError("TASK", f"gym/{name} needs {_EXTRAS[extra]}", mend) from error
-        raise UsageError("TASK", f"Gymnasium cannot make {name!r}: {detail}", "Check the id, or install what it needs") from error
+        problem = f"Gymnasium cannot make {name!r}: {first_line(error)}"
+        raise UsageError("TASK", problem, "Check the id, or install what it needs") from error
     try:
         return task_of_spaces(f"gym/{name}", env.observation_space, env.action_space, make_env=make_env)
     finally:

@@ -1,7 +1,7 @@
 """`VectorTaskEnv`, a `TaskEnv` around any `gymnasium.vector.VectorEnv`, and `task_of_spaces`, a task that is known by its spaces.
 
-Families whose environments follow Gymnasium's interface build on these two, and on `ArraysTaskEnv` where a few arrays are their
-whole state.
+Families whose environments follow Gymnasium's interface build on these two, on `ArraysTaskEnv` where a few arrays are their whole
+state, and on `RestartableTaskEnv` where single ones of them can be started anew as well.
 """
 
 import math
@@ -15,7 +15,7 @@ from .actions import BoxActions, actions_of_space
 from .interface import Step, TaskEnv
 from .task import Task
 
-__all__ = ["ArraysTaskEnv", "VectorTaskEnv", "shows_pixels", "task_of_spaces"]
+__all__ = ["ArraysTaskEnv", "RestartableTaskEnv", "VectorTaskEnv", "shows_pixels", "task_of_spaces"]
 
 
 def task_of_spaces(task_id: str, observation: Any, action: Any, **rest: Any) -> Task:
@@ -153,3 +153,16 @@ class ArraysTaskEnv(VectorTaskEnv):
         env.state, env.steps, env.prev_done = state["state"].copy(), state["steps"].copy(), state["ended"].copy()
         env.np_random.bit_generator.state = state["generator"]
         self._ended = state["ended"].copy()
+
+
+class RestartableTaskEnv(ArraysTaskEnv):
+    """Environments that can be restarted one by one, since nothing else sets episodes of one length out of step.
+
+    The vector environment does it in `restart`.
+    """
+
+    def restart(self, which: np.ndarray, seeds: np.ndarray) -> np.ndarray:
+        """As in `TaskEnv`; the states are drawn from the one generator of all environments, not from the seeds."""
+        observation = self._env.restart(which)
+        self._ended[which] = False
+        return self._flatten(observation)

@@ -167,8 +167,9 @@ def find_crossing(points: Sequence[Evaluated], goal: float, *, bandwidth: float 
         bandwidth: of the smoothing, in ln S.
 
     Returns:
-        A `Crossing`. Where the goal holds from the first evaluation on, or from ten steps on, that place is the value, and
-        the interval reaches down to zero. Not resolved where the curve stays below the goal, or does not hold it.
+        A `Crossing`. Where the goal holds from the first evaluation on, or from ten steps on, that place is the value. The
+        interval reaches down to zero where the goal may hold from there on, and has no upper end where it may not have been
+        reached at all. Not resolved where the curve stays below the goal, or does not hold it.
 
     Raises:
         ValueError: no points.
@@ -192,8 +193,9 @@ def find_crossing(points: Sequence[Evaluated], goal: float, *, bandwidth: float 
     generator = np.random.default_rng(20181214)
     redrawn = curve.y + np.sqrt(curve.error**2 + excess * near) * generator.standard_normal((DRAWS, len(curve.x)))
     draws = curve.crossings(redrawn, goal)
-    draws = np.where(np.isnan(draws), curve.mesh[-1], draws)
-    low, high = np.quantile(draws, [0.025, 0.975])
+    # Where a draw never reaches the goal, or has it from the start, its crossing lies somewhere beyond what was seen.
+    draws = np.where(np.isnan(draws), math.inf, np.where(draws == curve.mesh[0], -math.inf, draws))
+    low, high = np.quantile(draws, [0.025, 0.975], method="inverted_cdf")
     low, high = min(low, crossed), max(high, crossed)
     return Crossing(goal, Estimate(math.exp(crossed), (math.exp(low), math.exp(high))), len(points))
 

@@ -25,13 +25,14 @@ _TOLD = "A worker died or was killed|has been marked dead|cannot be scheduled ri
 os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", _TOLD)
 
 
-def connect(address: str | None, cpus: int, store: int | None = None) -> None:
+def connect(address: str | None, cpus: int, store: int | None = None, *, learner_cpus: int = 0) -> None:
     """Connect to Ray; a connection that stands already is used as it is.
 
     Args:
         address: `host:port` or `auto` of an existing cluster; None starts an instance in this machine.
-        cpus: CPUs that the actors need; what a started instance gets.
+        cpus: CPUs that the Ray processes need; what a started instance gets.
         store: bytes of the object store of a started instance; None leaves it to Ray.
+        learner_cpus: how many of the CPUs are several learners'.
 
     Raises:
         UsageError: nothing answers at the address (within seconds; Ray itself would try for more than a minute), or the
@@ -40,7 +41,7 @@ def connect(address: str | None, cpus: int, store: int | None = None) -> None:
     import ray
 
     if ray.is_initialized():
-        _require_cpus(cpus)
+        _require_cpus(cpus, learner_cpus)
         return
     options: dict[str, Any] = dict(logging_level=logging.ERROR, log_to_driver=False, configure_logging=True)
     # Ray puts the current folder first on its processes' path, and a user's may well hold an `envs` or `agents` of its own. So
@@ -69,18 +70,23 @@ def connect(address: str | None, cpus: int, store: int | None = None) -> None:
                 mend = "Start one with 'ray start --head'"
             detail = first_line(error).rstrip(".")
             raise UsageError("--ray-address", f"cannot join {address}: {detail}", mend) from None
-    _require_cpus(cpus)
+    _require_cpus(cpus, learner_cpus)
 
 
-def _require_cpus(cpus: int) -> None:
+def _require_cpus(cpus: int, learner_cpus: int) -> None:
     import ray
 
     available = int(ray.cluster_resources().get("CPU", 0))
     if available < cpus:
         disconnect()
         # Some commands have --actors and --actor-cpus, others --cpus, so none of these is named.
-        problem = f"the actors need {cpus} CPUs, the cluster has {available}"
-        raise UsageError("--ray-address", problem, "Use fewer actors or fewer CPUs, or start more nodes")
+        needed, fewer = f"the actors need {cpus} CPUs", "fewer actors or fewer CPUs"
+        if learner_cpus:
+            needed, fewer = (
+                f"the run's processes need {cpus} CPUs, {learner_cpus} of them its learners",
+                "fewer --threads or --learners",
+            )
+        raise UsageError("--ray-address", f"{needed}, the cluster has {available}", f"Use {fewer}, or start more nodes")
 
 
 def head_address() -> str:

@@ -17,8 +17,13 @@ ROOM_SECONDS = 10.0
 _NODE = "ray.io/node-id"  # a label that Ray gives to every node
 
 
-def rollout_resources(actors: int, cpus: int, device: str) -> dict[str, float]:
+def rollout_resources(most: int, cpus: int, device: str) -> dict[str, float]:
     """What Ray reserves for each rollout actor: half of all GPUs are shared by those that act on one, the rest is to learn with.
+
+    Args:
+        most: actors that there may come to be. Fewer share the GPUs where the cluster has not CPUs for so many.
+        cpus: of each.
+        device: where they act.
 
     Raises:
         UsageError: they are to act on a GPU, and Ray knows of none.
@@ -27,10 +32,13 @@ def rollout_resources(actors: int, cpus: int, device: str) -> dict[str, float]:
         return {"CPU": float(cpus)}
     import ray
 
-    gpus = float(ray.cluster_resources().get("GPU", 0))
+    there = ray.cluster_resources()
+    gpus = float(there.get("GPU", 0))
     if not gpus:
         raise UsageError("--actor-device", "Ray knows of no GPU", "Use --actor-device cpu")
-    return {"CPU": float(cpus), "GPU": int(50 * gpus / actors) / 100}
+    most = max(min(most, int(there.get("CPU", 0)) // cpus), 1)
+    share = int(gpus / 2 / most * 10_000) / 10_000  # Ray counts in ten-thousandths
+    return {"CPU": float(cpus), "GPU": min(share, 1.0)}  # an actor acts on one GPU, and Ray takes no fraction above it
 
 
 def learner_resources(threads: int, device: str) -> dict[str, float]:
@@ -38,7 +46,7 @@ def learner_resources(threads: int, device: str) -> dict[str, float]:
     return {"CPU": float(threads)} | ({"GPU": 1.0} if device != "cpu" else {})
 
 
-def require_room(processes: Sequence[Resources]) -> None:
+def require_room(processes: Sequence[Resources], learners: int = 0) -> None:
     """Whether all of a run's processes find room at once, now.
 
     Ray itself is asked, by reserving a place for each and giving it back: it alone knows which nodes are how full. So a cluster
@@ -46,6 +54,7 @@ def require_room(processes: Sequence[Resources]) -> None:
 
     Args:
         processes: what each of them reserves.
+        learners: how many of them, from the first on, are learners; the others are actors.
 
     Raises:
         UsageError: the cluster is too small, or others use it; says what is asked, there and free.
@@ -58,11 +67,15 @@ def require_room(processes: Sequence[Resources]) -> None:
     if short := [kind for kind in kinds if _sum(processes, kind) > _sum(nodes, kind)]:
         there = " and ".join(_count(_sum(nodes, kind), kind) for kind in short)
         over = f" on {len(nodes)} nodes" if len(nodes) > 1 else ""
-        raise _refusal(short, f"the run needs {' and '.join(asked[kind] for kind in short)}, the cluster has {there}{over}")
-    for process in processes:
+        problem = f"the run needs {' and '.join(asked[kind] for kind in short)}, the cluster has {there}{over}"
+        raise _refusal(short, problem, learners, len(processes) - learners)
+    for number, process in enumerate(processes):
         if not any(all(node.get(kind, 0) >= wanted for kind, wanted in process.items()) for node in nodes):
             one = " and ".join(_count(wanted, kind) for kind, wanted in process.items())
-            raise _refusal(list(process), f"one process of the run needs {one}, and no node of the cluster has so many")
+            problem = f"one process of the run needs {one}, and no node of the cluster has so many"
+            if number < learners and "GPU" not in process:
+                raise UsageError("--threads", problem, "Use fewer, or larger nodes")
+            raise _refusal(list(process), problem, 0, len(processes) - learners)
     from ray.util.placement_group import placement_group, remove_placement_group
 
     group = placement_group([dict(process) for process in processes], strategy=SPREAD)
@@ -75,7 +88,7 @@ def require_room(processes: Sequence[Resources]) -> None:
         said = " and ".join(f"{asked[kind]}; of the {_sum(nodes, kind):g} there {free.get(kind, 0):g} are free" for kind in kinds)
         short = [kind for kind in kinds if _sum(processes, kind) > free.get(kind, 0)]
         parted = "" if short else ", in parts too small for one process"
-        raise _refusal(short, f"the run needs {said}{parted}", wait=True)
+        raise _refusal(short, f"the run needs {said}{parted}", learners, len(processes) - learners, wait=True)
 
 
 def keep_together(process: Resources, count: int) -> Any:
@@ -102,7 +115,7 @@ def keep_together(process: Resources, count: int) -> Any:
     if group.wait(ROOM_SECONDS):
         return group
     remove_placement_group(group)
-    require_room(wanted)
+    require_room(wanted, count)
     raise UsageError("--learners", f"{count} learners found no room in the cluster", "Use fewer, or wait until others have done")
 
 
@@ -121,9 +134,13 @@ def _count(number: float, kind: str) -> str:
     return f"{number:g} {kind}" + ("" if number == 1 else "s")
 
 
-def _refusal(short: Sequence[str], problem: str, wait: bool = False) -> UsageError:
-    """What can be changed depends on which kinds of resource are short."""
+def _refusal(short: Sequence[str], problem: str, learners: int, actors: int, wait: bool = False) -> UsageError:
+    """What can be changed depends on which kinds of resource are short, and on whose processes there are how many."""
     use = "Wait for others to end ('ray status' shows what is used), or use" if wait else "Use"
     if "GPU" in short:
         return UsageError("--learners", problem, f"{use} fewer learners, or --device cpu and --actor-device cpu")
+    if learners and actors:
+        return UsageError("--learners", problem, f"{use} fewer learners, fewer --threads or fewer actors")
+    if learners:
+        return UsageError("--learners", problem, f"{use} fewer learners, or fewer --threads")
     return UsageError("--actors", problem, f"{use} fewer actors, or fewer --actor-cpus")

@@ -21,7 +21,7 @@ from rlscale.envs import Task
 from rlscale.noise import BlockStatistics
 
 from ..cluster import keep_together, learner_resources
-from ..cluster.processes import LostWorkerError, describe_loss, enter_user_folder, pickle_settings
+from ..cluster.processes import LostWorkerError, describe_loss, enter_user_folder, first_line, pickle_settings
 from ..config import TrainConfig
 from ..devices import group_backend, on_cpu, use_device
 from ..machine import keep_freed_memory
@@ -31,9 +31,16 @@ from .blocks import share_of_columns
 from .learner import Learner
 from .results import UpdateResult
 
-__all__ = ["RemoteLearners", "learn_batch"]
+__all__ = ["HUNG_SECONDS", "RemoteLearners", "WaitedInVainError", "learn_batch"]
 
-PATIENCE = timedelta(minutes=10)  # how long a learner waits for the slowest of the others
+PATIENCE = timedelta(
+    minutes=10
+)  # how long a learner waits for the slowest of the others, and the run for one that is asked alone
+HUNG_SECONDS = 60  # that the others are waited for once one has failed: Ray says by then whether one of them is dead
+
+
+class WaitedInVainError(RuntimeError):
+    """A learner did not get what another one owes to a sum: that one hangs, is dead, or cannot be reached."""
 
 
 class RemoteLearners:
@@ -65,6 +72,7 @@ class RemoteLearners:
             scheduling_strategy=PlacementGroupSchedulingStrategy(self._placement),
         )
         reference = ray.put(pickle_settings((config, task, device.type, bfloat16, threads), task))
+        self._hung: set[int] = set()  # ranks that are not asked any more
         self._actors = [actor_class.remote(reference, os.getcwd(), rank) for rank in range(count)]
         (address,) = self._get({0: self._actors[0].address.remote()}, "at its start")
         self._get({rank: actor.join.remote(address) for rank, actor in enumerate(self._actors)}, "at its start")
@@ -105,7 +113,8 @@ class RemoteLearners:
     def finish(self, learning_rate: float) -> UpdateResult:
         """See `Learner.finish`. Figures are the same in every learner; noise statistics are joined from each one's blocks."""
         calls = {rank: actor.finish.remote(learning_rate) for rank, actor in enumerate(self._actors)}
-        results: list[UpdateResult] = self._get(calls, f"in iteration {self._iteration}")
+        # How long learning takes is the user's business, and a learner that hangs is noticed by those that wait for its sums.
+        results: list[UpdateResult] = self._get(calls, f"in iteration {self._iteration}", None)
         noise = []
         for records in zip(*(result.noise for result in results), strict=True):
             plain = _join([record.statistics for record in records])
@@ -122,10 +131,12 @@ class RemoteLearners:
             LostWorkerError: none answers.
         """
         for rank, actor in enumerate(self._actors):
+            if rank in self._hung:
+                continue
             with contextlib.suppress(LostWorkerError):
                 state: dict[str, Any] = self._get({rank: actor.get_state.remote()}, "between iterations")[0]
                 return state
-        raise LostWorkerError("all learners died: nothing can be saved")
+        raise LostWorkerError("all learners died or hang: nothing can be saved")
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue from where `get_state` was called."""
@@ -139,19 +150,40 @@ class RemoteLearners:
             self._ray.kill(actor)
         self._ray.util.remove_placement_group(self._placement)
 
-    def _get(self, calls: Mapping[int, Any], when: str) -> list[Any]:
-        """Results of the calls, which are given by rank. Learners that wait for a dead one fail as well: report the dead one."""
-        results, failed = [], None
-        for rank, call in calls.items():
+    def _get(self, calls: Mapping[int, Any], when: str, seconds: float | None = PATIENCE.total_seconds()) -> list[Any]:
+        """Results of the calls, which are given by rank. Learners that wait for a dead one fail as well: report the dead one.
+
+        Args:
+            calls: to be waited for.
+            when: for the error.
+            seconds: without an answer, after which a learner counts as hung; None waits until another one has waited in vain.
+
+        Raises:
+            LostWorkerError: a learner died, ran out of memory, hangs or does not reach the others.
+        """
+        results: dict[int, Any] = {}
+        failed: dict[int, Exception] = {}
+        ranks = {call: rank for rank, call in calls.items()}
+        while ranks:
+            ready, _ = self._ray.wait(list(ranks), timeout=HUNG_SECONDS if failed else seconds)
+            if not ready:
+                break
+            rank = ranks.pop(ready[0])
             try:
-                results.append(self._ray.get(call))
+                results[rank] = self._ray.get(ready[0])
             except self._ray.exceptions.RayError as error:
                 if (loss := describe_loss(error, when)) is not None:
                     raise LostWorkerError(f"learner {rank} {loss}") from error
-                failed = failed or error
-        if failed is not None:
-            raise failed
-        return results
+                failed[rank] = error
+        for mistake in failed.values():
+            if not isinstance(mistake, WaitedInVainError):
+                raise mistake
+        if ranks:
+            self._hung.update(ranks.values())
+            raise LostWorkerError(f"learner {min(ranks.values())} hung {when}") from next(iter(failed.values()), None)
+        for rank, vain in failed.items():
+            raise LostWorkerError(f"learner {rank} waited in vain for the others {when}: {vain.args[0]}") from vain
+        return [results[rank] for rank in calls]
 
 
 class LearnerActor(Learner):
@@ -205,7 +237,10 @@ class LearnerActor(Learner):
 
     def _add_over_learners(self, total: torch.Tensor) -> None:
         there = total.to(self._sums_on)
-        torch.distributed.all_reduce(there)
+        try:
+            torch.distributed.all_reduce(there)
+        except RuntimeError as error:
+            raise WaitedInVainError(first_line(error)) from error
         if there is not total:
             total.copy_(there)
 

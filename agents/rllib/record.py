@@ -38,9 +38,10 @@ class KeepsRecord(RLlibCallback):  # type: ignore[misc]  # RLlib is untyped
 
     def on_episode_end(self, *, episode: Any, prev_episode_chunks: Any, metrics_logger: Any, **_: Any) -> None:
         """On an environment runner: report the return and length of an episode, all its pieces together."""
-        pieces = [*prev_episode_chunks, episode]
-        total, length = sum(piece.get_return() for piece in pieces), sum(len(piece) for piece in pieces)
-        metrics_logger.log_dict({"episodes": 1, "return_sum": total, "length_sum": length}, key=SETTINGS, reduce="sum")
+        total = sum(piece.get_return() for piece in [*prev_episode_chunks, episode])
+        # The last piece counts all steps. A learner in this process lengthens the others by a masked step without reward.
+        figures = {"episodes": 1, "return_sum": total, "length_sum": episode.t}
+        metrics_logger.log_dict(figures, key=SETTINGS, reduce="sum")
         metrics_logger.log_value((SETTINGS, "return_min"), total, reduce="min")
         metrics_logger.log_value((SETTINGS, "return_max"), total, reduce="max")
 

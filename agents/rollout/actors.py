@@ -32,6 +32,7 @@ class RolloutActors:
         settings: of the workers; `threads` CPUs are reserved for each.
         groups: for each actor to begin with, the generation of each of its groups, by the group's number.
         fewest: how many of them must start now; the others may come later.
+        most: actors that there may come to be, which share the GPUs.
 
     Attributes:
         working: handles of the actors that have started, by number.
@@ -43,12 +44,12 @@ class RolloutActors:
         LostWorkerError: one died at its start.
     """
 
-    def __init__(self, settings: WorkerSettings, groups: Sequence[dict[int, int]], fewest: int) -> None:
+    def __init__(self, settings: WorkerSettings, groups: Sequence[dict[int, int]], fewest: int, most: int) -> None:
         import ray
 
         self._ray, self._settings = ray, settings
         actors = len(groups)
-        each = rollout_resources(actors, settings.threads, settings.device)
+        each = rollout_resources(most, settings.threads, settings.device)
         self._actor_class = ray.remote(RolloutActor).options(
             num_cpus=each["CPU"], num_gpus=each.get("GPU", 0), scheduling_strategy=SPREAD
         )

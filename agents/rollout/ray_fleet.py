@@ -82,7 +82,7 @@ class RayFleet:
         first = settings.workers if actors is None else actors
         self._assignment = GroupAssignment(self._groups, first, settings.generation)
         groups = [dict.fromkeys(self._assignment.groups_of(actor), settings.generation) for actor in range(first)]
-        self._actors = RolloutActors(settings, groups, fewest=1 if grows else first)
+        self._actors = RolloutActors(settings, groups, fewest=1 if grows else first, most=self._groups if grows else first)
         self._straggler_seconds, self._grows = straggler_seconds, grows
         self._wanted, self.short = self._groups, False
         self._leaving: set[int] = set()  # actors whose groups have moved away, and that still have fragments to be taken

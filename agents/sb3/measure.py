@@ -23,6 +23,8 @@ MOST_OBSERVATIONS = 4096  # in the network at once, where the algorithm has no m
 def measure_rollout(model: PPO | A2C, blocks: int, optimizer_step: int) -> list[NoiseRecord]:
     """The noise of every loss on the rollout that the model has just collected; the model is left as it was.
 
+    A loss that depends on frozen parameters alone is left out.
+
     Args:
         model: whose rollout buffer is full.
         blocks: number of blocks at most.
@@ -46,7 +48,9 @@ def measure_rollout(model: PPO | A2C, blocks: int, optimizer_step: int) -> list[
                 most = getattr(model, "batch_size", MOST_OBSERVATIONS)
                 for start in range(0, len(steps), most):
                     index = steps[start : start + most], environments[start : start + most]
-                    sums.add(k, losses_of(model, index, advantages[index].to(model.device)), len(index[0]))
+                    losses = losses_of(model, index, advantages[index].to(model.device))
+                    # Where a part of the network is frozen, a loss may depend on no other.
+                    sums.add(k, {head: loss for head, loss in losses.items() if loss.requires_grad}, len(index[0]))
     finally:
         policy.set_training_mode(was_training)
     metric = adam_metric(policy.optimizer, parameters)
@@ -91,7 +95,8 @@ def losses_of(model: PPO | A2C, index: tuple[np.ndarray, np.ndarray], advantage:
             return {name: chosen(value) for name, value in values.items()}
         return torch.as_tensor(values[index]).to(model.device)
 
-    action = chosen(buffer.actions)
+    # As its buffer gives them to `train`: of bytes, such as MultiBinary's, no log-probability can be computed.
+    action = chosen(buffer.actions).float()
     if isinstance(model.action_space, Discrete):
         action = action.long().flatten()
     value, log_prob, entropy = model.policy.evaluate_actions(chosen(buffer.observations), action)

@@ -65,7 +65,10 @@ def run(arguments: list[str]) -> int:
             command = ["rlscale", "train", *arguments]
             outcome = train(config, folder, command=command, on_start=announce, on_iteration=display.update)
     except (LostWorkerError, OSError) as error:
-        error.add_note(f"The record is in {folder}; go on from its last checkpoint with: {go_on}")
+        if folder.exists():
+            kept = (folder / "checkpoint.pt").exists()  # not where the disk was full from the beginning
+            again = f"go on from its last checkpoint with: {go_on}" if kept else "begin again with another --run"
+            error.add_note(f"The record is in {folder}; {again}")
         raise
     steps = f"{outcome.observations:,} observations and {outcome.optimizer_steps:,} optimizer steps"
     goal = f": a mean return of {config.budget.goal:g} was reached" if outcome.reached_goal else ""

@@ -1,6 +1,5 @@
 """What the measurements share: paired rounds, runs in processes of their own, statistics of runs, tables, records."""
 
-import json
 import math
 import multiprocessing
 import os
@@ -25,6 +24,7 @@ from rlscale.agents.compute import computes_bfloat16
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
 from rlscale.envs import Network
 from rlscale.records import RunRecord, read_run
+from rlscale.records.files import dump_json
 
 __all__ = [
     "CPU",
@@ -144,5 +144,5 @@ def write_result(path: Path, readings: Any) -> None:
         "versions": find_versions(),
         "readings": readings,
     }
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    path.write_text(dump_json(record, indent=1) + "\n", encoding="utf-8")
     print(f"wrote {path}")

@@ -96,12 +96,17 @@ class SweepDisplay:
             runs = f"{len(results)} of {most} runs{left}"
         if known is None:
             return runs
-        low, high = (math.exp(end) for end in known.interval())
+        made = [result for result in results.values() if not result.failed]
+        # Decisions count the steps that only reset an environment in the batch; B_crit is said without, as on the page.
+        valid = sum(r.observations for r in made) / sum(r.optimizer_steps * r.batch_size for r in made)
+        low, high = (valid * math.exp(end) for end in known.interval())
         factor = high / low if low > 0 else math.inf
         sharp = f", a factor of {factor:.2g}" if math.isfinite(factor) else ""
         wanted = f" ({plan.interval_ratio:g} is wanted)" if plan.batch_sizes is None else ""
         interval = f"[{format_quantity(low)}, {format_quantity(high)}]"
-        return f"{runs}; B_crit {format_quantity(known.b_crit)} {interval} at goal {plan.target(results):g}{sharp}{wanted}"
+        return (
+            f"{runs}; B_crit {format_quantity(valid * known.b_crit)} {interval} at goal {plan.target(results):g}{sharp}{wanted}"
+        )
 
     def _panel(self) -> Group:
         with self._lock:

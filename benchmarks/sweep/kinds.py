@@ -91,7 +91,8 @@ class SupervisedPlan(SweepPlan):
 
     @property
     def description(self) -> dict[str, Any]:
-        return {"id": self.task.id, "preprocessing": self.task.preprocessing, "frame_skip": 1, "goals": list(self.goals)}
+        facts = {"id": self.task.id, "preprocessing": self.task.preprocessing, "length": self.task.length}
+        return {**facts, "frame_skip": 1, "goals": list(self.goals)}
 
     def config_of(self, trial: Trial) -> SupervisedConfig:
         """Settings of one trial's run."""

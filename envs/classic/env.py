@@ -5,7 +5,7 @@ from typing import Any
 from ..actions import BoxActions
 from ..interface import TaskEnv
 from ..task import SweepDefaults, Task, TaskListing, TrainingDefaults
-from ..vector import ArraysTaskEnv
+from ..vector import ArraysTaskEnv, RestartableTaskEnv
 
 __all__ = ["find_task", "list_tasks"]
 
@@ -50,9 +50,9 @@ def make_env(task: Task, num_envs: int, *, threads: int, cut_on_life_loss: bool)
     from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
     from .acrobot import AcrobotVectorEnv
-    from .pendulum import PendulumTaskEnv, PendulumVectorEnv
+    from .pendulum import PendulumVectorEnv
 
     if task.id == "classic/pendulum":
-        return PendulumTaskEnv(task, PendulumVectorEnv(num_envs), one_seed=True)
+        return RestartableTaskEnv(task, PendulumVectorEnv(num_envs), one_seed=True)
     makers = {"classic/cartpole": CartPoleVectorEnv, "classic/acrobot": AcrobotVectorEnv}
     return ArraysTaskEnv(task, makers[task.id](num_envs), one_seed=True)

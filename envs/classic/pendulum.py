@@ -11,9 +11,7 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from ..vector import ArraysTaskEnv
-
-__all__ = ["PendulumTaskEnv", "PendulumVectorEnv"]
+__all__ = ["PendulumVectorEnv"]
 
 _DT = 0.05
 _GRAVITY = 10.0  # mass and length are 1
@@ -74,13 +72,3 @@ class PendulumVectorEnv(VectorEnv):  # type: ignore[misc]  # gymnasium is untype
     def _observation(self) -> np.ndarray:
         angle, speed = self.state
         return np.stack([np.cos(angle), np.sin(angle), speed], axis=1).astype(np.float32)
-
-
-class PendulumTaskEnv(ArraysTaskEnv):
-    """Pendulums that can be restarted one by one: their episodes all have the same length, so nothing else sets them apart."""
-
-    def restart(self, which: np.ndarray, seeds: np.ndarray) -> np.ndarray:
-        """As in `TaskEnv`; the states are drawn from the one generator of all environments, not from the seeds."""
-        observation: np.ndarray = self._env.restart(which)
-        self._ended[which] = False
-        return observation

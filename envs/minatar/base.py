@@ -35,10 +35,10 @@ class Streams:
     def __init__(self, num_envs: int) -> None:
         self.state = np.zeros(num_envs, dtype=np.uint64)
 
-    def seed(self, seeds: np.ndarray) -> None:
-        """Start all streams anew from (N,) non-negative seeds."""
+    def seed(self, seeds: np.ndarray, which: np.ndarray) -> None:
+        """Start the streams of the (N,) bool mask anew from (N,) non-negative seeds."""
         # Mixed, because the streams of raw neighbouring seeds would be near each other.
-        self.state = _mix(np.asarray(seeds).astype(np.uint64) + _GOLDEN)
+        self.state[which] = _mix(np.asarray(seeds)[which].astype(np.uint64) + _GOLDEN)
 
     def uniform(self, which: np.ndarray | slice) -> np.ndarray:
         """The next number in [0, 1) of each chosen environment (indices without repeats), (M,) float64."""

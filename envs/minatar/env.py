@@ -53,10 +53,14 @@ class MinAtarEnv(TaskEnv):
 
     def reset(self, seeds: np.ndarray) -> np.ndarray:
         """Start all anew, environment i from `seeds[i]`; the observations, (N, C, 10, 10) uint8 of 0 and 1."""
-        self._streams.seed(seeds)
-        self._last_action = np.zeros(self.num_envs, dtype=np.int64)
-        self._ended = np.zeros(self.num_envs, dtype=bool)
-        self._game.restart(np.arange(self.num_envs))
+        return self.restart(np.ones(self.num_envs, dtype=bool), seeds)
+
+    def restart(self, which: np.ndarray, seeds: np.ndarray) -> np.ndarray:
+        """As in `TaskEnv`; each goes on as if it had been alone with its seed."""
+        self._streams.seed(seeds, which)
+        self._last_action[which] = 0
+        self._ended[which] = False
+        self._game.restart(np.flatnonzero(which))
         return self._game.observation()
 
     def step(self, actions: np.ndarray) -> Step:

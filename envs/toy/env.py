@@ -5,7 +5,7 @@ from typing import Any
 
 from ..interface import TaskEnv
 from ..task import SweepDefaults, Task, TaskListing, TrainingDefaults
-from ..vector import ArraysTaskEnv
+from ..vector import RestartableTaskEnv
 
 __all__ = ["find_task", "list_tasks"]
 
@@ -94,4 +94,4 @@ def make_env(task: Task, num_envs: int, *, threads: int, cut_on_life_loss: bool)
         "toy/2048": Game2048VectorEnv,
         "toy/snake": SnakeVectorEnv,
     }
-    return ArraysTaskEnv(task, makers[task.id](num_envs), one_seed=True)
+    return RestartableTaskEnv(task, makers[task.id](num_envs), one_seed=True)

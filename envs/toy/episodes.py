@@ -52,9 +52,19 @@ class EpisodesVectorEnv(VectorEnv):  # type: ignore[misc]  # gymnasium is untype
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         self.state = self.start(self.num_envs)
-        self.steps[:] = 0
-        self.prev_done[:] = False
-        return self.observe(self.state), {}
+        return self._begin(np.ones(self.num_envs, dtype=bool)), {}
+
+    def restart(self, which: np.ndarray) -> np.ndarray:
+        """Begin an episode in the environments of the (N,) bool mask; the observations of all."""
+        self.state = self.state.copy()  # what was seen before may be the same array
+        self.state[which] = self.start(int(which.sum()))
+        return self._begin(which)
+
+    def _begin(self, which: np.ndarray) -> np.ndarray:
+        """Count anew in the environments of the mask, whose states are new; the observations of all."""
+        self.steps[which] = 0
+        self.prev_done[which] = False
+        return self.observe(self.state)
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         reset = self.prev_done

@@ -69,8 +69,27 @@ class Row:
     quick: bool = False
 
     def scored(self, least_steps: float = LEAST_STEPS) -> bool:
-        """Whether the goal counts for how well the noise scale predicts: it needs at least so many optimizer steps."""
-        return self.measured.value is not None and (self.s_min.value or 0.0) * self.inner_steps >= least_steps
+        """Whether the goal counts for how well the noise scale predicts: B_crit is known, and nothing says `why_not_scored`."""
+        return self.measured.value is not None and not self.why_not_scored(least_steps)
+
+    def why_not_scored(self, least_steps: float = LEAST_STEPS) -> list[str]:
+        """Why the S_min of a goal is no measurement, one sentence each."""
+        reasons = [f"S_min is below {least_steps:g} optimizer steps"] if self.has_few_steps(least_steps) else []
+        if self.at_limit:
+            runs = f"{self.at_limit} of {len(self.points)} runs {'was' if self.at_limit == 1 else 'were'}"
+            reasons.append(
+                f"{runs} at the goal after ten {self.steps_name} or fewer, the earliest that counts, so S_min may be that limit"
+            )
+        return reasons
+
+    def has_few_steps(self, least_steps: float = LEAST_STEPS) -> bool:
+        """Whether the goal takes fewer optimizer steps than that, so that its frontier is mostly transient."""
+        return (self.s_min.value or 0.0) * self.inner_steps < least_steps
+
+    @property
+    def at_limit(self) -> int:
+        """Runs that held the goal from the earliest step on that counts."""
+        return sum(point.at_limit for point in self.points)
 
     def prediction(self, head: str, quantity: str) -> Prediction | None:
         """The prediction of one head and quantity; None where it was not measured."""
@@ -223,15 +242,19 @@ def _compare_sweep(record: SweepRecord, name: str) -> tuple[ComparedSweep, list[
 
 
 def _say_none_reached(runs: Sequence[TrialResult]) -> str:
-    """What would help where no run reached a goal: more observations only where those ran out."""
+    """What would help where no run reached a goal: more observations only where those ran out.
+
+    A sweep with other goals, another rate or more observations is another one, so it needs a folder of its own.
+    """
     said = "no run reached this goal"
     if any(run.state == "budget" for run in runs):
-        return f"{said}: give them more observations (--observations)"
+        return f"{said}: give them more observations (--observations) and another --out"
     if any(run.state == "hopeless" for run in runs):
         return (
-            f"{said}, and none for want of observations: name a lower goal (--goals) or another learning rate (--learning-rate)"
+            f"{said}, and none for want of observations: name a lower goal (--goals) or another learning rate (--learning-rate), "
+            "and another --out"
         )
-    return f"{said}: let the sweep go on"
+    return f"{said}, every one failed: mend what their errors say, then name another --out"
 
 
 def _row(record: SweepRecord, name: str, goal: float) -> Row:

@@ -31,11 +31,12 @@ def _of_frontier(read: Callable[[Surface], Any]) -> Callable[[Row], Any]:
 
 
 def _left_out_sizes(pick: Callable[[list[float]], float]) -> Callable[[Row], float | None]:
-    """Lowest or highest B_crit of the fits without one batch size."""
+    """Lowest or highest B_crit of the fits without one batch size; None where one of them does not identify it."""
 
     def read(row: Row) -> float | None:
-        values = [] if row.frontier is None else [v for v in row.frontier.leave_one_size_out.values() if v is not None]
-        return pick(values) if values else None
+        fits = [] if row.frontier is None else list(row.frontier.leave_one_size_out.values())
+        identified = [value for value in fits if value is not None]
+        return pick(identified) if identified and len(identified) == len(fits) else None
 
     return read
 
@@ -61,6 +62,11 @@ def _columns() -> list[tuple[str, str, Callable[[Row], Any]]]:
         *_ends("exponent", lambda row: row.frontier.exponent if row.frontier else none),
         ("b_crit_without_a_size_low", "double", _left_out_sizes(min)),
         ("b_crit_without_a_size_high", "double", _left_out_sizes(max)),
+        (
+            "b_crit_without_a_size_unidentified",
+            "int64",
+            _of_frontier(lambda f: sum(value is None for value in f.leave_one_size_out.values())),
+        ),
         ("batch_size_low", "int64", lambda row: row.batch_sizes[0] if row.batch_sizes else None),
         ("batch_size_high", "int64", lambda row: row.batch_sizes[-1] if row.batch_sizes else None),
         ("points", "int64", _of_frontier(lambda f: len(f.points))),

@@ -1,8 +1,8 @@
 """The command that would sharpen a sweep: what a person types next. The sweep itself decides in `rlscale.benchmarks.sweep`."""
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ..records import SweepRecord, folder_name
 from .comparison import Row
@@ -10,6 +10,9 @@ from .predictions import ADVISED
 
 __all__ = ["next_command"]
 
+# Of a sequential sweep, as `rlscale.benchmarks.sweep` has them, a floor above.
+MOST_RUNS = 400
+PILOT_RUNS = 3
 USUAL_FOLDER = "sweeps"  # where `rlscale sweep` puts its folders unless --out says otherwise
 
 
@@ -17,9 +20,8 @@ def next_command(record: SweepRecord, rows: Sequence[Row]) -> list[str] | None:
     """The words of a command that goes on with a sweep, in the place where it was begun.
 
     A quick sweep whose prediction is resolved goes on as one that measures, another one with twice the noise runs. A sequential
-    sweep that is not as sharp as it was asked to be goes on with the same command, with twice the budget where that
-    is spent; a sharp one gets half the width of its interval in ln B_crit. A grid gets a size beyond the end at which B_crit is
-    open, or else twice the seeds.
+    sweep that was stopped goes on with the same command, with twice the budget where that is spent; one that ended gets half the
+    width of its interval in ln B_crit. A grid gets a size beyond the end at which B_crit is open, or else twice the seeds.
 
     Args:
         record: of the sweep.
@@ -27,42 +29,84 @@ def next_command(record: SweepRecord, rows: Sequence[Row]) -> list[str] | None:
 
     Returns:
         None for sweeps of earlier versions, which cannot be extended, for copies in folders of other names, which the command
-        would not open, where no run has reached a goal, and where half the width is below a percent.
+        would not open, where the first runs have ended and none has reached a goal, where half the width is below a percent, and
+        where a sequential sweep has as many runs as there may be.
     """
     plan, reached = record.plan, [row for row in rows if row.frontier is not None]
-    if "interval_ratio" not in plan or not reached or record.folder.resolve().name != folder_name(record.task):
+    if "interval_ratio" not in plan or record.folder.resolve().name != folder_name(record.task):
         return None
     words = list(record.manifest["command"])
     for extension in record.manifest.get("extensions", ()):
         words = list(extension["command"])
-    words = _with(words, "--out", str(record.folder.parent))
+    words = _with(_for_one_task(words, record.task), "--out", str(record.folder.parent))
     words = words[:-2] if words[-1] == USUAL_FOLDER else words
+    sizes = plan["batch_sizes"]
+    if not reached:
+        first = PILOT_RUNS if sizes is None else len(sizes) * plan["rates"] * plan["seeds"]
+        return words if len(record.results) < first else None
     if plan.get("quick"):
         if reached[-1].predicted(*ADVISED).value is None:
             return _with(words, "--noise-runs", str(2 * plan["noise_runs"]))
         return [word for word in words if word not in ("--quick", "--no-quick")]
     low, high = reached[-1].measured.interval or (0.0, math.inf)
-    if plan["batch_sizes"] is not None:
-        sizes = plan["batch_sizes"]
-        more = [sizes[0] // 4] * (low == 0 and sizes[0] % (4 * _unit(plan)) == 0) + sizes + [4 * sizes[-1]] * (high == math.inf)
+    if sizes is not None:
+        more = [sizes[0] // 4] * (low == 0 and sizes[0] % (4 * _unit(record)) == 0) + sizes + [4 * sizes[-1]] * (high == math.inf)
         if len(more) > len(sizes):
             return _with(words, "--batch-sizes", ",".join(map(str, more)))
         return _with(words, "--seeds", str(2 * plan["seeds"]))
-    if low > 0 and high / low <= plan["interval_ratio"] and any(r.stage == "noise" for r in record.results.values()):
+    return _sequential(record, words, is_sharp=low > 0 and high / low <= plan["interval_ratio"])
+
+
+def _sequential(record: SweepRecord, words: list[str], *, is_sharp: bool) -> list[str] | None:
+    """The command for a sequential sweep that has reached a goal: one that makes a run, as far as the record tells.
+
+    The sweep ends by its own interval, which may be narrower than the page's. That it ended shows in its noise runs, which come
+    last; without any, a sweep that is not sharp may as well have been stopped.
+    """
+    plan, results = record.plan, record.results.values()
+    runs = [result for result in results if result.stage != "noise"]
+    measured = len(results) - len(runs) >= plan["noise_runs"]
+    if len(runs) >= MOST_RUNS and measured:
+        return None
+    is_spent = False
+    for flag, budget, spent in (
+        ("--total-observations", plan["total_observations"], sum(run.observations + run.evaluation_steps for run in runs)),
+        ("--hours", plan["hours"], sum(run.seconds for run in runs) / 3600 / plan["jobs"]),
+    ):
+        if budget and spent >= budget:
+            is_spent = True
+            doublings = math.floor(math.log2(spent / budget)) + 1
+            words = _with(words, flag, f"{2**doublings * budget:.12g}")
+    if measured and (is_sharp or (plan["noise_runs"] and not is_spent)):
         sharper = f"{math.sqrt(plan['interval_ratio']):.3g}"
         return _with(words, "--interval-ratio", sharper) if 1 < float(sharper) < plan["interval_ratio"] else None
-    results = record.results.values()
-    if plan["total_observations"] and sum(r.observations + r.evaluation_steps for r in results) >= plan["total_observations"]:
-        words = _with(words, "--total-observations", str(2 * plan["total_observations"]))
-    if plan["hours"] and sum(r.seconds for r in results) / 3600 / plan["jobs"] >= plan["hours"]:
-        words = _with(words, "--hours", f"{2 * plan['hours']:g}")
     return words
 
 
-def _unit(plan: Mapping[str, Any]) -> int:
-    """What the batch sizes of a sweep with environments are multiples of; 1 without."""
-    rollout = plan["config"].get("rollout")
-    return 1 if rollout is None else rollout["rollout_length"] * rollout.get("clones", 1) * plan.get("mini_batches", 1)
+def _unit(record: SweepRecord) -> int:
+    """What the batch sizes are multiples of: environments' rollouts in whole mini-batches, or examples.
+
+    Sweeps of examples did not always record how long one is; then a divisor of every size that was tried stands in for it.
+    """
+    rollout = record.plan["config"].get("rollout")
+    if rollout is None:
+        length: int = record.manifest["task"].get("length") or math.gcd(*record.plan["batch_sizes"])
+        return length
+    unit: int = rollout["rollout_length"] * rollout.get("clones", 1) * record.plan.get("mini_batches", 1)
+    return unit
+
+
+def _for_one_task(words: Sequence[str], task: str) -> list[str]:
+    """A command less the other tasks that it names, whose sweeps it would extend as well.
+
+    A task's name has a slash or a colon, and what follows a flag is the flag's value.
+    """
+    kept = list(words[:2])
+    for before, word in itertools.pairwise(words[1:]):
+        is_other_task = word != task and ("/" in word or ":" in word) and not word.startswith("-") and not before.startswith("-")
+        if not is_other_task:
+            kept.append(word)
+    return kept
 
 
 def _with(words: Sequence[str], flag: str, value: str) -> list[str]:

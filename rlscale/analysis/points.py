@@ -20,12 +20,14 @@ class SurfacePoint:
             environments are no observations, so it lies a little below the nominal one.
         steps: S to the goal; inf where it was missed.
         observations: to the goal, or those before which it is known to have been missed.
+        at_limit: whether the goal held from the earliest step on that counts, so that S is at most `steps`.
     """
 
     run: TrialResult
     batch_size: float
     steps: float
     observations: float
+    at_limit: bool = False
 
     @property
     def missed(self) -> bool:
@@ -50,7 +52,8 @@ def surface_points(runs: Sequence[TrialResult], goal: float) -> list[SurfacePoin
         if crossing is None:
             continue
         if crossing.optimizer_steps is not None and crossing.observations is not None:
-            found.append(SurfacePoint(run, batch_size, crossing.optimizer_steps, crossing.observations))
+            at_limit = crossing.interval == (0.0, crossing.optimizer_steps)
+            found.append(SurfacePoint(run, batch_size, crossing.optimizer_steps, crossing.observations, at_limit))
         elif crossing.not_before:
             # Records until 26 November 2026 say so of steps after the last evaluation too.
             seen = max((e.optimizer_steps for e in run.evaluations), default=crossing.not_before)

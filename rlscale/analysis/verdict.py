@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from ..estimate import Estimate
-from .comparison import LEAST_STEPS, Comparison, Row
+from .comparison import Comparison, Row
 from .predictions import PRIMARY, ratio
 
 __all__ = [
@@ -160,9 +160,7 @@ def _why_not(row: Row) -> str | None:
         return "B_crit has no interval"
     if interval[1] > MOST_RATIO * interval[0]:
         return f"the ends of B_crit's interval are more than a factor of {MOST_RATIO:g} apart"
-    if not row.scored():
-        return f"S_min is below {LEAST_STEPS} optimizer steps"
-    return None
+    return next(iter(row.why_not_scored()), None)
 
 
 def score(rungs: Sequence[Rung], head: str, quantity: str) -> PredictorScore | None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..estimate import Estimate
 from .blocks import BlockStatistics
-from .scale import NoiseEstimate, leave_one_out, ratio_interval, resolve
+from .scale import NoiseEstimate, degrees_of, leave_one_out, ratio, resolve
 
 __all__ = ["RUN_WINDOW", "average_windows", "run_average"]
 
@@ -67,10 +67,12 @@ def run_average(
         return _over_full_batch_steps(sums[0], sums[1], updates[:, None], batch_size)
 
     numerator, denominator = means(of_run >= 0)
+    degrees = degrees_of(statistics)
     if len(several) > 2:  # the whole sample, then without each of the runs
         parts = [(numerator, denominator), *(means(of_run != run) for run in range(len(several)))]
         numerator, denominator = np.array([[part[0] for part in pair] for pair in parts]).T
-    return resolve(numerator, denominator, trace, grad, statistics)
+        degrees = len(several) - 1
+    return resolve(numerator, denominator, trace, grad, statistics, degrees)
 
 
 def average_windows(trace_cov: np.ndarray, grad_sq: np.ndarray, updates: np.ndarray, batch_size: float) -> Estimate:
@@ -101,10 +103,7 @@ def average_windows(trace_cov: np.ndarray, grad_sq: np.ndarray, updates: np.ndar
     numerator, denominator = np.array(parts).T
     if not (np.isfinite(numerator).all() and np.isfinite(denominator).all()):
         return Estimate(None, (0.0, np.inf), "|G|² + tr Σ / B is not positive in some window")
-    low, high = ratio_interval(numerator, denominator)
-    if np.isinf(high):
-        return Estimate(None, (low, np.inf), "|G|² does not stand out from the noise")
-    return Estimate(float(numerator[0] / denominator[0]), (low, high))
+    return ratio(numerator, denominator, len(updates) - 1)
 
 
 def _over_full_batch_steps(

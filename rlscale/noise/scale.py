@@ -16,12 +16,13 @@ from .blocks import BlockStatistics
 __all__ = [
     "POOL_WINDOW",
     "NoiseEstimate",
+    "degrees_of",
     "estimate",
     "fieller",
     "leave_one_out",
     "noise_scale",
     "pool",
-    "ratio_interval",
+    "ratio",
     "resolve",
 ]
 
@@ -36,7 +37,7 @@ class NoiseEstimate:
     Attributes:
         trace_cov: tr Σ per observation (mean over updates when pooled).
         grad_sq: unbiased |G|²; negative when noise drowns it, and then `b_simple` is None.
-        b_simple: tr Σ / |G|² in observations; None when not resolved (the interval has no upper end).
+        b_simple: tr Σ / |G|² in observations; None when not resolved, see `reason`.
         interval: 95% interval of B_simple; the upper end may be `inf`.
         blocks: number of blocks that hold observations (distinct ones when pooled).
         observations: number of valid observations.
@@ -84,7 +85,7 @@ def pool(statistics: Sequence[BlockStatistics]) -> NoiseEstimate:
         ValueError: the list is empty, or in some update fewer than two blocks hold observations.
     """
     trace, grad = leave_one_out(statistics)
-    return resolve(trace.sum(0), grad.sum(0), trace, grad, statistics)
+    return resolve(trace.sum(0), grad.sum(0), trace, grad, statistics, degrees_of(statistics))
 
 
 def _trace_and_grad(count: Any, n: Any, n_sq: Any, n_square: Any, nn_square: Any, mean_sq: Any) -> tuple[Any, Any]:
@@ -121,14 +122,31 @@ def leave_one_out(statistics: Sequence[BlockStatistics]) -> tuple[np.ndarray, np
     return np.array(traces), np.array(grads)
 
 
+def degrees_of(statistics: Sequence[BlockStatistics]) -> float:
+    """Degrees of freedom of an interval that leaves out one block number at a time: their effective number, less one.
+
+    Where every update holds the same blocks that is their number. Elsewhere the noise is mostly that of the blocks that make up
+    the updates of few blocks: in the sum over updates a block has a variance as one over the square of the number of blocks that
+    share its update (Satterthwaite 1946).
+    """
+    blocks = [s.block[s.size > 0] for s in statistics]
+    _, number = np.unique(np.concatenate(blocks), return_inverse=True)
+    variance = np.bincount(number, np.concatenate([np.full(len(held), len(held) ** -2.0) for held in blocks]))
+    return float(variance.sum() ** 2 / (variance**2).sum()) - 1
+
+
 def resolve(
-    numerator: np.ndarray, denominator: np.ndarray, trace: np.ndarray, grad: np.ndarray, statistics: Sequence[BlockStatistics]
+    numerator: np.ndarray,
+    denominator: np.ndarray,
+    trace: np.ndarray,
+    grad: np.ndarray,
+    statistics: Sequence[BlockStatistics],
+    degrees: float,
 ) -> NoiseEstimate:
     """Ratio and interval of a numerator and a denominator, each (1 + J,): from the whole sample, then without each of J parts.
 
-    The parts are blocks, or whole runs; `trace` and `grad` are as `leave_one_out` returns them.
+    The parts are blocks, or whole runs; `trace` and `grad` are as `leave_one_out` returns them, `degrees` as for `ratio`.
     """
-    a, b = float(numerator[0]), float(denominator[0])
     trace_cov, grad_sq = float(trace[:, 0].mean()), float(grad[:, 0].mean())
     observations = float(sum(s.size.sum() for s in statistics))
     common = (trace.shape[1] - 1, observations, len(statistics), _top_tenth_share(statistics))
@@ -140,20 +158,33 @@ def resolve(
         return unresolved(0.0, "an interval needs at least three blocks in every update")
     if not (np.isfinite(numerator).all() and np.isfinite(denominator).all()):
         return unresolved(0.0, "|G|² + tr Σ / B is not positive in some window: use longer windows")
-    low, high = ratio_interval(numerator, denominator)
-    if math.isinf(high):
-        return unresolved(low, "|G|² does not stand out from the noise")
-    return NoiseEstimate(trace_cov, grad_sq, a / b, (low, high), *common)
+    found = ratio(numerator, denominator, degrees)
+    return NoiseEstimate(trace_cov, grad_sq, found.value, found.interval or (0.0, math.inf), *common, found.reason)
 
 
-def ratio_interval(numerator: np.ndarray, denominator: np.ndarray) -> tuple[float, float]:
-    """95% interval of a ratio from the whole sample and from each of the samples without one of J parts, both (1 + J,).
+def ratio(numerator: np.ndarray, denominator: np.ndarray, degrees: float) -> Estimate:
+    """tr Σ / |G|², or a ratio like it, from the whole sample and from each of the samples without one of J parts, both (1 + J,).
 
-    The upper end is infinite where the denominator is not resolved.
+    Args:
+        numerator, denominator: finite.
+        degrees: of freedom of Student's t for the interval: J - 1 where the parts count alike.
+
+    Returns:
+        The ratio with its 95% interval. Not resolved where the denominator does not stand out from zero, so that the interval has
+        no upper end, nor where the numerator is not above zero: no noise scale is zero or negative.
     """
+    low, high = _ratio_interval(numerator, denominator, float(stdtrit(degrees, 0.975)))
+    if math.isinf(high):
+        return Estimate(None, (low, high), "|G|² does not stand out from the noise")
+    if numerator[0] <= 0:
+        return Estimate(None, (low, high), "tr Σ is not above zero")
+    return Estimate(float(numerator[0] / denominator[0]), (low, high))
+
+
+def _ratio_interval(numerator: np.ndarray, denominator: np.ndarray, t: float) -> tuple[float, float]:
+    """The interval with that quantile of Student's t; its upper end is infinite where the denominator is not resolved."""
     a, b, parts = float(numerator[0]), float(denominator[0]), len(numerator) - 1
     covariance = (parts - 1) * np.cov(numerator[1:], denominator[1:], ddof=0)
-    t = float(stdtrit(parts - 1, 0.975))
     low, high = fieller(a, b, covariance, t)
     if math.isfinite(high) and (numerator > 0).all() and (denominator > 0).all():
         # With few effective dimensions tr Σ is skewed like a χ², and Fieller's set is too short at its upper end. The jackknife
@@ -172,14 +203,15 @@ def fieller(a: float, b: float, covariance: np.ndarray, t: float) -> tuple[float
         t: quantile of Student's distribution.
 
     Returns:
-        The lowest and the highest such ratio; the highest is inf where b does not stand out from zero.
+        The lowest and the highest such ratio; the highest is inf where b does not stand out from zero. Both are zero where every
+        such ratio is negative.
     """
     vaa, vab, vbb = float(covariance[0, 0]), float(covariance[0, 1]), float(covariance[1, 1])
     quadratic, linear, constant = b * b - t * t * vbb, a * b - t * t * vab, a * a - t * t * vaa
     discriminant = linear * linear - quadratic * constant
     if b > 0 and quadratic > 0:
         root = math.sqrt(max(discriminant, 0.0))  # never negative here but for rounding
-        return max((linear - root) / quadratic, 0.0), (linear + root) / quadratic
+        return max((linear - root) / quadratic, 0.0), max((linear + root) / quadratic, 0.0)
     if quadratic == 0 or discriminant < 0 or constant <= 0:
         return 0.0, math.inf
     # The set is unbounded: it excludes the ratios between the two roots, and zero is one of those.

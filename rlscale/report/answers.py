@@ -59,7 +59,7 @@ def _of_sweep(sweep: ComparedSweep) -> Answer:
     reached = [row for row in sweep.rows if row.frontier is not None]
     row = (measured or reached or list(sweep.rows))[-1]
     name = f"{row.name} to a return of {row.goal_label}"
-    asked = say_next(sweep) or f"next: rlscale sweep {row.task}"
+    asked = say_next(sweep) or f"next: {_instead(sweep, row)}"
     settle = f"{asked[0].upper()}{asked[1:]}"
     if row.quick and row.frontier is not None:
         suggested = say_suggestion(row.predicted(*row.predictor))
@@ -84,6 +84,15 @@ def _of_sweep(sweep: ComparedSweep) -> Answer:
         f"With up to {format_quantity(row.measured.value / 5)}, a run takes at most a fifth more than the fewest observations. "
         f"Confidence: {confidence}{why}.",
     )
+
+
+def _instead(sweep: ComparedSweep, row: Row) -> str:
+    """What settles a sweep that no command goes on with; the one that was typed would do nothing, or make another sweep."""
+    if all(run.failed for run in sweep.runs):
+        return "mend what the errors of its runs say, then choose another --out"
+    if row.quick and row.frontier is not None:
+        return "sweep it without --quick, with another --out"
+    return "choose other goals, another learning rate or more observations, and another --out"
 
 
 def _confidence(row: Row) -> str:

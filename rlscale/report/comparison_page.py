@@ -15,6 +15,7 @@ from typing import Any
 from ..analysis.comparison import ComparedSweep, Comparison, Row
 from ..analysis.predictions import HEADS
 from ..analysis.verdict import rungs_of
+from ..frontier import Surface
 from ..text import format_duration, format_quantity
 from .answers import CONFIDENCE, answers
 from .chart_style import Figure
@@ -282,7 +283,6 @@ def _fit_table(rows: Sequence[Row]) -> str:
         frontier = row.frontier
         if frontier is None:
             continue
-        without = [value for value in frontier.leave_one_size_out.values() if value is not None]
         cells.append(
             [
                 row.goal_label,
@@ -292,11 +292,23 @@ def _fit_table(rows: Sequence[Row]) -> str:
                 str(len(frontier.points)),
                 str(sum(point.censored for point in frontier.points)),
                 frontier.exponent.say(),
-                f"{format_quantity(min(without))} … {format_quantity(max(without))}" if without else "–",
+                _without_one_size(row, frontier),
                 frontier.overhead_batch(0.2).say(),
             ]
         )
     return _table(columns, cells) if cells else "<p>No goal was reached.</p>"
+
+
+def _without_one_size(row: Row, frontier: Surface) -> str:
+    """The range of B_crit when each size is left out in turn, and the sizes without which it is not identifiable."""
+    found = frontier.leave_one_size_out
+    identified = [value for value in found.values() if value is not None]
+    if not identified:
+        return "–"
+    between = f"{format_quantity(min(identified))} … {format_quantity(max(identified))}"
+    nominal = {point.batch_size: point.run.batch_size for point in row.points}
+    needed = ", ".join(f"{nominal[size]:,}" for size, value in found.items() if value is None)
+    return f"{between}; not identifiable without {needed}" if needed else between
 
 
 def _cost_table(sweeps: Sequence[ComparedSweep]) -> str:

@@ -56,7 +56,7 @@ def return_chart(runs: Sequence[RunRecord], names: list[str]) -> Any:
     )
     if not data:
         return message("no episode has finished yet")
-    reached = [goal for goal in goals if goal <= max(point["return"] for point in data) + 1]
+    reached = [goal for goal in goals if goal <= max(point["return"] for point in data)]
     rules = (
         draw([{"goal": goal} for goal in reached])
         .mark_rule(strokeDash=[4, 4], color="#888")

@@ -182,6 +182,7 @@ def return_figure(sweep: ComparedSweep) -> Figure:
 
 def rate_figure(sweep: ComparedSweep) -> Figure:
     """Every learning rate that was tried at every batch size, by how many steps it took, and the best by the surface."""
+    counted = sweep.rows[0].steps_name
     tried: list[dict[str, Any]] = []
     lost: list[dict[str, Any]] = []
     goals = [row.goal for row in sweep.rows if row.goal is not None]
@@ -206,7 +207,7 @@ def rate_figure(sweep: ComparedSweep) -> Figure:
     best = _best_rates(sweep)
     title = f"{sweep.name}: learning rate against batch size"
     note = (
-        "Every rate that was tried. Colour: optimizer steps to the last goal that was reached at that batch size, relative to "
+        f"Every rate that was tried. Colour: {counted} to the last goal that was reached at that batch size, relative to "
         "the fastest rate there (geometric mean over runs). Cross: did not reach it. Line: the best rate of the response surface "
         "that is fitted to all of these runs."
     )
@@ -215,19 +216,19 @@ def rate_figure(sweep: ComparedSweep) -> Figure:
         return Figure(name, title, note, message("no run has ended yet"))
     x_domain = log_domain((p["batch"] for p in (*tried, *lost)), padding=1.6)
     y_domain = log_domain((p["rate"] for p in (*tried, *lost, *best)), padding=1.6)
-    x = log_axis(alt.X, "batch", "batch size (observations per optimizer step)", x_domain)
+    x = log_axis(alt.X, "batch", f"batch size (observations per {counted.removesuffix('s')})", x_domain)
     y = log_axis(alt.Y, "rate", "learning rate", y_domain)
     worst = 3.0
     legend = alt.Legend(orient="bottom", gradientLength=220, values=[1, 1.5, 2, worst], format="~g", titleLimit=330)
     relative = alt.Color(
         "relative:Q",
-        title="optimizer steps, relative to the best rate",
+        title=f"{counted}, relative to the best rate",
         legend=legend,
         scale=alt.Scale(type="log", domain=[1, worst], range=["#08306b", "#6baed6", "#eef5fb"], clamp=True),
     )
     about = numbers(batch="batch size", rate="learning rate", runs="runs")
     about.append(alt.Tooltip("goal:N"))
-    outcome = numbers(reached="runs that reached it", steps="optimizer steps", relative="relative to the best")
+    outcome = numbers(reached="runs that reached it", steps=counted, relative="relative to the best")
     cross = {"shape": "M-1,-1L1,1M-1,1L1,-1", "size": 30, "color": GREY, "strokeWidth": 1.5}
     point = {"x": x, "y": y, "color": relative, "tooltip": [*about, *outcome]}
     layers = [

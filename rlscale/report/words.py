@@ -97,7 +97,9 @@ def range_of(ends: tuple[float, float] | None) -> str:
 def flags(row: Row) -> str:
     """What must not be overlooked about a B_crit that has a value, in a few words; empty where there is nothing."""
     found = ["provisional"] if row.provisional else []
-    found += ["S_min below 50 steps: not scored"] if row.measured.value is not None and not row.scored() else []
+    if row.measured.value is not None:
+        found += ["S_min below 50 steps: not scored"] if row.has_few_steps() else []
+        found += ["runs at the goal by step ten: not scored"] if row.at_limit else []
     bent = row.frontier is not None and row.frontier.warning
     return ", ".join([*found, "the surface does not fit"] if bent else found)
 
@@ -113,8 +115,8 @@ def warnings(rows: Sequence[Row]) -> list[str]:
             found.append((row, f"provisional: the best learning rate at batch {sizes} lies outside those that reached the goal"))
         if row.frontier is not None and row.frontier.warning and not row.quick:
             found.append((row, f"the surface does not fit: {row.frontier.warning}"))
-        if row.measured.value is not None and not row.scored():
-            found.append((row, f"not scored: S_min is below {LEAST_STEPS} optimizer steps, so the frontier is mostly transient"))
+        if row.measured.value is not None:
+            found += [(row, f"not scored: {why}") for why in row.why_not_scored()]
     return _gathered(found)
 
 

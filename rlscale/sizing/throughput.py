@@ -243,7 +243,7 @@ def _peak(contention: float, coherency: float, region: _Region | None) -> Estima
     """√((1-σ)/κ), 1 at least."""
 
     def peak(s: Any, k: Any) -> np.ndarray:
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(k > 0, np.sqrt(np.maximum(np.divide(1 - s, k), 1.0)), np.where(np.asarray(s) < 1, np.inf, 1.0))
 
     value = float(peak(np.array(contention), np.array(coherency)))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rlscale.agents.config import TrainConfig, default_config
-from rlscale.agents.memory import fragment_bytes, memory_plan
+from rlscale.agents.memory import available_bytes, fragment_bytes, memory_plan
 from rlscale.agents.rollout.fleet import LocalFleet
 from rlscale.agents.rollout.worker import WorkerSettings
 from rlscale.envs import find_task
@@ -95,3 +95,41 @@ def test_the_machine_sets_the_budget(monkeypatch):
     with pytest.raises(UsageError, match="--batch-size"):
         memory_plan(config_for(environments=16, batch_size=2**20), PONG)
     memory_plan(config_for(environments=16, batch_size=2**20, memory="8GiB"), PONG)  # the user may know better
+
+
+def test_where_transitions_are_shuffled_every_learner_has_the_whole_batch(monkeypatch):
+    import rlscale.agents.memory
+
+    monkeypatch.setattr(rlscale.agents.memory, "available_bytes", lambda: 6 << 30)
+    monkeypatch.setattr(rlscale.agents.memory, "_shared_memory", lambda: 1 << 40)
+    task = find_task("classic/cartpole")
+    largest = {}
+    for shuffle in ("environments", "transitions"):
+        update = {"learners": 2, "mini_batch": 2**12, "shuffle": shuffle}
+        with pytest.raises(UsageError, match="--batch-size") as caught:
+            memory_plan(config_for(task, update, environments=256, rollout_length=16, batch_size=2**30), task)
+        largest[shuffle] = int(str(caught.value).split("largest that can is ")[1].split(", give")[0].replace(",", ""))
+    # Of an observation the fragment has 43 bytes, and each learner that reads it 67 and those of the action.
+    once, twice = (43 + copies * (67 + 8) for copies in (1, 2))
+    assert largest["environments"] / largest["transitions"] == pytest.approx(twice / once, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("files", "cached"),
+    [
+        (("memory.max", "memory.current", "memory.stat"), "anon 1024\ninactive_file 3145728\nactive_file 1"),
+        (
+            ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
+            "inactive_file 0\ntotal_inactive_file 3145728\ntotal_active_file 1",
+        ),
+    ],
+)
+def test_files_that_the_kernel_can_forget_are_no_used_memory_of_a_container(tmp_path, monkeypatch, files, cached):
+    """As Kubernetes counts: what was read from disk long ago gives way to whoever needs the memory."""
+    monkeypatch.setattr("rlscale.agents.memory.CONTROL_GROUP", tmp_path)
+    (tmp_path / "memory").mkdir()
+    for name, text in zip(files, (str(16 << 20), str(9 << 20), cached), strict=True):
+        (tmp_path / name).write_text(text + "\n")
+    assert available_bytes() == (16 - 9 + 3) << 20
+    (tmp_path / files[2]).unlink()
+    assert available_bytes() == (16 - 9) << 20

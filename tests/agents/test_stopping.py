@@ -117,6 +117,25 @@ def test_a_signal_while_environments_are_made(slow, tmp_path, monkeypatch, capfd
     assert {path.name: path.read_bytes() for path in (tmp_path / "begun").iterdir()} == before
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_environments_are_made(slow, tmp_path, monkeypatch, number):
+    """For example while Ray starts: SIGTERM as well leaves no folder of a new run."""
+
+    def events(config, run):
+        os.kill(os.getpid(), number)
+        return []
+
+    monkeypatch.setattr(train_module, "_events", events)
+    ignored = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            train(slow, tmp_path / "new", command=[])
+        assert not (tmp_path / "new").exists()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, ignored)
+
+
 @pytest.mark.timed
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_within_a_long_rollout(slow, tmp_path, capfd, number, after):
@@ -130,6 +149,18 @@ def test_a_signal_within_a_long_rollout(slow, tmp_path, capfd, number, after):
     # What was saved can be gone on from.
     sent = after(1.0, number, tmp_path / "run")
     assert train(replace(slow, resume=str(tmp_path / "run")), tmp_path, command=[]).state == "stopped"
+
+
+@pytest.mark.timed
+def test_a_second_signal_before_the_first_iteration_has_ended(slow, tmp_path, after):
+    """The run has learned nothing yet, and can be gone on from all the same, as the command says."""
+    sent = after(0.2, signal.SIGINT, tmp_path / "run"), after(0.6, signal.SIGINT, tmp_path / "run")
+    assert train(slow, tmp_path / "run", command=[]).state == "stopped"
+    assert time.monotonic() - sent[1][0] < 1
+    assert read_run(tmp_path / "run").manifest["reason"] == "interrupted within an iteration"
+    after(0.2, signal.SIGINT, tmp_path / "run")
+    assert train(replace(slow, resume=str(tmp_path / "run")), tmp_path, command=[]).state == "stopped"
+    assert [s["environments"] for s in read_run(tmp_path / "run").manifest["segments"]] == ["new", "seeded afresh"]
 
 
 @pytest.mark.timed
@@ -154,15 +185,14 @@ def test_the_seconds_are_over_within_a_long_rollout(slow, tmp_path, capfd):
 @pytest.fixture
 def on_a_full_disk(monkeypatch):
     """The disk takes no row."""
-    create = Run.create
+    append = Run.append
 
-    def created(folder, manifest):
-        run = create(folder, manifest)
+    def appended(run, row):
         run._rows.close()
         run._rows = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
-        return run
+        append(run, row)
 
-    monkeypatch.setattr(Run, "create", created)
+    monkeypatch.setattr(Run, "append", appended)
 
 
 @pytest.mark.timed

@@ -1,5 +1,7 @@
 """Whole runs: they learn, they stop and resume, they survive being killed, and their records say what happened."""
 
+import errno
+import io
 import itertools
 import json
 import os
@@ -12,16 +14,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
+from rlscale.agents.cluster import LostWorkerError
 from rlscale.agents.config import Budget, NoiseSettings, Recording, TrainConfig, config_from_dict, config_to_dict, default_config
 from rlscale.agents.learning import NoiseRecord, NoiseWindow, scaled_rate
+from rlscale.agents.session import Session
 from rlscale.agents.setup import RunSetup
 from rlscale.agents.train import train
 from rlscale.analysis.summary import recent_return, returns
 from rlscale.benchmarks.cli import main
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
-from rlscale.records.run import read_run, unpack_statistics
+from rlscale.records.run import Run, read_checkpoint, read_run, unpack_statistics
 
 
 def small(task_id="classic/cartpole", *, observations=3000, recording=None, **update) -> TrainConfig:
@@ -262,6 +267,20 @@ def test_a_resumed_run_keeps_environments_unless_they_are_grouped_otherwise(tmp_
     assert [segment["environments"] for segment in record.manifest["segments"]] == ["new", environments]
 
 
+@pytest.mark.parametrize("batch_size", [256, 128])
+def test_a_lagged_run_of_another_batch_size_learns_from_no_batch_of_the_old_one(tmp_path, batch_size):
+    """With --lag 1 the checkpoint holds a batch that was requested already, of the size of then."""
+    config = small(observations=800, epochs=1, mini_batch=None)
+    config = replace(config, rollout=replace(config.rollout, lag=1, batch_size=384 - batch_size))
+    train(config, tmp_path / "run", command=[])
+    before = len(read_run(tmp_path / "run").rows)
+    resumed = replace(config, budget=Budget(observations=1500), resume=str(tmp_path / "run"))
+    train(replace(resumed, rollout=replace(config.rollout, batch_size=batch_size)), tmp_path, command=[])
+    record = read_run(tmp_path / "run")
+    assert all(0.8 * batch_size < row["batch_observations"] <= batch_size for row in record.rows[before:])
+    assert [segment["environments"] for segment in record.manifest["segments"]] == ["new", "seeded afresh"]
+
+
 @pytest.mark.parametrize(
     ("rollout", "update", "threads"),
     [
@@ -322,6 +341,25 @@ def test_a_failing_run_says_why(tmp_path):
     assert len(record.rows) == 1
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("measures_noise", [True, False])
+def test_a_run_that_diverges_ends_in_one_line_and_keeps_its_last_good_checkpoint(tmp_path, capsys, measures_noise):
+    words = "classic/pendulum --environments 8 --rollout-length 64 --threads 1 --checkpoint-seconds 1e-9 --learning-rate 30"
+    if not measures_noise:
+        words += "".join(f" --{head}-noise-period 0" for head in ("joint", "policy", "value", "entropy", "iteration"))
+    assert main(["train", *words.split(), "--observations", "9000", "--run", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err.splitlines()
+    record = read_run(tmp_path / "run")
+    diverged = f"--learning-rate: the run diverged in iteration {len(record.rows)}: "
+    assert [diverged in line for line in said if line.startswith("rlscale:")] == [True]
+    assert record.state == "failed"
+    assert diverged in record.manifest["reason"]
+    assert all(np.isfinite(row["gradient_norm"]) for row in record.rows)
+    checkpoint = torch.load(io.BytesIO(read_checkpoint(tmp_path / "run")), weights_only=False)
+    assert checkpoint["progress"]["iteration"] == len(record.rows) > 0
+    assert checkpoint["learner"]["parameters"].isfinite().all()
+
+
 def test_snapshots_lie_on_a_geometric_grid(tmp_path):
     config = small(observations=4000, recording=Recording(snapshot_growth=1.5))
     config = replace(config, update=replace(config.update, epochs=1, mini_batch=None))
@@ -352,6 +390,30 @@ def test_one_step_fragments_of_nothing_but_resets_are_passed_over(tmp_path):
     rows = read_run(tmp_path / "run").rows
     assert all(row["batch_observations"] > 0 for row in rows)
     assert all(np.isfinite(row["joint_loss"]) for row in rows)
+
+
+def test_one_step_fragments_record_every_episode(tmp_path, monkeypatch):
+    """Each episode of toy/digits has one step, so its return is told by a fragment of nothing but resets.
+
+    A run that stops right after such a fragment has the returns in its checkpoint.
+    """
+    config = replace(small("toy/digits", observations=8 * 20), update=replace(small("toy/digits").update, **ONE_STEP))
+    config = replace(config, rollout=replace(config.rollout, rollout_length=1))
+    train(config, tmp_path / "whole", command=[])
+    whole = read_run(tmp_path / "whole").rows
+    assert [row["episodes"] for row in whole] == [0] + [8] * 19
+    iterate = Session.iterate
+
+    def stop_after_resets(session):
+        if (iterated := iterate(session)) is None and session.progress.iteration == 10:
+            os.kill(os.getpid(), signal.SIGINT)
+        return iterated
+
+    with monkeypatch.context() as stopping:
+        stopping.setattr(Session, "iterate", stop_after_resets)
+        assert train(config, tmp_path / "parts", command=[]).state == "stopped"
+    train(replace(config, resume=str(tmp_path / "parts")), tmp_path, command=[])
+    assert science(read_run(tmp_path / "parts").rows) == science(whole)
 
 
 def test_tensorboard_events(tmp_path):
@@ -478,6 +540,31 @@ def test_a_run_that_is_refused_at_its_start_leaves_no_folder_and_a_resumed_one_i
     for name in ("manifest.json", "iterations.jsonl", "checkpoint.pt"):
         assert (tmp_path / "begun" / name).read_bytes() == (finished / name).read_bytes()
     assert train(config, tmp_path / "new", command=[]).state == "finished"
+
+
+def test_a_worker_lost_at_the_start_leaves_nothing_of_a_new_run_to_go_on_from(finished, tmp_path, monkeypatch, capsys):
+    shutil.copytree(finished, tmp_path / "begun")
+
+    def lose(*_):
+        raise LostWorkerError("a rollout worker died at its start: gone")
+
+    monkeypatch.setattr(RunSetup, "start_fleet", lose)
+    assert main(["train", "classic/cartpole", "--run", str(tmp_path / "new")]) == 1
+    assert capsys.readouterr().err == "rlscale: a rollout worker died at its start: gone\n"
+    assert not (tmp_path / "new").exists()
+    assert main(["train", "classic/cartpole", "--resume", str(tmp_path / "begun")]) == 1
+    assert f"go on from its last checkpoint with: rlscale train classic/cartpole --resume {tmp_path}" in capsys.readouterr().err
+    assert read_run(tmp_path / "begun").state == "failed"
+
+
+def test_where_the_disk_had_no_room_for_a_checkpoint_nobody_is_told_to_go_on_from_it(tmp_path, monkeypatch, capsys):
+    def no_room(run, payload):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Run, "save_checkpoint", no_room)
+    assert main(["train", "classic/cartpole", "--run", str(tmp_path / "new")]) == 1
+    said = capsys.readouterr().err
+    assert said.endswith(f"No space left on device. The record is in {tmp_path / 'new'}; begin again with another --run\n")
 
 
 def test_a_truncated_checkpoint_loses_nothing(finished, tmp_path):

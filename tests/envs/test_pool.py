@@ -8,6 +8,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete, MultiBinary
 
 from rlscale.agents.rollout.worker import RolloutWorker, WorkerSettings
+from rlscale.envs import envpool as envpool_module
 from rlscale.envs import find_task
 from rlscale.envs.envpool import PoolEnv, _layout
 from rlscale.errors import UsageError
@@ -270,3 +271,11 @@ def test_a_task_of_that_name_is_found_and_sampled(name):
     assert fragment.frames.shape == (4, 2, *task.frame_shape)
     assert fragment.frames.dtype == task.frame_dtype
     worker.close()
+
+
+@pytest.mark.parametrize(("name", "megabytes"), [("football/5_vs_5", 40), ("CartPole-v1", 0)])
+def test_the_memory_of_a_football_environment_is_counted(monkeypatch, name, megabytes):
+    layout = SimpleNamespace(frame_shape=(4, 72, 96), dtype="uint8", actions=19, pixels=True)
+    monkeypatch.setattr(envpool_module, "_find", lambda name: name)
+    monkeypatch.setattr(envpool_module, "_layout", lambda pool_id: layout)
+    assert find_task(f"pool/{name}").cost.memory_bytes == megabytes << 20

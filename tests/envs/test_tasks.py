@@ -152,6 +152,21 @@ def test_random_first_steps_elsewhere():
 
 
 @pytest.mark.parametrize(
+    ("task_id", "different"),
+    [("toy/umbrella", 8), ("toy/catch", 7), ("toy/cliffwalking", 25), ("toy/taxi", 25), ("minatar/freeway", 25)],
+)
+def test_random_first_steps_set_episodes_of_one_length_out_of_step(task_id, different):
+    task = find_task(task_id)
+    worker = RolloutWorker(WorkerSettings(task, 64, 4, task.network, False, 1, True, 100, 0), 0)
+    group = worker._groups[0]
+    assert len(set(group._length.tolist())) >= different
+    if task_id.startswith("toy/"):
+        assert np.array_equal(group._length, group.env._env.steps)
+    else:
+        assert np.array_equal(group._length, 2500 - group.env._game.time_left)
+
+
+@pytest.mark.parametrize(
     ("task_id", "pixels"),
     [
         ("atari/pong@42", True),

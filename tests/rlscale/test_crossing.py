@@ -76,6 +76,23 @@ def test_no_goal_is_reached_below_ten_steps():
     assert find_crossing(points, math.log(12)).optimizer_steps.value == pytest.approx(12, rel=0.01)
 
 
+def test_an_interval_has_no_end_where_the_goal_may_never_have_been_reached():
+    """A curve that rises to the goal and stays there: of the curves like it many stay below, as far as they are seen."""
+    points = [Evaluated(s, min(0.0, math.log(s / 100)), 0.1, 128) for s in range(40, 160) if is_on_grid(s)]
+    crossing = find_crossing(points, -0.003).optimizer_steps
+    assert crossing.value is not None
+    assert crossing.interval[1] == math.inf
+
+
+def test_an_interval_reaches_down_to_zero_where_the_goal_may_have_held_from_ten_steps_on():
+    """The curve crosses the goal at 11 steps, within two standard errors of what it was at ten."""
+    points = [Evaluated(s, math.log(s), 0.2, 128) for s in range(1, 30)]
+    crossing = find_crossing(points, math.log(11)).optimizer_steps
+    assert crossing.value == pytest.approx(11, rel=0.01)
+    assert crossing.interval[0] == 0.0
+    assert 11 < crossing.interval[1] < 20
+
+
 def test_a_transient_policy_of_the_first_steps_reaches_nothing():
     """What MinAtar's Freeway gave at a batch of 8,192: one policy that passed the goal, after two optimizer steps."""
     found = GoalSearch([2.0])

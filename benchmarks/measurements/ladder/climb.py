@@ -14,6 +14,7 @@ which is what is committed; `collect` does nothing but that. Ctrl-C stops after 
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -162,8 +163,11 @@ def _clone(commit: str) -> Path:
     folder = (SWEEPS / f"code-{commit[:10]}").resolve()
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["git", "clone", "--quiet", "--shared", "--no-checkout", ".", str(folder)], check=True)
-        subprocess.run(["git", "checkout", "--quiet", "--detach", commit], cwd=folder, check=True)
+        begun = folder.with_name(f"{folder.name}.new")  # the folder's own name is for a whole checkout
+        shutil.rmtree(begun, ignore_errors=True)
+        subprocess.run(["git", "clone", "--quiet", "--shared", "--no-checkout", ".", str(begun)], check=True)
+        subprocess.run(["git", "checkout", "--quiet", "--detach", commit], cwd=begun, check=True)
+        begun.rename(folder)
     return folder
 
 

@@ -286,7 +286,7 @@ def _again(comparison: Comparison, rungs: Sequence[Rung]) -> str:
     """Rungs that were run once more."""
     records = comparison.sweeps[0].record.folder.parent
     rows = [
-        [f"`{one.name}`", f"{one.goal:g}", one.first.say(), one.second.say(), one.ratio.say("–"), "yes" if one.agrees else "no"]
+        [f"`{one.name}`", f"{one.goal:g}", one.first.say(), one.second.say(), one.ratio.say("–"), _HOLDS[one.agrees]]
         for one in repetitions(records, records.parent / AGAIN.name)
     ]
     return (

@@ -28,11 +28,14 @@ def keep_record(sweep: Path, record: Path) -> None:
 
 
 def restore_record(record: Path, home: Path) -> None:
-    """Put a sweep that was kept where it can go on, if it is not there."""
+    """Put a sweep that was kept where it can go on, if it is not there.
+
+    The manifest comes last: a folder without one is restored once more, after whatever moment this was killed at.
+    """
     if folder_in(home) is None and (record / _MANIFEST).exists():
-        task = json.loads((record / _MANIFEST).read_text(encoding="utf-8"))["task"]["id"]
-        folder = home / "sweeps" / folder_name(task)
-        folder.mkdir(parents=True)
-        shutil.copy(record / _MANIFEST, folder)
+        manifest = (record / _MANIFEST).read_bytes()
+        folder = home / "sweeps" / folder_name(json.loads(manifest)["task"]["id"])
+        folder.mkdir(parents=True, exist_ok=True)
         with gzip.open(record / f"{_RESULTS}.gz") as stored, (folder / _RESULTS).open("wb") as file:
             shutil.copyfileobj(stored, file)
+        write_atomically(folder / _MANIFEST, manifest)

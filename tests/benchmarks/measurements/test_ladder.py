@@ -15,10 +15,13 @@ from rlscale.analysis.paper import score_paper
 from rlscale.analysis.predictions import PRIMARY
 from rlscale.analysis.verdict import rungs_of, score
 from rlscale.benchmarks.measurements.ladder import climb as ladder
+from rlscale.benchmarks.measurements.ladder import page as ladder_page
+from rlscale.benchmarks.measurements.ladder import storage
 from rlscale.benchmarks.measurements.ladder.afterwards import JOINT, POLICY
 from rlscale.benchmarks.measurements.ladder.again import SEED, Repetition, repetitions
 from rlscale.benchmarks.measurements.ladder.page import PAGE, PUBLISHED, read_ladder, rewritten, what_is_published
 from rlscale.benchmarks.measurements.ladder.rungs import read_rungs
+from rlscale.benchmarks.measurements.ladder.storage import folder_in, restore_record
 from rlscale.benchmarks.options import parse
 from rlscale.benchmarks.sweep.options import SweepOptions, make_plan
 from rlscale.estimate import Estimate
@@ -120,6 +123,51 @@ def test_a_rung_that_fails_is_said_and_can_be_tried_again(checkout, capfd):
     record.write_text(json.dumps(failed))
     assert ladder.main(["climb"]) == 0
     assert json.loads(record.read_text())["state"] == "finished"
+
+
+def test_a_clone_that_was_killed_before_its_checkout_is_made_again(checkout, monkeypatch):
+    """An empty folder would have the rung run from the code that is installed."""
+    run = subprocess.run
+
+    def killed(words, **settings):
+        if words[:2] == ["git", "checkout"]:
+            raise KeyboardInterrupt
+        return run(words, **settings)
+
+    commit = run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    monkeypatch.setattr(subprocess, "run", killed)
+    with pytest.raises(KeyboardInterrupt):
+        ladder._clone(commit)
+    monkeypatch.setattr(subprocess, "run", run)
+    code = ladder._clone(commit)
+    assert (code / "rlscale" / "__init__.py").exists()
+    assert run(["git", "status", "--porcelain"], cwd=code, capture_output=True, text=True, check=True).stdout == ""
+    assert [path.name for path in code.parent.iterdir()] == [code.name]
+
+
+def test_a_record_that_was_restored_by_half_is_restored_again(tmp_path, monkeypatch):
+    """Killed between two files, the sweep would begin anew, and its record would take the place of the whole one."""
+    record = ROOT / "results" / "ladder" / "digits"
+
+    def killed(*arguments):
+        raise KeyboardInterrupt
+
+    for module, name in ((shutil, "copyfileobj"), (storage, "write_atomically")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, killed)
+            with pytest.raises(KeyboardInterrupt):
+                restore_record(record, tmp_path)
+        assert folder_in(tmp_path) is None, name
+    restore_record(record, tmp_path)
+    assert read_sweep(folder_in(tmp_path)).results == read_sweep(record).results
+
+
+def test_a_repetition_without_a_figure_is_neither_alike_nor_not(tmp_path, monkeypatch):
+    open_one = Repetition("a", 1.0, Estimate(1000.0, (800.0, 1250.0)), Estimate(None, None, "unknown"))
+    monkeypatch.setattr(ladder_page, "repetitions", lambda records, again: [open_one])
+    said = rewritten(MADE.format("again"), comparison_of(row_of("classic/a", 100.0, 50.0)))
+    (line,) = (line for line in said.splitlines() if "`a`" in line)
+    assert [cell.strip() for cell in line.split("|")][-2] == "–"
 
 
 def test_a_rung_that_nobody_knows_is_named(checkout):

@@ -68,6 +68,36 @@ def test_a_saved_game_goes_on_exactly(game):
 
 
 @pytest.mark.parametrize("game", GAMES)
+def test_one_environment_is_restarted_from_its_own_seed(game):
+    """As if it were alone, while the others go on as they would have, and so after saving."""
+    rng = np.random.default_rng(11)
+    plan = rng.integers(0, GAMES[game].actions, (400, 5))
+    env, other = MinAtarEnv(game, 5), MinAtarEnv(game, 5)
+    env.reset(np.arange(5))
+    other.reset(np.arange(5))
+    for row in plan[:200]:
+        assert same([tuple(env.step(row))], [tuple(other.step(row))])
+    env._ended[[1, 2]] = other._ended[[1, 2]] = True  # one that has ended is restarted too, and so is the other by its next step
+    which, seeds = np.array([False, True, False, True, False]), np.arange(20, 25)
+    alone = [MinAtarEnv(game, 1), MinAtarEnv(game, 1)]
+    first = [one.reset(seeds[i : i + 1])[0] for one, i in zip(alone, (1, 3), strict=True)]
+    now = other._game.observation()
+    observation = env.restart(which, seeds)
+    assert np.array_equal(observation[which], first)
+    assert np.array_equal(observation[~which], now[~which])
+    saved = MinAtarEnv(game, 5)
+    saved.set_state(env.get_state())
+    for row in plan[200:]:
+        step, untouched = env.step(row), other.step(row)
+        assert same([tuple(step)], [tuple(saved.step(row))])
+        assert same([tuple(part[~which] for part in step)], [tuple(part[~which] for part in untouched)])
+        lone = [one.step(row[i : i + 1]) for one, i in zip(alone, (1, 3), strict=True)]
+        assert same([tuple(part[which] for part in step)], [tuple(map(np.concatenate, zip(*lone, strict=True)))])
+    nothing = env.restart(np.zeros(5, dtype=bool), seeds)
+    assert np.array_equal(nothing, step.observation)
+
+
+@pytest.mark.parametrize("game", GAMES)
 def test_ends_reset_on_the_next_step(game):
     """That step ignores its action, gives nothing, and touches no other environment; observations are never reused."""
     rng = np.random.default_rng(10)
@@ -94,7 +124,7 @@ def test_ends_reset_on_the_next_step(game):
 
 def test_streams_are_even_and_unrelated():
     streams = Streams(2000)
-    streams.seed(np.arange(2000))
+    streams.seed(np.arange(2000), np.ones(2000, dtype=bool))
     draws = np.stack([streams.uniform(slice(None)) for _ in range(200)])
     assert draws.min() >= 0
     assert draws.max() < 1

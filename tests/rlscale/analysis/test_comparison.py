@@ -16,6 +16,7 @@ from rlscale.analysis.predictions import geometric_mean, ratio
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
 from rlscale.records.trial import GoalCrossing
+from rlscale.report.words import flags, warnings
 
 
 def row_of(record, goal=200.0):
@@ -104,6 +105,28 @@ def test_goals_of_few_steps_are_shown_and_not_scored(tmp_path):
     assert all(row.scored() for row in compare([write_sweep(tmp_path / "inner", Planted(s_min=40), plan=inner)], []).rows)
 
 
+def test_a_goal_that_a_run_had_passed_at_the_tenth_step_is_not_scored(tmp_path):
+    """Its crossing is no earlier only because none counts there, so S_min may be that limit too."""
+
+    def early(trial, result):
+        if trial.id in ("b8192-k+0-s1", "b8192-k+0-s0"):
+            first = replace(result.goals[0], optimizer_steps=10.0, interval=(0.0, 10.0), observations=81920.0)
+            later = replace(result.goals[1], interval=(0.0, 2 * result.goals[1].optimizer_steps))
+            result = replace(result, goals=(first, later, result.goals[2]))
+        return result
+
+    rows = compare([write_sweep(tmp_path / "s", Planted(s_min=300), change=early)], []).rows
+    assert [row.scored() for row in rows] == [False, True, True]
+    assert [row.at_limit for row in rows] == [2, 0, 0]
+    assert all(row.measured.value is not None and not row.has_few_steps() for row in rows)
+    (said,) = [sentence for sentence in warnings(rows) if "not scored" in sentence]
+    assert said == (
+        "classic/cartpole, goal 50: not scored: 2 of 51 runs were at the goal after ten optimizer steps or fewer, the earliest "
+        "that counts, so S_min may be that limit."
+    )
+    assert [flags(row) for row in rows] == ["runs at the goal by step ten: not scored", "", ""]
+
+
 def test_a_sweep_that_has_just_begun(tmp_path):
     comparison = compare([write_sweep(tmp_path / "s", Planted(), most=2)], [])
     assert "three batch sizes must have a run" in comparison.rows[-1].measured.reason
@@ -176,6 +199,15 @@ def test_an_open_interval_comes_back_from_json(tmp_path):
     prediction = row.prediction("policy", "cumulative")
     assert prediction.scale.interval == (500, math.inf)
     assert (prediction.resolved, prediction.runs) == (0, 3)
+
+
+def test_a_crossing_without_an_upper_end_comes_back_from_json(tmp_path):
+    def open_ended(trial, result):
+        goals = (replace(goal, interval=(5.0, math.inf)) for goal in result.goals)
+        return replace(result, goals=tuple(goals))
+
+    record = write_sweep(tmp_path / "s", Planted(), change=open_ended)
+    assert {goal.interval for run in read_again(record).results.values() for goal in run.goals} == {(5.0, math.inf)}
 
 
 def test_two_sweeps_of_one_task_are_kept_apart_and_are_one_task(tmp_path):
@@ -272,6 +304,18 @@ def test_csv_and_parquet_hold_the_same_figures(tmp_path):
     assert "add a batch size" in text[-2]["b_crit_reason"]
 
 
+def test_sizes_without_which_b_crit_is_not_identifiable_are_counted(tmp_path):
+    """The range of the other fits would say that B_crit hangs on no size."""
+    row = row_of(write_sweep(tmp_path / "s", Planted(scatter=0.1), plan=make_plan(seeds=1)))
+    found = {}
+    for name, without in (("all", {32: 21.0, 128: 232.0}), ("some", {32: 21.0, 128: None, 512: 232.0})):
+        vars(row.frontier)["leave_one_size_out"] = without
+        to_csv([row], tmp_path / name)
+        (line,) = csv.DictReader((tmp_path / name).read_text().splitlines())
+        found[name] = [line[f"b_crit_without_a_size_{column}"] for column in ("low", "high", "unidentified")]
+    assert found == {"all": ["21.0", "232.0", "0"], "some": ["", "", "1"]}
+
+
 def test_exports_that_cannot_be_made(tmp_path, monkeypatch):
     rows = compare([], [make_run(tmp_path / "run")]).rows
     blocked = tmp_path / "run" / "manifest.json" / "table"
@@ -291,8 +335,13 @@ def test_exports_that_cannot_be_made(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("state", "mend"),
     [
-        ("budget", "no run reached this goal: give them more observations (--observations)"),
-        ("hopeless", "and none for want of observations: name a lower goal (--goals) or another learning rate"),
+        ("budget", "no run reached this goal: give them more observations (--observations) and another --out"),
+        (
+            "hopeless",
+            "and none for want of observations: name a lower goal (--goals) or another learning rate (--learning-rate), "
+            "and another --out",
+        ),
+        ("failed", "no run reached this goal, every one failed: mend what their errors say, then name another --out"),
     ],
 )
 def test_the_mend_follows_what_the_runs_died_of(tmp_path, state, mend):

@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 from planted import Planted, make_plan, read_again, write_sweep
 
+from rlscale.analysis import extension
 from rlscale.analysis.comparison import compare
 from rlscale.analysis.extension import next_command
+from rlscale.benchmarks.sweep.design import PILOT_RUNS
+from rlscale.benchmarks.sweep.options import SweepOptions
+from rlscale.benchmarks.sweep.options import make_plan as make_plan_of
+from rlscale.benchmarks.sweep.plan import MOST_RUNS
 from rlscale.estimate import Estimate
 from rlscale.records import read_sweep
 
@@ -45,6 +50,106 @@ def test_a_ratio_near_one_is_not_rounded_to_one(sharp, ratio, half):
     as_sharp = replace(sweep.rows[-1], measured=Estimate(1000.0, (1000.0, 1000.0 * ratio)))
     words = next_command(record, [*sweep.rows[:-1], as_sharp])
     assert (None if words is None else words[-2:]) == (None if half is None else ["--interval-ratio", half])
+
+
+def as_wide(record, ratio):
+    """The command where the page finds an interval of that ratio."""
+    (sweep,) = compare([record], []).sweeps
+    words = next_command(record, [*sweep.rows[:-1], replace(sweep.rows[-1], measured=Estimate(1000.0, (1000.0, 1000.0 * ratio)))])
+    return None if words is None else words[len(TASK) + 2 :]
+
+
+def changed(record, **settings):
+    """The same sweep, asked for something else."""
+    return replace(record, manifest={**record.manifest, "plan": {**record.plan, **settings}})
+
+
+def spent(record):
+    """Hours of the runs that the budget counts: those that measure the noise come on top."""
+    return sum(result.seconds for result in record.results.values() if result.stage != "noise") / 3600 / record.plan["jobs"]
+
+
+def test_a_sharp_sweep_with_a_spent_budget_is_given_more_of_it_too(sharp):
+    """With a smaller ratio alone it would make no run."""
+    hours = round(spent(sharp) * 0.99, 5)
+    assert as_wide(changed(sharp, hours=hours), 1.5) == ["--hours", f"{2 * hours:g}", "--interval-ratio", "1.41"]
+
+
+def test_a_budget_that_was_far_exceeded_is_doubled_until_it_lasts(sharp):
+    hours = round(spent(sharp) / 5, 5)
+    assert as_wide(changed(sharp, hours=hours), 5.0) == ["--hours", f"{8 * hours:g}"]
+
+
+def test_noise_runs_spend_no_budget(sharp):
+    assert as_wide(changed(sharp, hours=spent(sharp) * 1.01), 1.5) == ["--interval-ratio", "1.41"]
+
+
+def test_a_sweep_that_ended_by_its_own_interval_is_asked_for_a_sharper_one(sharp):
+    """The page's interval is wider than the sweep's own where the runs share offsets: the same command would do nothing."""
+    assert as_wide(sharp, 2.1) == ["--interval-ratio", "1.41"]
+
+
+def test_a_sweep_with_as_many_runs_as_there_may_be_is_asked_for_nothing(sharp, monkeypatch):
+    runs = sum(result.stage != "noise" for result in sharp.results.values())
+    monkeypatch.setattr(extension, "MOST_RUNS", runs)
+    assert as_wide(sharp, 6.4) is None
+    assert as_wide(sharp, 1.5) is None
+
+
+def test_the_numbers_of_runs_are_those_of_the_sweep():
+    assert (extension.MOST_RUNS, extension.PILOT_RUNS) == (MOST_RUNS, PILOT_RUNS)
+
+
+def test_a_sharp_sweep_without_noise_runs_is_asked_for_a_sharper_interval(tmp_path):
+    plan = make_plan(batch_sizes=None, pilot_batch=640, noise_runs=0)
+    record = write_sweep(tmp_path / FOLDER, Planted(scatter=0.2), plan=plan)
+    assert as_wide(record, 1.5) == ["--interval-ratio", "1.41"]
+    assert as_wide(record, 5.0) == [], "it may have been stopped"
+
+
+def test_a_sweep_that_lacks_noise_runs_goes_on(sharp):
+    assert as_wide(changed(sharp, noise_runs=8), 1.5) == []
+
+
+def missed(trial, result):
+    goals = tuple(replace(goal, optimizer_steps=None, observations=None, not_before=500) for goal in result.goals)
+    return replace(result, state="hopeless", reason="diverged", goals=goals, noise=())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most", "goes_on"), [(None, 2, True), (None, 3, False), ((32, 128), 15, True), ((32, 128), 16, False)]
+)
+def test_a_sweep_that_reached_nothing_goes_on_until_its_first_runs_have_ended(tmp_path, sizes, most, goes_on):
+    plan = make_plan(batch_sizes=sizes, pilot_batch=640)
+    record = write_sweep(tmp_path / FOLDER, Planted(), plan=plan, most=most, change=missed)
+    assert asked(record) == (TASK if goes_on else None)
+
+
+def test_only_the_sweep_s_own_task_is_named(sharp):
+    """With `rlscale sweep A B` the command would extend B's sweep as well."""
+    for typed in (
+        ["classic/acrobot", TASK[2], "mine:make", "--hours", "1"],
+        ["--hours", "1", TASK[2], "classic/acrobot", "--data", "some/folder"],
+    ):
+        record = replace(sharp, manifest={**sharp.manifest, "command": [*TASK[:2], *typed]})
+        words = asked(record)
+        assert TASK[2] in words
+        assert not {"classic/acrobot", "mine:make"} & set(words)
+        assert ("--data" in words) == ("some/folder" in words)
+
+
+@pytest.mark.parametrize(("task", "smallest", "more"), [("text", 32, False), ("text", 128, True), ("digits", 32, True)])
+def test_a_smaller_size_is_whole_examples(tmp_path, task, smallest, more):
+    """An example of a text has 32 observations, a digit is one."""
+    sizes = (smallest, 4 * smallest, 16 * smallest)
+    planted = write_sweep(tmp_path / FOLDER, Planted(b_crit=2, scatter=0.05), plan=make_plan(batch_sizes=sizes))
+    supervised = make_plan_of(f"supervised/{task}", SweepOptions(tasks=(), batch_sizes=",".join(map(str, sizes))))
+    record = changed(planted, config=supervised.to_dict()["config"])
+    record.manifest["task"] = {**supervised.description, "id": record.task}
+    smaller = ",".join(map(str, (smallest // 4, *sizes)))
+    assert asked(record)[-2:] == (["--batch-sizes", smaller] if more else ["--seeds", "4"])
+    del record.manifest["task"]["length"]
+    assert asked(record)[-2:] == ["--seeds", "4"], "an earlier version did not record it"
 
 
 def test_a_sweep_that_was_stopped_goes_on_with_the_same_command(tmp_path):

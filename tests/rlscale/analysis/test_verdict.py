@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from rungs import comparison_of, row_of, rungs
+from rungs import comparison_of, row_of, rungs, trial_of
 
 from rlscale.analysis.paper import score_paper
+from rlscale.analysis.points import SurfacePoint
 from rlscale.analysis.predictions import PRIMARY
 from rlscale.analysis.verdict import (
     GIVEN_UP,
@@ -89,6 +90,16 @@ def test_what_is_left_out_beforehand(changes, why):
     assert (rung.left_out is None) == (why is None)
     assert why is None or why in rung.left_out
     assert (score([rung], *PRIMARY) is None) == (why is not None)
+
+
+def test_a_goal_that_runs_had_passed_at_the_tenth_step_is_left_out():
+    run = trial_of(1, 10.0, [1.0], [1.0])
+    points = (SurfacePoint(run, 512.0, 10.0, 5120.0, at_limit=True), SurfacePoint(run, 512.0, 11.0, 5632.0))
+    row = replace(row_of("a", 1000.0, 500.0, inner_steps=12), points=points)
+    (rung,) = rungs_of(comparison_of(row))
+    assert rung.left_out == (
+        "1 of 2 runs was at the goal after ten iterations or fewer, the earliest that counts, so S_min may be that limit"
+    )
 
 
 def test_a_sweep_counts_at_its_last_goal_that_was_reached():

@@ -57,6 +57,17 @@ def test_a_direction_of_negative_curvature_is_not_resolved():
     assert np.isinf(found.interval[1])
 
 
+def test_noise_in_directions_of_negative_curvature_is_not_resolved():
+    """H = diag(1, -1, …) with G along the first direction: G·HG = 9 stands out, and tr(HΣ) is below zero."""
+    hessian = np.array([1.0] + [-1.0] * 20)
+    gradients = np.random.default_rng(0).normal(size=(32, 21)) + np.array([3.0] + [0.0] * 20)
+    found = noise_scale(hessian_statistics(gradients, np.full(32, 64), gradients * hessian))
+    assert found.trace_cov < 0 < found.grad_sq
+    assert found.b_simple is None
+    assert found.reason == "tr Σ is not above zero"
+    assert found.interval == (0.0, 0.0)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

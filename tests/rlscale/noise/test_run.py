@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from statistics_by_hand import exact_statistics, relative_error, statistics_of
 
-from rlscale.noise import BlockStatistics, pool, run_average
+from rlscale.noise import BlockStatistics, average_windows, pool, run_average
 
 
 def test_run_average_under_drift():
@@ -151,6 +151,12 @@ def test_two_runs_are_deleted_block_by_block():
     assert together.blocks == same.blocks == 8
     assert together.b_simple == pytest.approx(same.b_simple)
     assert together.interval == pytest.approx(same.interval, rel=0.05)  # the windows' Q varies with the blocks
+
+
+def test_runs_without_noise_have_no_average():
+    none, some = np.zeros((3, 2)), np.ones((3, 2))
+    assert average_windows(none, some, some, batch_size=128).reason == "tr Σ is not above zero"
+    assert average_windows(some, some, some, batch_size=128).value == pytest.approx(1)
 
 
 def test_run_average_refuses():

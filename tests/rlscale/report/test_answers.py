@@ -152,11 +152,34 @@ def test_the_command_that_measures_it_is_one_that_works(tmp_path, task, command)
         assert answer.sentence.endswith(end)
 
 
-def test_a_sweep_without_a_command_of_its_own_names_one_all_the_same(tmp_path):
+def test_a_sweep_that_cannot_go_on_is_not_told_to_repeat_its_command(tmp_path):
     """A copy in a folder of another name, which the sweep's own command would not open."""
-    sweep = write_sweep(tmp_path / "copied", Planted(90_000, scatter=0.05), "atari/pong", make_plan(batch_sizes=(32, 128, 512)))
-    (answer,) = answers(compare([sweep], []))
-    assert answer.sentence.endswith("Next: rlscale sweep atari/pong")
+    plans = (make_plan(batch_sizes=(32, 128, 512)), make_plan(batch_sizes=None, pilot_batch=640, quick=True))
+    copies = [write_sweep(tmp_path / f"copied-{i}", Planted(90_000, scatter=0.05), plan=plan) for i, plan in enumerate(plans)]
+    open_one, quick = (answers(compare([copy], []))[0].sentence for copy in copies)
+    assert open_one.endswith("Next: choose other goals, another learning rate or more observations, and another --out")
+    assert quick.endswith("Next: sweep it without --quick, with another --out")
+
+
+@pytest.mark.parametrize(
+    ("state", "mend"),
+    [
+        ("hopeless", "choose other goals, another learning rate or more observations, and another --out"),
+        ("failed", "mend what the errors of its runs say, then choose another --out"),
+    ],
+)
+def test_a_sweep_whose_pilot_reached_nothing_is_told_what_to_change(tmp_path, state, mend):
+    """Its command would do nothing: the runs are recorded."""
+
+    def missed(trial, result):
+        goals = tuple(replace(goal, optimizer_steps=None, observations=None, not_before=500) for goal in result.goals)
+        return replace(result, state=state, goals=goals * (state != "failed"), noise=())
+
+    plan = make_plan(batch_sizes=None, pilot_batch=640)
+    record = write_sweep(tmp_path / "classic-cartpole", Planted(), plan=plan, change=missed)
+    assert len(record.results) == 3
+    (answer,) = answers(compare([record], []))
+    assert answer.sentence.endswith(f"cannot be said yet. Next: {mend}")
 
 
 @pytest.mark.parametrize(

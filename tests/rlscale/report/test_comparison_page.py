@@ -24,7 +24,7 @@ from rlscale.estimate import Estimate
 from rlscale.records import read_sweep
 from rlscale.report.comparison_page import write_comparison
 from rlscale.report.ladder_charts import _place_labels, ladder_figure
-from rlscale.report.sweep_charts import frontier_figure
+from rlscale.report.sweep_charts import frontier_figure, rate_figure
 from rlscale.report.words import say_conclusion, warnings
 
 
@@ -171,6 +171,27 @@ def test_the_frontier_shows_every_run_and_marks_the_missed(tmp_path):
     figure = frontier_figure(of_iterations)
     assert "optimizer steps" not in figure.title + str(figure.chart.to_dict())
     assert "iterations to the goal, S" in str(figure.chart.to_dict())
+
+
+def test_learning_rates_are_shown_over_the_observations_of_what_is_counted(tmp_path):
+    """With several optimizer steps an iteration, B is the iteration's batch and S counts iterations."""
+    (sweep,) = compare([write_sweep(tmp_path / "s", Planted(), plan=make_plan(seeds=1))], []).sweeps
+    drawn = str(rate_figure(sweep).chart.to_dict())
+    assert "batch size (observations per optimizer step)" in drawn
+    assert "optimizer steps, relative to the best rate" in drawn
+    figure = rate_figure(replace(sweep, rows=tuple(replace(row, inner_steps=12) for row in sweep.rows)))
+    drawn = str(figure.chart.to_dict())
+    assert "batch size (observations per iteration)" in drawn
+    assert "iterations, relative to the best rate" in drawn
+    assert "optimizer step" not in figure.title + figure.note + drawn
+
+
+def test_sizes_without_which_b_crit_is_not_identifiable_are_named(tmp_path):
+    comparison = compare([write_sweep(tmp_path / "s", Planted(), plan=make_plan(seeds=1))], [])
+    without = {32.0: 21.0, 128.0: None, 512.0: 232.0, 2048.0: None}
+    vars(comparison.rows[-1].frontier)["leave_one_size_out"] = without
+    write_comparison(comparison, tmp_path / "page.html")
+    assert "21.0 … 232; not identifiable without 128, 2,048" in shown_text(tmp_path / "page.html")
 
 
 def test_several_sweeps_fold_away_and_one_does_not(tmp_path):

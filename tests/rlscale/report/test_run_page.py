@@ -70,6 +70,15 @@ def test_returns_are_means_over_a_hundred_episodes(tmp_path):
     assert points[-1]["return"] == pytest.approx(np.mean(np.arange(6, 40)))
 
 
+def test_a_goal_is_drawn_where_the_return_came_to_it(tmp_path):
+    """Returns of FrozenLake are between 0 and 1."""
+    run = make_run(tmp_path / "run")
+    best = max(point["return"] for point in returns(run))
+    run.manifest["task"]["goals"] = [best, best + 0.5]
+    rules = [layer for layer in return_chart([run], ["run"]).to_dict()["layer"] if layer["mark"]["type"] == "rule"]
+    assert [layer["data"]["values"] for layer in rules] == [[{"goal": best}]]
+
+
 def test_time_shares_add_up(tmp_path):
     shares = time_shares(make_run(tmp_path / "run"))
     assert shares == pytest.approx({"sampling": 20, "transfer": 4, "learning": 36, "noise": 4})

@@ -42,6 +42,11 @@ def test_the_peak():
     assert rising.peak.interval[1] == math.inf
 
 
+def test_readings_that_fall_from_the_first_worker_on_give_a_peak_without_a_warning():
+    """Their interval holds the law that does not rise at all, σ = 1 and κ = 0, whose peak is 0/0 by the formula."""
+    assert fit_throughput([1, 2, 4, 8], [1478.8, 1079.2, 534.2, 366.6]).peak.interval[0] == 1.0
+
+
 @pytest.mark.parametrize(("counts", "noise"), [([1, 2, 4, 8], 0.02), ([1, 2, 4, 8, 16], 0.05)])
 def test_intervals_cover(counts, noise):
     """Of 100 draws at 95% at least 88; and they are no wider than they must be: at 80% some fail."""

@@ -1,0 +1,56 @@
+"""The share of a GPU that Ray reserves for an actor that acts on one."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import ray
+import torch
+
+from rlscale.agents.cluster.placement import rollout_resources
+from rlscale.agents.config import default_config
+from rlscale.agents.rollout import RayFleet, WorkerSettings, ray_fleet
+from rlscale.agents.setup import prepare
+from rlscale.envs import find_task
+
+TASK = find_task("classic/cartpole")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cpus", "most", "share"),
+    [
+        pytest.param(1, 8, 4, 0.125, id="half a GPU for all of them"),
+        pytest.param(1, 8, 16, 0.0625, id="no more actors than there are CPUs for"),
+        pytest.param(4, 8, 1, 1.0, id="one on four GPUs uses one"),
+        pytest.param(8, 8, 3, 1.0, id="no fraction above one"),
+        pytest.param(1, 128, 128, 0.0039, id="a small share is one still"),
+        pytest.param(2, 0, 1, 1.0, id="a cluster that has no CPUs yet"),
+    ],
+)
+def test_all_actors_there_can_be_share_half_of_the_gpus(monkeypatch, gpus, cpus, most, share):
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"GPU": float(gpus), "CPU": float(cpus)})
+    assert rollout_resources(most, 1, "cuda") == {"CPU": 1.0, "GPU": share}
+
+
+def test_where_actors_come_later_their_share_is_left_to_them(monkeypatch):
+    """`--actors auto` begins with one, and there may come to be one for each group."""
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"GPU": 1.0, "CPU": 8.0})
+    config = default_config(TASK)
+    rollout = replace(config.rollout, environments=32, actors="auto", actor_cpus=1, ray_address="auto", fragment_environments=8)
+    setup = prepare(replace(config, rollout=rollout), TASK)
+    setup = replace(setup, compute=replace(setup.compute, acting=torch.device("cuda")))
+    assert setup.reservations() == [{"CPU": 1.0, "GPU": 0.125}]
+
+
+@pytest.mark.parametrize(("grows", "most"), [(True, 6), (False, 2)])
+def test_a_fleet_says_how_many_actors_it_may_come_to_have(monkeypatch, grows, most):
+    asked = []
+
+    def actors(settings, groups, **numbers):
+        asked.append(numbers)
+        return SimpleNamespace(working={0: None, 1: None})
+
+    monkeypatch.setattr(ray_fleet, "RolloutActors", actors)
+    settings = WorkerSettings(TASK, 2, 8, "mlp", False, 1, True, 0, 0, groups=6)
+    RayFleet(settings, 6, actors=2, grows=grows)
+    assert asked == [{"fewest": 1 if grows else 2, "most": most}]

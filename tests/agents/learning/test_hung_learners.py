@@ -1,0 +1,80 @@
+"""A learner that hangs, dies or cannot be reached is told in one line; Ray's answers are made up here."""
+
+from types import SimpleNamespace
+
+import pytest
+import ray
+
+from rlscale.agents.cluster import LostWorkerError
+from rlscale.agents.learning.remote_learners import HUNG_SECONDS, RemoteLearners, WaitedInVainError
+
+
+class Answers:
+    """As Ray answers calls, which are given by their names; one that is not known hangs."""
+
+    exceptions = ray.exceptions
+
+    def __init__(self, known):
+        self.known, self.waits = known, []
+
+    def wait(self, calls, timeout=None):
+        self.waits.append(timeout)
+        ready = [call for call in calls if call in self.known][:1]
+        assert ready or timeout is not None, "waits for ever"
+        return ready, [call for call in calls if call not in ready]
+
+    def get(self, call):
+        if isinstance(self.known[call], Exception):
+            raise self.known[call]
+        return self.known[call]
+
+
+def learners_that_answer(known) -> RemoteLearners:
+    """Two learners whose calls have these answers."""
+    learners = object.__new__(RemoteLearners)
+    learners._ray, learners._hung, learners._iteration = Answers(known), set(), 3
+    calls = [
+        {name: SimpleNamespace(remote=lambda *_, call=f"{name} {rank}": call) for name in ("finish", "get_state")}
+        for rank in (0, 1)
+    ]
+    learners._actors = [SimpleNamespace(**of_rank) for of_rank in calls]
+    return learners
+
+
+def raised_in_learner(error) -> ray.exceptions.RayTaskError:
+    return ray.exceptions.RayTaskError("finish", f"traceback: {error}", error).as_instanceof_cause()
+
+
+@pytest.mark.parametrize("hung", [0, 1])
+def test_a_learner_that_hangs_ends_the_run_once_another_has_waited_in_vain(hung):
+    other = 1 - hung
+    in_vain = raised_in_learner(WaitedInVainError("Timed out waiting 600000ms"))
+    learners = learners_that_answer({f"finish {other}": in_vain, f"get_state {other}": {"of": other}})
+    with pytest.raises(LostWorkerError, match=f"learner {hung} hung in iteration 3"):
+        learners.finish(0.1)
+    assert learners._ray.waits == [None, HUNG_SECONDS]
+    assert learners.get_state() == {"of": other}
+
+
+def test_a_learner_that_died_is_named_and_not_the_one_that_waited_for_it():
+    in_vain = raised_in_learner(WaitedInVainError("Connection closed by peer"))
+    learners = learners_that_answer({"finish 0": in_vain, "finish 1": ray.exceptions.ActorDiedError()})
+    with pytest.raises(LostWorkerError, match="learner 1 died in iteration 3"):
+        learners.finish(0.1)
+
+
+def test_learners_that_cannot_reach_one_another_end_the_run_in_one_line():
+    in_vain = raised_in_learner(WaitedInVainError("Timed out waiting 600000ms"))
+    with pytest.raises(LostWorkerError, match=r"learner 0 waited in vain .*: Timed out waiting 600000ms"):
+        learners_that_answer({"finish 0": in_vain, "finish 1": in_vain}).finish(0.1)
+
+
+def test_a_mistake_in_one_learner_is_raised_and_the_others_are_not_waited_for_without_end():
+    with pytest.raises(ValueError, match="block_gradients: not finite"):
+        learners_that_answer({"finish 1": raised_in_learner(ValueError("block_gradients: not finite"))}).finish(0.1)
+
+
+def test_a_learner_that_gives_no_state_in_time_hung():
+    learners = learners_that_answer({"get_state 1": {"of": 1}})
+    assert learners.get_state() == {"of": 1}
+    assert learners._hung == {0}

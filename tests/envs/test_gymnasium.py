@@ -1,0 +1,42 @@
+"""What a user is told whose Gymnasium environment cannot be made."""
+
+import gymnasium
+import pytest
+
+from rlscale.envs import find_task
+from rlscale.errors import UsageError
+
+
+class Speechless(gymnasium.Env):
+    """Fails without a word."""
+
+    def __init__(self):
+        raise NotImplementedError
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """Gymnasium's table, which is as it was after the test."""
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
+    monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
+    return gymnasium.registry
+
+
+def test_an_error_without_a_message_is_told_by_its_name(registered):
+    gymnasium.register("Speechless-v0", Speechless)
+    with pytest.raises(UsageError) as refusal:
+        find_task("gym/Speechless-v0")
+    assert refusal.value.problem == "Gymnasium cannot make 'Speechless-v0': NotImplementedError"
+
+
+@pytest.mark.filterwarnings("ignore:.*is out of date:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("name", "reason"), [("Pusher-v4", "only supported on `mujoco<3`"), ("HalfCheetah-v3", "gymnasium-robotics")]
+)
+def test_where_the_simulator_is_installed_gymnasiums_reason_is_told(name, reason):
+    pytest.importorskip("mujoco", minversion="3")
+    with pytest.raises(UsageError) as refusal:
+        find_task(f"gym/{name}")
+    assert refusal.value.problem.startswith(f"Gymnasium cannot make '{name}': ")
+    assert reason in refusal.value.problem
+    assert "\n" not in str(refusal.value)

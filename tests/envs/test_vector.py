@@ -1,0 +1,52 @@
+"""Environments whose whole state is a few arrays can be restarted one by one."""
+
+import numpy as np
+import pytest
+
+from rlscale.envs import find_task, list_tasks, make_env
+
+RESTARTABLE = [*(listing.id for listing in list_tasks() if listing.id.startswith("toy/")), "classic/pendulum"]
+
+
+@pytest.mark.parametrize("task_id", RESTARTABLE)
+def test_one_environment_is_restarted_and_the_others_stay_where_they_are(task_id):
+    task, rng = find_task(task_id), np.random.default_rng(0)
+    env = make_env(task, 4)
+    env.reset(np.array([3]))
+    for _ in range(5):
+        step = env.step(task.random_actions(rng, 4))
+    before = env.get_state()
+    seen = step.observation.copy()
+    untouched = env.restart(np.zeros(4, dtype=bool), np.arange(4))
+    assert np.array_equal(untouched, seen)
+    which = np.array([False, True, False, True])
+    observation = env.restart(which, np.arange(4))
+    after = env.get_state()
+    states = [saved["state"] if task_id.startswith("toy/") else saved["state"].T for saved in (before, after)]
+    assert np.array_equal(states[0][~which], states[1][~which])
+    assert np.array_equal(observation[~which], seen[~which])
+    assert (observation.shape, observation.dtype) == (seen.shape, seen.dtype)
+    assert np.array_equal(after["steps"], np.where(which, 0, before["steps"]))
+    assert np.array_equal(after["ended"], before["ended"] & ~which)
+    assert np.array_equal(step.observation, seen), "what was given before is not written into"
+    other = make_env(task, 4)
+    other.set_state(after)
+    for t in range(30):
+        actions = task.random_actions(rng, 4)
+        step = env.step(actions)
+        assert all(np.array_equal(a, b) for a, b in zip(step, other.step(actions), strict=True))
+        if t == 0:
+            assert np.array_equal(step.reset, after["ended"]), "no step only resets what was restarted"
+
+
+def test_a_restarted_episode_has_its_whole_length():
+    """Catch ends after nine steps, whatever is done."""
+    env = make_env(find_task("toy/catch"), 3)
+    env.reset(np.array([0]))
+    for _ in range(9):
+        step = env.step(np.ones(3, dtype=np.int64))
+    assert step.terminated.all()
+    env.restart(np.array([False, True, False]), np.arange(3))
+    steps = [env.step(np.ones(3, dtype=np.int64)) for _ in range(10)]
+    assert [int(np.argmax([one.terminated[i] for one in steps])) + 1 for i in range(3)] == [10, 9, 10]
+    assert [int(sum(one.reset[i] for one in steps)) for i in range(3)] == [1, 1, 1]
