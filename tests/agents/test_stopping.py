@@ -127,6 +127,7 @@ def test_a_signal_before_environments_are_made(slow, tmp_path, monkeypatch, numb
 
     monkeypatch.setattr(train_module, "_events", events)
     ignored = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    was = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     try:
         with pytest.raises(KeyboardInterrupt):
             train(slow, tmp_path / "new", command=[])
@@ -134,6 +135,7 @@ def test_a_signal_before_environments_are_made(slow, tmp_path, monkeypatch, numb
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGTERM, ignored)
+        signal.signal(signal.SIGINT, was)
 
 
 @pytest.mark.timed
