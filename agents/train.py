@@ -20,11 +20,12 @@ from rlscale.errors import UsageError
 from rlscale.records import Run, read_run
 from rlscale.records.events import EventWriter, TensorBoard, WeightsAndBiases
 from rlscale.returns import RecentReturn
+from rlscale.text import first_line
 
 from .checks import check_config
 from .cluster import connect, disconnect, head_address, require_room, watch_head
 from .cluster.head_node import LostHeadError, answers
-from .cluster.processes import LostWorkerError, first_line
+from .cluster.processes import LostWorkerError
 from .config import TrainConfig, config_from_dict, config_to_dict
 from .learning import NoiseRecord, UpdateResult
 from .metrics import RayMetrics
@@ -215,7 +216,7 @@ def _run(
             raise lost from error
         if session is not None:
             # This process and the learned parameters are still here: only the iteration that was under way is lost.
-            with contextlib.suppress(LostWorkerError, OSError):
+            with contextlib.suppress(LostWorkerError, OSError, UsageError):
                 if not isinstance(lost, LostHeadError):
                     session.end_fleet()
                 _save(run, session)
@@ -274,7 +275,7 @@ def _loop(session: Session, run: Run, stop: StopRequests, follow: Follow, on_clu
 
 
 def _iterate(session: Session) -> tuple[dict[str, Any], UpdateResult] | None:
-    """As `Session.iterate`; numbers that are not finite get no further, so that no checkpoint ever holds them.
+    """As `Session.iterate`; gradients that are not finite get no further.
 
     Raises:
         UsageError: the run has diverged.
@@ -288,8 +289,6 @@ def _iterate(session: Session) -> tuple[dict[str, Any], UpdateResult] | None:
         raise _diverged(number, "gradients") from error  # their noise could not be measured
     if iterated is not None and not math.isfinite(iterated[0]["gradient_norm"]):
         raise _diverged(number, "gradients")
-    if iterated is not None and not np.isfinite(session.weights()).all():
-        raise _diverged(number, "parameters")
     return iterated
 
 
@@ -314,9 +313,17 @@ def _next_snapshot(config: TrainConfig, optimizer_steps: int) -> int | None:
 
 
 def _save(run: Run, session: Session) -> None:
+    """Write the checkpoint.
+
+    Raises:
+        UsageError: the run has diverged. The checkpoint before stays.
+    """
+    state = session.get_state()
+    if not state["learner"]["parameters"].isfinite().all():
+        raise _diverged(session.progress.iteration - 1, "parameters")
     payload = io.BytesIO()
     facts = {"task": run.manifest["task"]["id"], "config": config_to_dict(session.config), "parameter_order": PARAMETER_ORDER}
-    torch.save({**facts, **session.get_state()}, payload)
+    torch.save({**facts, **state}, payload)
     run.save_checkpoint(payload.getvalue())
 
 

@@ -13,10 +13,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from rlscale.errors import UsageError
+from rlscale.text import first_line
 
 from .actions import Actions, BoxActions, actions_of_space
 from .interface import Step, TaskEnv
-from .messages import first_line
 from .task import SMALLEST_IMAGE, EnvCost, SweepDefaults, Task, TaskListing, TrainingDefaults
 from .vector import shows_pixels
 
@@ -92,7 +92,8 @@ def _envpool() -> Any:
     try:
         return import_module("envpool")
     except ImportError as error:
-        problem = "EnvPool is not installed" if error.name == "envpool" else f"EnvPool cannot be imported: {first_line(error)}"
+        said = first_line(error).rstrip(".")
+        problem = "EnvPool is not installed" if error.name == "envpool" else f"EnvPool cannot be imported: {said}"
         raise UsageError("TASK", problem, "Install it: pip install 'rlscale[envpool]'") from error
 
 
@@ -118,7 +119,8 @@ def _layout(pool_id: str) -> _Layout:
             warnings.simplefilter("ignore")  # EnvPool gives bounds in float64 for float32 spaces
             observation, action = spec.observation_space, spec.action_space
     except Exception as error:  # a system library may be missing, or an id may need settings of its own
-        raise UsageError("TASK", f"EnvPool cannot make {pool_id!r}: {first_line(error)}", "Install what it needs") from error
+        said = first_line(error).rstrip(".")
+        raise UsageError("TASK", f"EnvPool cannot make {pool_id!r}: {said}", "Install what it needs") from error
     task_id = f"pool/{_short(pool_id)}"
     actions = actions_of_space(task_id, action)
     if spec.config.max_num_players != 1:

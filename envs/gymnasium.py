@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from rlscale.errors import UsageError
+from rlscale.text import first_line
 
 from .interface import TaskEnv
-from .messages import first_line
 from .task import Task, TaskListing
 from .vector import VectorTaskEnv, task_of_spaces
 
@@ -53,7 +53,7 @@ def find_task(name: str) -> Task:
         if extra is not None and isinstance(error, ModuleNotFoundError | gymnasium.error.DependencyNotInstalled):
             mend = f"Install it: pip install 'rlscale[{extra}]'"
             raise UsageError("TASK", f"gym/{name} needs {_EXTRAS[extra]}", mend) from error
-        problem = f"Gymnasium cannot make {name!r}: {first_line(error)}"
+        problem = f"Gymnasium cannot make {name!r}: {first_line(error).rstrip('.')}"
         raise UsageError("TASK", problem, "Check the id, or install what it needs") from error
     try:
         return task_of_spaces(f"gym/{name}", env.observation_space, env.action_space, make_env=make_env)

@@ -1,4 +1,4 @@
-"""Quantities as people write and read them: numbers, amounts of memory, times."""
+"""Quantities as people write and read them: numbers, amounts of memory, times. And what an exception says, in one line."""
 
 import math
 import re
@@ -6,11 +6,16 @@ from collections.abc import Mapping
 
 from .errors import UsageError
 
-__all__ = ["format_bytes", "format_clock", "format_duration", "format_quantity", "parse_bytes", "parse_duration"]
+__all__ = ["first_line", "format_bytes", "format_clock", "format_duration", "format_quantity", "parse_bytes", "parse_duration"]
 
 _DURATIONS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400}
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _BYTES |= {f"{unit}b": size for unit, size in _BYTES.items()}
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an exception says; the name of its class where it says nothing."""
+    return next((line.strip() for line in str(error).strip().splitlines()), type(error).__name__)
 
 
 def format_quantity(value: float) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 
 import rlscale
 from rlscale.errors import UsageError
+from rlscale.text import first_line
 
 from .head_node import HeadWatch, require_head
-from .processes import first_line
 
 __all__ = ["connect", "disconnect", "free_cpus", "head_address", "spilled_bytes", "store_bytes", "watch_head"]
 

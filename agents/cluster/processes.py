@@ -8,8 +8,9 @@ import sys
 from typing import Any
 
 from rlscale.envs import Task
+from rlscale.text import first_line
 
-__all__ = ["LostWorkerError", "describe_loss", "enter_user_folder", "first_line", "kind_of_loss", "pickle_settings"]
+__all__ = ["LostWorkerError", "describe_loss", "enter_user_folder", "kind_of_loss", "pickle_settings"]
 
 
 class LostWorkerError(RuntimeError):
@@ -52,12 +53,6 @@ def describe_loss(error: Exception, when: str) -> str | None:
         return f"died {when}: {str(error).strip().splitlines()[-1].strip()}"
     cause = getattr(error, "cause", None) if kind == "out of memory" else None
     return f"{_WORDS[kind]} {when}: {first_line(cause or error)}"
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of what an exception says, or its type."""
-    lines = str(error).strip().splitlines()
-    return lines[0].strip() if lines else type(error).__name__
 
 
 def pickle_settings(settings: Any, task: Task) -> bytes:

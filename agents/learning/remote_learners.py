@@ -19,9 +19,10 @@ import torch
 
 from rlscale.envs import Task
 from rlscale.noise import BlockStatistics
+from rlscale.text import first_line
 
 from ..cluster import keep_together, learner_resources
-from ..cluster.processes import LostWorkerError, describe_loss, enter_user_folder, first_line, pickle_settings
+from ..cluster.processes import LostWorkerError, describe_loss, enter_user_folder, pickle_settings
 from ..config import TrainConfig
 from ..devices import group_backend, on_cpu, use_device
 from ..machine import keep_freed_memory

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from rlscale.errors import UsageError
+from rlscale.text import first_line
 
 from ..cluster import free_cpus
 from ..cluster.placement import SPREAD, rollout_resources
-from ..cluster.processes import LostWorkerError, describe_loss, enter_user_folder, first_line, pickle_settings
+from ..cluster.processes import LostWorkerError, describe_loss, enter_user_folder, pickle_settings
 from .fragments import Fragment, FragmentSummary
 from .worker import RolloutWorker, WorkerSettings
 

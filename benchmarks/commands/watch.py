@@ -20,6 +20,7 @@ from rlscale.errors import UsageError
 from rlscale.records import is_sweep
 from rlscale.report.page import write_page as write_markup
 from rlscale.report.run_page import write_report
+from rlscale.text import first_line
 
 from .compare import read_folders
 
@@ -146,7 +147,7 @@ def _handler(pages: _Pages) -> type[BaseHTTPRequestHandler]:
                 try:
                     self._answer(pages.text(), "text/html")
                 except (OSError, UsageError) as error:  # a full disk, or one that is gone
-                    self.send_error(500, str(error).splitlines()[0])
+                    self.send_error(500, first_line(error))
             elif self.path == "/state":
                 self._answer(pages.state().encode(), "text/plain")
             else:

@@ -21,6 +21,7 @@ from rlscale.agents.compute import resolve_device
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
 from rlscale.errors import UsageError
 from rlscale.records import Sweep, Trial, TrialResult, folder_name
+from rlscale.text import first_line
 
 from .display import SweepDisplay
 from .options import SweepOptions, make_plan
@@ -165,8 +166,7 @@ def run_job(job: Job) -> TrialResult:
     except (LostWorkerError, OSError):
         raise  # a fault of the machine, not of the trial: it is tried again
     except Exception as error:  # one trial's failure is a result of the sweep, not its end
-        lines = str(error).strip().splitlines()
-        return _failed(job.trial, f"{type(error).__name__}: {lines[0] if lines else ''}", time.perf_counter() - started)
+        return _failed(job.trial, f"{type(error).__name__}: {first_line(error)}", time.perf_counter() - started)
 
 
 class LocalPool:
@@ -242,7 +242,7 @@ class RayPool:
                 self._idle.append(worker)
                 self._failed_starts = 0
             except self._ray.exceptions.RayError as error:
-                outcome = str(error).strip().splitlines()[0]
+                outcome = first_line(error)
                 if job is None:
                     self._failed_starts += 1
                     if self._failed_starts >= MOST_ATTEMPTS:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rlscale.errors import UsageError
+from rlscale.text import first_line
 
 from .task import Examples
 
@@ -137,7 +138,7 @@ def _of_torchvision(name: str, folder: str) -> tuple[Examples, Examples]:
     try:
         parts = [kind(folder, download=False, **which) for which in (learn, test)]
     except (RuntimeError, OSError) as error:
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        said = first_line(error)
         calls = "; ".join(
             f"{name}('.', {key}={value!r}, download=True)" for which in (learn, test) for key, value in which.items()
         )

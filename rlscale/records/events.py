@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from ..errors import UsageError
 from ..noise import BlockStatistics, pool
+from ..text import first_line
 from .run import unpack_statistics
 
 __all__ = ["EventWriter", "TensorBoard", "WeightsAndBiases"]
@@ -100,7 +101,7 @@ class WeightsAndBiases:
                 settings=wandb.Settings(console="off"),  # what the command shows is its own
             )
         except (wandb.Error, OSError) as error:
-            said = str(error).strip().splitlines()[0].rstrip(".")
+            said = first_line(error).rstrip(".")
             mend = "Log in by 'wandb login', or set WANDB_MODE=offline"
             raise UsageError("--track", f"Weights & Biases cannot begin: {said}", mend) from None
         self._run.define_metric("*", step_metric="observations")

@@ -13,6 +13,7 @@ from run_records import make_run
 from rlscale.analysis.comparison import agreement_of, compare
 from rlscale.analysis.export import to_csv, to_parquet
 from rlscale.analysis.predictions import geometric_mean, ratio
+from rlscale.crossing import Evaluated
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
 from rlscale.records.trial import GoalCrossing
@@ -68,11 +69,15 @@ def test_valid_observations_count_in_the_batch_too(tmp_path):
     assert {round(p.batch_size / p.run.batch_size, 3) for p in row.points} == {0.9}
 
 
-def test_a_run_that_missed_the_goal_enters_as_a_limit(tmp_path):
+@pytest.mark.parametrize(("not_before", "evaluated"), [(40, ()), (40, (20, 45)), (90, (20, 40))])
+def test_a_run_that_missed_the_goal_enters_as_a_limit(tmp_path, not_before, evaluated):
+    """Older records say that it was missed in steps after the last evaluation too, of which nobody knows."""
+
     def miss(trial, result):
         if trial.id == "b8192-k+0-s1":
-            last = GoalCrossing(result.goals[-1].goal, None, None, None, not_before=40)
-            result = replace(result, state="hopeless", goals=(*result.goals[:-1], last))
+            last = GoalCrossing(result.goals[-1].goal, None, None, None, not_before=not_before)
+            seen = tuple(Evaluated(steps, 0.0, 1.0, 16) for steps in evaluated)
+            result = replace(result, state="hopeless", goals=(*result.goals[:-1], last), evaluations=seen)
         return result
 
     row = row_of(write_sweep(tmp_path / "s", Planted(), change=miss))
