@@ -167,8 +167,15 @@ def _sequential(cell: Cell, rng: np.random.Generator) -> tuple[Frontier, float]:
     while task.cost < MOST:
         ended = len(runs) if len(runs) <= 3 else max(3, len(runs) - JOBS)
         known = [r if i < ended else RunSoFar(r.batch_size, r.learning_rate, math.nan, math.nan, i) for i, r in enumerate(runs)]
-        rate = math.sqrt(pilot / B_CRIT) * miss
-        candidate = next_run(known, pilot_size=pilot, pilot_rate=rate, noise_scale=noise_scale * B_CRIT, sizes=SIZES, ratio=RATIO)
+        candidate = next_run(
+            known,
+            pilot_size=pilot,
+            pilot_rate=math.sqrt(pilot / B_CRIT) * miss,
+            noise_scale=noise_scale * B_CRIT,
+            sizes=SIZES,
+            most_observations=math.inf,
+            ratio=RATIO,
+        )
         if candidate is None:
             break
         runs.append(task.run(candidate.batch_size, candidate.learning_rate, len(runs), candidate.most_steps))

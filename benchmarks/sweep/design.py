@@ -4,7 +4,8 @@ A sweep that is not told its sizes goes through four stages, and `next_run` says
 
 1. *pilot*: one batch size, three rates two octaves apart. It gives the order of the best rate, the steps that each goal takes,
    and the noise scale.
-2. *span*: three runs at each of five sizes from an eighth of the noise scale to eight times, the cheapest first.
+2. *span*: three runs at each of five sizes from an eighth of the noise scale to eight times, the cheapest first. Sizes at which a
+   run would spend its budget before the goal are left out, here and below.
 3. *sharpen*: the (size, rate) with the largest expected fall of the variance of ln B_crit per expected observation, and of that
    of the free exponent, without which nobody would see that the frontier bends otherwise. The fall is averaged over draws from
    what is known of the surface, so that a rate that is not known yet is explored on the way.
@@ -36,6 +37,7 @@ FEWEST_RUNS = 3  # at each size of the span
 OFFSETS = (-4, -3, -2, -1, 0, 1, 2, 3)  # rates to choose from, in half octaves from the best
 STEP_COST = 256  # observations that an optimizer step costs beside its own: on a CPU so many take as long as the step itself
 PATIENCE = 4.0  # a run is given up after so many times the steps that are expected of it
+SCATTER_ROOM = 1.5  # a run that reaches the goal may take so many times the observations that are expected of it
 DRAWS = 12  # of the surface's parameters
 EXPONENT_ERROR = 0.095  # standard error of ln α that goes with an interval of B_crit of a factor of e, if α is left free
 SHAPE_RUNS = 90  # of a sweep at ratio 2, after which it does not go on for the sake of the exponent alone
@@ -140,7 +142,14 @@ def fit_known(ended: Sequence[RunSoFar]) -> Known | None:
 
 
 def next_run(
-    runs: Sequence[RunSoFar], *, pilot_size: int, pilot_rate: float, noise_scale: float | None, sizes: Sequence[int], ratio: float
+    runs: Sequence[RunSoFar],
+    *,
+    pilot_size: int,
+    pilot_rate: float,
+    noise_scale: float | None,
+    sizes: Sequence[int],
+    most_observations: float,
+    ratio: float,
 ) -> Candidate | None:
     """The run to make next; None once the interval is sharp enough.
 
@@ -150,6 +159,7 @@ def next_run(
         pilot_rate: its first learning rate.
         noise_scale: of the pilot; None where it is not resolved, and the pilot's own size stands in for it.
         sizes: every batch size that may be run, ascending.
+        most_observations: the budget of a run.
         ratio: of the upper to the lower end of B_crit's interval, at which the sweep is sharp enough.
     """
     if len(runs) < PILOT_RUNS:
@@ -160,6 +170,8 @@ def next_run(
     ended = [run for run in runs if not run.pending]
     known = fit_known(ended)
     tried = [run.batch_size for run in runs]
+    affordable = [size for size in sizes if SCATTER_ROOM * size * _expected(known, ended, size) <= most_observations]
+    sizes = affordable or [min(sizes, key=lambda size: (size * _expected(known, ended, size), -size))]
     # B_crit as far as known, within what the tried sizes can tell. A noise scale far below the pilot's size is not trusted with
     # runs of tens of thousands of steps: sharpening gets there where it is worth them.
     centre = max(noise_scale or pilot_size, pilot_size / 2)
@@ -174,10 +186,10 @@ def next_run(
         if known and counts[size] % 2:  # an octave off tells where the best rate is; too high a rate fails, so not always above
             rate *= 2.0 if span.index(size) % 2 else 0.5
         return Candidate("span", size, rounded(rate), PATIENCE * _expected(known, ended, size))
-    if _is_sharp(known, ended, ratio):
+    if _is_sharp(known, ended, ratio, len(counts)):
         return None
     low, high = centre * SPAN[0] / 1.5, centre * SPAN[-1] * 1.5
-    wide = [size for size in sizes if low <= size <= high]
+    wide = [size for size in sizes if low <= size <= high] or span
     size, rate = _sharpest(known, runs, wide, ratio)
     return Candidate("sharpen", size, rounded(rate), PATIENCE * _expected(known, ended, size))
 
@@ -258,9 +270,9 @@ def _sharpest(known: Known, runs: Sequence[RunSoFar], sizes: Sequence[int], rati
     return int(grid[best, 0]), float(grid[best, 1])
 
 
-def _is_sharp(known: Known, ended: Sequence[RunSoFar], ratio: float) -> bool:
-    """Whether B_crit's interval is sharp enough, and the exponent known well enough, from five sizes that reached the goal."""
-    if len({run.batch_size for run in ended if math.isfinite(run.optimizer_steps)}) < len(SPAN):
+def _is_sharp(known: Known, ended: Sequence[RunSoFar], ratio: float, spanned: int) -> bool:
+    """Whether B_crit's interval is sharp enough, and the exponent known well enough, from as many sizes as are to be spanned."""
+    if len({run.batch_size for run in ended if math.isfinite(run.optimizer_steps)}) < spanned:
         return False
     made = _logs(ended)
     variance = float(np.linalg.inv(_information(known.theta, made, known, _KNOWN))[_C, _C])

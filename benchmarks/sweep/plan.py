@@ -2,11 +2,11 @@
 
 A *grid* names its batch sizes: every size is tried at the same number of learning rates, an octave apart about
 ε*/(1 + B*/B)^α, each with the same seeds. A *sequential* sweep names none: `design.next_run` decides on one run after another, by
-the last goal that the pilot reached, until B_crit's interval is sharp enough or a budget is spent. With J jobs the k-th decision
-knows the results of the runs before k - J alone, so that a sweep that was killed makes the same runs again. Both kinds end with
-*noise* runs: at the batch size nearest the noise scale that was measured so far, of those at which the goal is well within a
-run's budget, and at the rate there that takes the fewest expected steps, those of runs that fail counted. A *quick* sweep has the
-pilot and noise runs alone.
+the last goal that the pilot reached, until B_crit's interval is sharp enough or a budget is spent. A run is decided on when one
+of the J jobs is free, from all results that there are; once it has begun it stays as it was decided. Both kinds end with *noise*
+runs: at the batch size nearest the noise scale that was measured so far, of those at which the goal is well within a run's
+budget, and at the rate there that takes the fewest expected steps, those of runs that fail counted. A *quick* sweep has the pilot
+and noise runs alone.
 
 A sweep can be extended: what was decided stays as it is recorded, and a plan that asks for more goes on from there. Nothing is
 run here: how a trial is set up and begun is the business of the two kinds of plan, in `kinds`.
@@ -41,6 +41,8 @@ NOISE_ROOM = 3.0  # a noise run's budget, over the observations that are expecte
 NOISE_SEEDS = 10_000  # added to the seeds of the noise runs, which no other run has
 
 Results = Mapping[str, TrialResult]  # by trial id
+Begun = Mapping[str, Trial]
+NONE_BEGUN: Begun = {}
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class SweepPlan(ABC):
     episodes: int
     most_observations: int
     quick: bool
-    # Decisions by their number and that of the results they know; a plan object is asked about one growing set of results.
+    # Decisions by their number and that of the results that they know; a plan object is asked about one growing set of results.
     _decided: dict[tuple[int, int], Trial | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     # --- what the two kinds of plan say ---------------------------------------------------------------------------------------
@@ -126,13 +128,18 @@ class SweepPlan(ABC):
 
     # --- which trials ------------------------------------------------------------------------------------------------------
 
-    def next_trials(self, results: Results) -> list[Trial]:
-        """Every trial that can begin, given these results; those that have ended are left out."""
-        return [trial for trial in self.trials(results) if trial.id not in results]
+    def next_trials(self, results: Results, begun: Begun = NONE_BEGUN) -> list[Trial]:
+        """Every trial that can begin or has begun, given these results; those that have ended are left out.
 
-    def trials(self, results: Results) -> list[Trial]:
+        Args:
+            results: of the trials that ended.
+            begun: trials that have begun, ended or not, which stay as they were decided.
+        """
+        return [trial for trial in self.trials(results, begun) if trial.id not in results]
+
+    def trials(self, results: Results, begun: Begun = NONE_BEGUN) -> list[Trial]:
         """Every trial known so far, ended or not."""
-        trials, more = self._sequence(results) if self.batch_sizes is None else (self._grid(), False)
+        trials, more = self._sequence(results, begun) if self.batch_sizes is None else (self._grid(), False)
         if more or any(trial.id not in results for trial in trials):
             return trials
         return trials + self._noise_trials(results)
@@ -160,31 +167,28 @@ class SweepPlan(ABC):
             for size in reversed(self.batch_sizes)
         ]
 
-    def _sequence(self, results: Results) -> tuple[list[Trial], bool]:
+    def _sequence(self, results: Results, begun: Begun) -> tuple[list[Trial], bool]:
         """The runs decided on so far in their order, and whether another decision is still to come."""
         trials: list[Trial] = []
         while True:
             number = len(trials)
-            recorded = results.get(_name(number))
-            if recorded is not None:
-                trials.append(recorded)
-                continue
-            # What seems to be enough is looked at again when all runs have ended: the last ones may have widened the interval.
-            for awaited in (_knows(number, self.jobs), number):
-                if any(trial.id not in results for trial in trials[:awaited]):
-                    return trials, True
-                if (number, awaited) not in self._decided:  # a fit takes a while, and this is asked twice a second
-                    self._decided[number, awaited] = self._decide(trials, awaited, results)
-                decided = self._decided[number, awaited]
-                if decided is not None:
-                    break
+            decided: Trial | None = results.get(_name(number)) or begun.get(_name(number))
             if decided is None:
-                return trials, False
+                known = {trial.id: results[trial.id] for trial in trials if trial.id in results}
+                pending = number - len(known)
+                if pending >= self.jobs or any(trial.id not in known for trial in trials[: _awaits(number)]):
+                    return trials, True
+                if (number, len(known)) not in self._decided:  # a fit takes a while, and this is asked twice a second
+                    self._decided[number, len(known)] = self._decide(trials, known)
+                decided = self._decided[number, len(known)]
+                if (
+                    decided is None
+                ):  # what seems to be enough is looked at again when all have ended, which may widen the interval
+                    return trials, pending > 0
             trials.append(decided)
 
-    def _decide(self, trials: list[Trial], awaited: int, results: Results) -> Trial | None:
-        """The next run, from the results of the first so many; None where the sweep has all that it was asked for."""
-        known = {trial.id: results[trial.id] for trial in trials[:awaited]}
+    def _decide(self, trials: list[Trial], known: Results) -> Trial | None:
+        """The next run, from the results of those that ended; None where the sweep has all that it was asked for."""
         piloting = len(trials) < PILOT_RUNS
         goal = self.target(known)
         if not piloting and (self.quick or goal is None or self.is_spent(known) or len(trials) >= MOST_RUNS):
@@ -195,6 +199,7 @@ class SweepPlan(ABC):
             pilot_rate=self.learning_rate(nearest_size(self.sizes, self.pilot_batch)),
             noise_scale=self.noise_scale(known),
             sizes=self.sizes,
+            most_observations=self.most_observations,
             ratio=self.interval_ratio,
         )
         if candidate is None:
@@ -325,11 +330,9 @@ def _noise_names(number: int) -> list[str]:
     return [f"noise-{k + 1}" for k in range(number)]
 
 
-def _knows(number: int, jobs: int) -> int:
-    """How many of the first runs the decision with that number waits for."""
-    if number < PILOT_RUNS:
-        return min(number, 1)  # the pilot's other rates are given up by what its first one took
-    return max(PILOT_RUNS, number - jobs)
+def _awaits(number: int) -> int:
+    """How many of the first runs must have ended before the decision with that number."""
+    return min(number, 1) if number < PILOT_RUNS else PILOT_RUNS  # the pilot's other rates are given up by what its first took
 
 
 def _run_so_far(trial: Trial, result: TrialResult | None, goal: float) -> RunSoFar:

@@ -1,7 +1,7 @@
 """`rlscale sweep`: run the trials of one or more plans, side by side on Ray or one by one, and record each as it ends.
 
 A sweep that is killed, at whatever moment, goes on with the same command: trials that ended are in the record, interrupted ones
-begin again.
+begin again as they were decided.
 """
 
 import os
@@ -83,7 +83,7 @@ def run_sweeps(options: SweepOptions, command: list[str], console: Console) -> l
     try:
         for plan in plans:
             sweeps.append(_open_sweep(plan, Path(options.out), command))
-        # A sweep that goes on keeps to the number of jobs that it began with, which its decisions depend on.
+        # A sweep that goes on keeps to the number of jobs that it began with, by which its hours are counted.
         plans = [replace(plan, jobs=sweep.plan["jobs"]) for plan, sweep in zip(plans, sweeps, strict=True)]
         for sweep in sweeps:
             for sentence in sweep.left_out:
@@ -120,7 +120,7 @@ def _run(
             jobs = [
                 Job(plan, trial, sweep.folder / "trials" / trial.id, tuple(command), number)
                 for number, (plan, sweep) in enumerate(zip(plans, sweeps, strict=True))
-                for trial in plan.next_trials(sweep.results)
+                for trial in plan.next_trials(sweep.results, sweep.begun)
             ]
             if not jobs:
                 return
@@ -131,6 +131,7 @@ def _run(
                 running.add(job.key)
                 attempts[job.key] += 1
                 begun.setdefault(job.key, time.perf_counter())
+                sweeps[job.sweep].begin(job.trial)
                 pool.submit(job)
                 display.started(job.sweep, job.trial)
             for job, outcome in pool.wait(0.5):

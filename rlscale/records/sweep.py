@@ -2,6 +2,7 @@
 
     sweep.json         the plan, the task, the machine, the commit and the command; and how the plan was extended
     results.jsonl      one line per run that ended, append-only; docs/glossary.md defines every field
+    begun.jsonl        one line per run that began, so that an interrupted one begins again as it was decided
     trials/<id>/       the record of each run (`rlscale.records.run`)
 
 What a plan means is the business of `plan`; what is concluded from results, of `comparison`.
@@ -13,24 +14,28 @@ import json
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from ..errors import UsageError
 from .files import TORN, dump_json, end_torn_line, lock_folder, now, read_lines, read_manifest, unpack, write_atomically
-from .trial import TrialResult
+from .trial import Trial, TrialResult
 
 __all__ = ["EXTENDABLE", "SWEEP_SCHEMA", "Sweep", "SweepRecord", "is_sweep", "read_sweep"]
 
 SWEEP_SCHEMA = 1
-_MANIFEST, _RESULTS = "sweep.json", "results.jsonl"
+_MANIFEST, _RESULTS, _BEGUN = "sweep.json", "results.jsonl", "begun.jsonl"
 
 # Settings of a plan that a later command may change: the runs made so far stay as they are, and the sweep goes on from them.
 EXTENDABLE = ("interval_ratio", "total_observations", "hours", "noise_runs", "batch_sizes", "rates", "seeds", "quick")
 _LATER = {"quick": False}  # settings that plans of earlier versions lack, as they were then
 _TYPED = {"most_observations": "observations", "episodes": "evaluation_episodes"}  # where the flag is called otherwise
-_FOLLOWS = {"jobs", "config.rollout.environments"}  # the first decides on runs and stays; the other is that of the smallest size
+_FOLLOWS = {
+    "jobs",
+    "config.rollout.environments",
+}  # hours are counted by the first, which stays; the other is that of the smallest size
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,13 @@ class SweepRecord:
 
 
 class Sweep:
-    """A sweep being written. Only one process can hold it, until `close`."""
+    """A sweep being written. Only one process can hold it, until `close`.
+
+    Attributes:
+        results: of the trials that ended, by id.
+        begun: trials that began, by id.
+        left_out: what could not be used, one sentence each.
+    """
 
     def __init__(self, folder: Path, manifest: dict[str, Any], lock: int) -> None:
         self.folder, self.manifest, self._lock = folder, manifest, lock
@@ -79,6 +90,7 @@ class Sweep:
         end_torn_line(folder / _RESULTS)
         record = read_sweep(folder, "--out")
         self.results, self.left_out = record.results, record.left_out
+        self.begun = _read_begun(folder)
         self._lines: IO[str] = (folder / _RESULTS).open("a", encoding="utf-8")
 
     @property
@@ -94,7 +106,7 @@ class Sweep:
         Args:
             folder: of the sweep.
             plan: what is to be done. The settings in `EXTENDABLE` may differ from those that the folder has, if a grid stays a
-                grid and a whole sweep is not made a quick one; `jobs` stays what it was, because the decisions depend on it.
+                grid and a whole sweep is not made a quick one; `jobs` stays what it was, because hours are counted by it.
             facts: task, command, commit, versions and machine, for the record.
 
         Raises:
@@ -137,6 +149,13 @@ class Sweep:
             os.close(lock)
             raise
 
+    def begin(self, trial: Trial) -> None:
+        """Record a trial that begins; one that begins again is there already."""
+        if trial.id not in self.begun:
+            self.begun[trial.id] = trial
+            with (self.folder / _BEGUN).open("a", encoding="utf-8") as lines:
+                lines.write(dump_json(asdict(trial)) + "\n")
+
     def append(self, result: TrialResult) -> None:
         """Record a trial that ended; it is on disk when this returns."""
         line = dump_json(result.to_json())
@@ -148,6 +167,18 @@ class Sweep:
     def close(self) -> None:
         self._lines.close()
         os.close(self._lock)
+
+
+def _read_begun(folder: Path) -> dict[str, Trial]:
+    """Trials that began, by id. A line that cannot be read is no loss: its trial is decided on anew, or is in the results."""
+    path, begun = folder / _BEGUN, {}
+    if path.exists():
+        end_torn_line(path)
+        for line in read_lines(path, "--out", "Remove it")[0]:
+            with suppress(ValueError, KeyError, TypeError, AttributeError):
+                trial = Trial.from_json(json.loads(line))
+                begun[trial.id] = trial
+    return begun
 
 
 def _unwritable(folder: Path, error: OSError) -> UsageError:

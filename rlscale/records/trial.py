@@ -50,6 +50,15 @@ class Trial:
         if not (self.batch_size > 0 and self.learning_rate > 0):
             raise ValueError(f"batch_size {self.batch_size!r} or learning_rate {self.learning_rate!r} is not above zero")
 
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Self:
+        """The trial, or result, that a line of a record holds. Fields of later versions are passed over.
+
+        Raises:
+            KeyError, TypeError, ValueError, AttributeError: a field is missing, or holds something else.
+        """
+        return _from_json(cls, stored)
+
 
 @dataclass(frozen=True)
 class GoalCrossing:
@@ -236,15 +245,6 @@ class TrialResult(Trial):
         for window in stored["noise_windows"]:
             window["return"] = window.pop("mean_return")
         return stored
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> TrialResult:
-        """The result that a line of the record holds. Fields of later versions are passed over.
-
-        Raises:
-            KeyError, TypeError, ValueError, AttributeError: a field is missing, or holds something else.
-        """
-        return _from_json(cls, stored)
 
 
 Part = TypeVar("Part")

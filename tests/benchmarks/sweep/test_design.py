@@ -17,8 +17,9 @@ def pilot(*runs):
 PILOT = pilot((0.01, 400), (0.04, math.inf), (0.0025, 900))
 
 
-def following(runs, noise_scale):
-    return next_run(runs, pilot_size=640, pilot_rate=0.01, noise_scale=noise_scale, sizes=SIZES, ratio=2.0)
+def following(runs, noise_scale, most_observations=math.inf):
+    course = {"noise_scale": noise_scale, "sizes": SIZES, "most_observations": most_observations, "ratio": 2.0}
+    return next_run(runs, pilot_size=640, pilot_rate=0.01, **course)
 
 
 @pytest.mark.parametrize(
@@ -86,3 +87,29 @@ def test_the_cheapest_rate_keeps_off_a_brink_beside_the_best_one():
     near, far = fit_known(near), fit_known(far)
     assert far.cheapest_rate(640) == pytest.approx(far.best_rate(640), rel=0.1)
     assert near.cheapest_rate(640) < 0.85 * near.best_rate(640)
+
+
+def finished(most_observations, b_crit=2400, s_min=150, most_runs=120):
+    """A sweep whose runs take what they are expected to, up to their budget, and the run after its last; None where it ended."""
+    runs = [*PILOT]
+    while len(runs) < most_runs and (planned := following(runs, float(b_crit), most_observations)) is not None:
+        size, octave = planned.batch_size, math.log2(planned.learning_rate / 0.01 / math.sqrt(planned.batch_size / 640))
+        scatter = 0.1 * math.sin(7.0 * len(runs))
+        steps = s_min * (1 + b_crit / size) * math.exp(0.15 * (octave * math.log(2)) ** 2 + scatter)
+        spent = min(steps * size, most_observations, planned.most_steps * size)
+        runs.append(RunSoFar(size, planned.learning_rate, steps if spent == steps * size else math.inf, spent, len(runs)))
+    return runs, planned
+
+
+def test_no_run_is_spent_on_a_size_at_which_the_budget_ends_before_the_goal():
+    """Of S_min 150 and B_crit 2,400: at B = 20,480 the goal takes 3.4 million observations, and a run may have 3 million."""
+    runs, after = finished(3_000_000)
+    assert max(run.batch_size for run in runs) == 10_240
+    assert all(math.isfinite(run.optimizer_steps) for run in runs[len(PILOT) :])
+    assert after is None, "the sweep ends although the largest size of its span is out of reach"
+    rich, _ = finished(math.inf)
+    assert max(run.batch_size for run in rich) == 20_480
+
+
+def test_with_hardly_any_budget_the_cheapest_size_is_run():
+    assert following(PILOT, 640.0, 1000).batch_size == 640

@@ -7,7 +7,7 @@ import random
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import psutil
@@ -303,19 +303,15 @@ SEQUENTIAL = [
         "--total-observations",
         "150000",
     ),
-    *("--noise-runs", "1", "--evaluation-episodes", "16", "--observations", "60000", "--jobs", "2"),
+    *("--noise-runs", "1", "--evaluation-episodes", "16", "--observations", "60000"),
 ]
 
 
-@pytest.mark.long
-def test_a_sequential_sweep_that_is_killed_makes_the_same_runs(tmp_path):
-    command = [sys.executable, "-m", "rlscale", "sweep", *SEQUENTIAL, "--out"]
-    assert subprocess.run([*command, tmp_path / "whole"], capture_output=True, timeout=600, check=False).returncode == 0
-    whole = read_sweep(tmp_path / "whole" / "classic-cartpole")
-    assert {"pilot", "span", "noise"} <= {r.stage for r in whole.results.values()}
-    lines, moments = tmp_path / "killed" / "classic-cartpole" / "results.jsonl", random.Random(3)
+def kill_three_times(command, folder):
+    """The sweep that ends in the fourth try; lines of begun.jsonl as each kill left them."""
+    lines, moments, begun = folder / "classic-cartpole" / "results.jsonl", random.Random(3), []
     for wanted in (1, 4, 7):
-        process = subprocess.Popen([*command, tmp_path / "killed"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen([*command, folder], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         waited = time.monotonic() + 120
         while process.poll() is None and time.monotonic() < waited:
             if lines.exists() and lines.read_bytes().count(b"\n") >= wanted:
@@ -323,8 +319,47 @@ def test_a_sequential_sweep_that_is_killed_makes_the_same_runs(tmp_path):
             time.sleep(0.05)
         time.sleep(moments.uniform(0.0, 2.0))
         kill_tree(process)
-    assert subprocess.run([*command, tmp_path / "killed"], capture_output=True, timeout=600, check=False).returncode == 0
-    assert without_clocks(read_sweep(lines.parent).results) == without_clocks(whole.results)
+        whole = [line for line in (lines.parent / "begun.jsonl").read_text().splitlines() if line.endswith("}")]
+        begun.append(whole)
+    assert subprocess.run([*command, folder], capture_output=True, timeout=600, check=False).returncode == 0
+    return read_sweep(lines.parent), begun
+
+
+@pytest.mark.long
+def test_a_sequential_sweep_that_is_killed_makes_the_same_runs(tmp_path):
+    command = [sys.executable, "-m", "rlscale", "sweep", *SEQUENTIAL, "--jobs", "1", "--out"]
+    assert subprocess.run([*command, tmp_path / "whole"], capture_output=True, timeout=600, check=False).returncode == 0
+    whole = read_sweep(tmp_path / "whole" / "classic-cartpole")
+    assert {"pilot", "span", "noise"} <= {r.stage for r in whole.results.values()}
+    killed, _ = kill_three_times(command, tmp_path / "killed")
+    assert without_clocks(killed.results) == without_clocks(whole.results)
+
+
+@pytest.mark.long
+def test_runs_side_by_side_that_are_killed_begin_again_as_they_were_decided(tmp_path):
+    command = [sys.executable, "-m", "rlscale", "sweep", *SEQUENTIAL, "--jobs", "2", "--out"]
+    record, begun = kill_three_times(command, tmp_path / "killed")
+    assert {"pilot", "span", "noise"} <= {r.stage for r in record.results.values()}
+    for lines in begun:
+        for trial in map(json.loads, lines):
+            ended = asdict(record.results[trial["id"]])
+            assert trial == {name: ended[name] for name in trial}
+
+
+def test_trials_that_began_are_on_record(undisturbed, tmp_path):
+    """Every trial that began has its line, once; the third line here was cut short."""
+    folder = copy_of(undisturbed, tmp_path)
+    lines = (undisturbed.folder / "begun.jsonl").read_text().splitlines()
+    assert [json.loads(line)["id"] for line in lines] == list(undisturbed.results)
+    (folder / "begun.jsonl").write_text("\n".join(lines[:2]) + '\n{"id": "b80')
+    plan = make_plan("classic/cartpole", SweepOptions(**QUICK))
+    sweep = Sweep.open(folder, plan.to_dict(), {})
+    sweep.begin(next(iter(undisturbed.results.values())))
+    sweep.close()
+    again = Sweep.open(folder, plan.to_dict(), {})
+    again.close()
+    assert [asdict(trial) for trial in again.begun.values()] == [json.loads(line) for line in lines[:2]]
+    assert (folder / "begun.jsonl").read_text().count("\n") == 3, "a run that begins again has its line already"
 
 
 def test_two_writers_are_kept_apart(undisturbed):

@@ -27,12 +27,15 @@ SEQUENTIAL = planted_plan(batch_sizes=None, pilot_batch=640)
 
 
 def complete(plan, respond, order=None, limit=10_000):
-    """Run the plan to its end, one result at a time in random order; the results."""
+    """Run the plan to its end, up to `jobs` runs side by side, which end one at a time in random order; the results."""
     plan = replace(plan)  # which remembers nothing of other results
     rng = np.random.default_rng(order)
-    results = {}
-    while (waiting := plan.next_trials(results)) and len(results) < limit:
-        trial = waiting[rng.integers(len(waiting))]
+    results, begun = {}, {}
+    while (waiting := plan.next_trials(results, begun)) and len(results) < limit:
+        running = [trial for trial in waiting if trial.id in begun]
+        running += [trial for trial in waiting if trial.id not in begun][: plan.jobs - len(running)]
+        begun |= {trial.id: trial for trial in running}
+        trial = running[rng.integers(len(running))]
         assert trial.id not in results
         results[trial.id] = respond(plan, trial)
     return results
@@ -111,35 +114,56 @@ def decisions(results):
     return {name: (r.stage, r.batch_size, r.learning_rate, r.seed, r.most_optimizer_steps) for name, r in results.items()}
 
 
-def test_the_order_in_which_runs_end_changes_nothing():
-    finished = [decisions(complete(SEQUENTIAL, planted(), order)) for order in range(4)]
-    assert all(other == finished[0] for other in finished[1:])
+def test_with_one_job_the_same_sweep_makes_the_same_runs():
+    plan = replace(SEQUENTIAL, jobs=1)
+    finished = [decisions(complete(plan, planted(), order)) for order in range(2)]
+    assert finished[0] == finished[1]
     stages = [stage for stage, *_ in dict(sorted(finished[0].items())).values()]
     assert stages.count("pilot") == 3
     assert set(stages) == {"pilot", "span", "sharpen", "noise"}
 
 
-def test_a_sweep_that_goes_on_with_a_new_plan_object_decides_the_same():
-    whole = complete(SEQUENTIAL, planted(), order=1)
-    parts = {name: whole[name] for name in list(whole)[: len(whole) // 2]}
-    resumed = replace(SEQUENTIAL)
-    while waiting := resumed.next_trials(parts):
-        parts[waiting[-1].id] = planted()(resumed, waiting[-1])
-    assert decisions(parts) == decisions(whole)
+def test_a_run_that_takes_long_holds_up_no_other_job():
+    """Run 5 does not end; the two other jobs go on, and each of their runs is what a new plan decides from the same results."""
+    plan, results, begun = replace(SEQUENTIAL, jobs=3), {}, {}
+    for _ in range(25):
+        waiting = plan.next_trials(results, begun)
+        new = [trial for trial in waiting if trial.id not in begun]
+        assert replace(plan).next_trials(results, begun) == waiting
+        begun |= {trial.id: trial for trial in new}
+        ready = next(trial for trial in waiting if trial.id != "run-005")
+        results[ready.id] = planted()(plan, ready)
+    assert set(begun) - set(results) >= {"run-005"}
+    assert {f"run-{k + 1:03d}" for k in range(25)} <= set(begun)
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 5])
-def test_a_decision_knows_the_runs_before_it_less_the_jobs_and_no_others(jobs):
-    """The k-th run is decided on when k - J have ended, whatever became of the others."""
-    plan, results = replace(SEQUENTIAL, jobs=jobs), {}
+def test_as_many_runs_are_decided_on_as_there_are_jobs(jobs):
+    """The pilot's first run is alone, and nothing follows the pilot before all of it has ended."""
+    plan, results, begun = replace(SEQUENTIAL, jobs=jobs), {}, {}
     for number in range(20):
-        waiting = plan.next_trials(results)
-        known = len(results)
-        if known >= 3:
-            assert [t.id for t in waiting] == [f"run-{k + 1:03d}" for k in range(known, known + jobs + 1)]
-        else:
-            assert [t.id for t in waiting] == [["run-001"], ["run-002", "run-003"], ["run-003"]][number]
+        waiting = plan.next_trials(results, begun)
+        begun |= {trial.id: trial for trial in waiting}
+        room = {0: 1, 1: min(2, jobs), 2: 1}.get(number, jobs)
+        assert [t.id for t in waiting] == [f"run-{k + 1:03d}" for k in range(number, number + room)]
         results[waiting[0].id] = planted()(plan, waiting[0])
+
+
+def test_a_run_that_has_begun_stays_as_it_was_decided():
+    """Those that were interrupted are made again by a new plan object, whatever has ended meanwhile."""
+    plan, results, begun = replace(SEQUENTIAL, jobs=3), {}, {}
+    while len(results) < 12:
+        waiting = plan.next_trials(results, begun)
+        begun |= {trial.id: trial for trial in waiting}
+        results[waiting[0].id] = planted()(plan, waiting[0])
+    waiting = plan.next_trials(results, begun)
+    begun |= {trial.id: trial for trial in waiting}
+    results[waiting[-1].id] = planted()(plan, waiting[-1])
+    interrupted = [trial for name, trial in begun.items() if name not in results]
+    assert len(interrupted) == 2
+    first = replace(plan).next_trials(results, begun)
+    assert first[:2] == interrupted
+    assert replace(plan).next_trials(results)[:2] != interrupted, "decided anew they would be others"
 
 
 def test_it_ends_when_the_interval_is_sharp_enough_and_holds_the_truth():
