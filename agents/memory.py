@@ -1,4 +1,4 @@
-"""How much memory a run's fragments take, and whether that is there: decided before the run starts, not found out by it.
+"""How much memory a run's fragments and gradients take, and whether that is there: decided before the run, not found out by it.
 
 A fragment is made in its worker (one copy), put into the object store (the second and last: actors and learners on one machine
 share it), and read by the learner chunk by chunk. So a batch that is held costs its single frames once, and a streamed one only
@@ -8,7 +8,7 @@ the fragments under way. Nothing is allocated here.
 import math
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +18,9 @@ from rlscale.errors import UsageError
 from rlscale.text import format_bytes, parse_bytes
 
 from .checks import check_learners, divisors_of
-from .config import TrainConfig
+from .config import FEWEST_BLOCKS, MOST_BLOCKS, TrainConfig
 
-__all__ = ["PROCESS_BYTES", "STORE_SHARE", "MemoryPlan", "memory_plan", "require_processes"]
+__all__ = ["PROCESS_BYTES", "STORE_SHARE", "MemoryPlan", "gradient_rows", "memory_plan", "require_processes"]
 
 FRAGMENT_BYTES = 64 << 20
 GROUP_ENVIRONMENTS = 8  # of a group where groups are dealt out singly
@@ -29,6 +29,10 @@ SMALL_ARRAYS = 19  # bytes of rewards, flags, log-probability and value of one o
 LEARNER_BYTES = 67  # of one observation of a held batch, beside its fragment and action: measured, 6.4 million of CartPole
 # Measured on Linux with torch's CPU build: private memory of a process that has imported what it needs.
 PROCESS_BYTES = {"run": 700 << 20, "ray": 400 << 20, "actor": 350 << 20, "learner": 500 << 20}
+# Vectors of all parameters, beside the gradients of blocks: the parameters, their mean gradient, Adam's two, a checkpoint's
+# copies and its bytes. Measured with 2 and 5 million parameters: 12 to 17.
+LEARNER_VECTORS = 20
+WORKER_VECTORS = 3  # the parameters as they came, a network of them, and its copy for acting
 CONTROL_GROUP = Path("/sys/fs/cgroup")
 # Files of a control group: the limit, what is used, and statistics with the name of what is cached of files not read lately. That
 # counts as used, and yet the kernel gives it to whoever needs memory.
@@ -78,7 +82,8 @@ def memory_plan(config: TrainConfig, task: Task, budget: int | None = None) -> M
         budget: bytes that fragments may take; None for `--memory`, or else what this machine has to spare.
 
     Raises:
-        UsageError: they do not fit; says what is the largest batch that does. Or an adaptive batch cannot begin with one of them.
+        UsageError: they do not fit; says what is the largest batch that does. Or the gradients do not fit, or an adaptive batch
+            cannot begin with one fragment.
     """
     r = config.rollout
     n = r.fragment_environments or _fragment_environments(config, task)
@@ -201,8 +206,96 @@ def require_processes(flag: str, count: int, each: int) -> None:
         raise UsageError(flag, problem, f"Use at most {available // each}" if available > each else "End other programs first")
 
 
+def gradient_rows(config: TrainConfig) -> int:
+    """Block gradients, each as long as the parameters, that all learners together have room for at once, at most.
+
+    H · K_h + K + max(K_h, K), where H of the single losses (policy, value, entropy) are measured, all in the first iteration.
+
+    - K_h: blocks of such a measurement. Its matrices are freed afterwards, and come again.
+    - K: rows of the joint loss, whose matrix a learner keeps: the blocks of an optimizer step, or 1 where its noise is never
+      measured. Where an iteration's joint loss is measured as well, as shuffled mini-batches ask for, K_h if that is more.
+    - max(K_h, K): products in Adam's metric leave gaps of up to as much in the memory that a process keeps. Measured: 25 rows
+      where K_h was 32.
+
+    A streamed batch has the same K blocks for all of them.
+    """
+    r, noise, update = config.rollout, config.noise, config.update
+    environments, transitions = r.environments // r.clones, config.shuffles_transitions
+    if transitions:
+        step = min(noise.blocks or FEWEST_BLOCKS, config.mini_batch)
+    else:
+        steps = config.batch // config.mini_batch
+        largest = 1 << 62 if config.adaptive else config.mini_batch  # an adaptive batch may come to hold many rounds
+        equal = steps > 1 or update.learners > 1
+        step = noise.step_blocks(largest, environments // steps, equal=equal, multiple=update.learners)
+    head = step if update.stream else noise.head_blocks(environments, 1 if transitions else update.learners)
+    joint = step if noise.joint_noise_period or update.stream else 1
+    if transitions and noise.period("iteration", update.epochs):
+        joint = max(joint, head)
+    single = head * sum(noise.period(loss, update.epochs) > 0 for loss in ("policy", "value", "entropy"))
+    return single + joint + max(head if single else 0, joint)
+
+
+def _vectors(config: TrainConfig) -> int:
+    """Vectors of all parameters that the run's processes on this machine have at once, block gradients included."""
+    workers = config.workers if not config.elastic else config.actors
+    rows = gradient_rows(config) if _learns_on_cpu(config) else 0
+    return rows + LEARNER_VECTORS * config.update.learners + WORKER_VECTORS * workers
+
+
+def _learns_on_cpu(config: TrainConfig) -> bool:
+    from .compute import resolve_device
+
+    return config.update.device in ("auto", "cpu") and resolve_device(config.update.device).type == "cpu"
+
+
+def _count_parameters(config: TrainConfig, task: Task) -> int:
+    """Parameters of the network, without making any of them.
+
+    Raises:
+        UsageError: the network does not fit the task's observations.
+    """
+    import torch
+
+    from .networks import make_network
+
+    with torch.device("meta"):
+        network = make_network(task, config.update.network, config.seed, config.update.width)
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+def _network_bytes(config: TrainConfig, task: Task, spare: int) -> int:
+    """Memory that grows with the network: 4 bytes times its parameters times the vectors of them.
+
+    Args:
+        config, task: of the run.
+        spare: bytes that there are for them.
+
+    Raises:
+        UsageError: it takes more; says how many blocks there may be.
+    """
+    each = 4 * _count_parameters(config, task)
+    needed = each * _vectors(config)
+    if needed <= spare or spare <= 0:
+        return needed
+    takes = f"{format_bytes(needed)}, and there are {format_bytes(spare)} for it"
+    if not _learns_on_cpu(config):
+        raise UsageError("--width", f"learning with {each // 4:,} parameters takes {takes}", "Use a narrower network")
+    learning = f"learning with {each // 4:,} parameters, gradients of {gradient_rows(config)} blocks among it, takes {takes}"
+    most = min(config.noise.blocks or MOST_BLOCKS, config.rollout.environments)
+    for blocks in range(most, FEWEST_BLOCKS - 1, -1):
+        fewer = replace(config, noise=replace(config.noise, blocks=blocks))
+        if blocks % config.update.learners == 0 and each * _vectors(fewer) <= spare:
+            raise UsageError("--blocks", learning, f"Use --blocks {blocks}, or a narrower network (--width)")
+    raise UsageError("--width", learning, "Use a narrower network")
+
+
 def _spare_bytes(config: TrainConfig, task: Task, size: int) -> int:
-    """Memory that is free now, less what the run's processes need beside the fragments; with Ray no more than /dev/shm has."""
+    """Memory that is free now, less what the run's processes need beside the fragments; with Ray no more than /dev/shm has.
+
+    Raises:
+        UsageError: the gradients alone take more.
+    """
     r = config.rollout
     learners = config.update.learners
     needed = PROCESS_BYTES["run"] + config.actors * PROCESS_BYTES["actor"] + max(config.actors, 1) * size
@@ -210,6 +303,7 @@ def _spare_bytes(config: TrainConfig, task: Task, size: int) -> int:
     needed += learners * PROCESS_BYTES["learner"] if learners > 1 else 0
     needed += r.environments * task.cost.memory_bytes
     spare = int(0.9 * available_bytes()) - needed
+    spare -= _network_bytes(config, task, spare)
     if not config.update.stream:
         observations = size / fragment_bytes(task, r.rollout_length, 1) * r.rollout_length
         copies = learners if config.shuffles_transitions else 1  # else each has its own environments' columns

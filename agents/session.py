@@ -17,7 +17,17 @@ from rlscale.records.run import pack_statistics
 
 from .cluster import spilled_bytes
 from .config import TrainConfig
-from .learning import FragmentSlot, Learner, NoiseWindow, RemoteLearners, UpdateResult, adaptive_batch, arrange_slots, scaled_rate
+from .learning import (
+    FragmentSlot,
+    Learner,
+    NoiseWindow,
+    RemoteLearners,
+    UpdateResult,
+    adaptive_batch,
+    arrange_slots,
+    scaled_rate,
+    step_kind,
+)
 from .memory import MemoryPlan
 from .rollout import ActorSearch, Fleet, FragmentSummary, Sampled
 
@@ -69,7 +79,7 @@ class Session:
         self.progress = Progress()
         self._memory, self._learner, self._fleet = memory, learner, fleet
         self._actor_search = actor_search
-        self._noise_window = NoiseWindow(config.noise.followed_noise)
+        self._noise_window = NoiseWindow(config.noise.followed_noise, step_kind(config))
         self._requested: deque[int] = deque()  # fragments of each iteration batch that was requested and not taken yet
         # Raw returns and lengths of episodes that finished in batches without an observation, and so without a row.
         self._unrecorded: list[tuple[np.ndarray, np.ndarray]] = []
@@ -262,7 +272,7 @@ class Session:
         self._learner.set_state(state["learner"])
         self.progress = Progress(**state["progress"])
         known = [BlockStatistics(*arrays) for arrays in state.get("window", ())]
-        self._noise_window = NoiseWindow(self.config.noise.followed_noise, known)
+        self._noise_window = NoiseWindow(self.config.noise.followed_noise, step_kind(self.config), known)
         self._unrecorded = list(state.get("unrecorded", ()))
         if state["fleet"] is not None:
             self._fleet.set_state(state["fleet"])

@@ -18,7 +18,8 @@ import torch
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.records import Run, read_run
-from rlscale.records.events import EventWriter, TensorBoard, WeightsAndBiases
+from rlscale.records.events import TensorBoard, WeightsAndBiases
+from rlscale.records.run import read_checkpoint
 from rlscale.returns import RecentReturn
 from rlscale.text import first_line
 
@@ -27,7 +28,8 @@ from .cluster import connect, disconnect, head_address, require_room, watch_head
 from .cluster.head_node import LostHeadError, answers
 from .cluster.processes import LostWorkerError
 from .config import TrainConfig, config_from_dict, config_to_dict
-from .learning import NoiseRecord, UpdateResult
+from .idle_options import check_idle_options
+from .learning import NoiseRecord, UpdateResult, step_kind
 from .metrics import RayMetrics
 from .networks import PARAMETER_ORDER
 from .session import Session
@@ -89,6 +91,8 @@ def train(
     leaves its record as it was.
     """
     check_config(config)
+    if config.resume is None:
+        check_idle_options(config)
     task = find_task(config.task)
     run: Run | None = None
     checkpoint: dict[str, Any] | None = None
@@ -135,8 +139,8 @@ def train(
             disconnect()
 
 
-def _events(config: TrainConfig, run: Run) -> list[EventWriter]:
-    found: list[EventWriter] = [TensorBoard(run.folder)] if config.recording.tensorboard else []
+def _events(config: TrainConfig, run: Run) -> list[TensorBoard | WeightsAndBiases]:
+    found: list[TensorBoard | WeightsAndBiases] = [TensorBoard(run.folder)] if config.recording.tensorboard else []
     return [*found, WeightsAndBiases(run.folder, run.manifest)] if config.recording.track else found
 
 
@@ -340,7 +344,7 @@ def _load(run: Run, config: TrainConfig) -> dict[str, Any]:
             f"the run in {run.folder} is of task {recorded}, not {config.task}",
             f"Use: rlscale train {recorded} --resume {run.folder}",
         )
-    stored: dict[str, Any] = torch.load(io.BytesIO(run.load_checkpoint()), map_location="cpu", weights_only=False)
+    stored: dict[str, Any] = torch.load(io.BytesIO(read_checkpoint(run.folder)), map_location="cpu", weights_only=False)
     # The manifest's settings are the last session's, which may have ended before it saved anything.
     before = config_from_dict(stored.get("config", run.manifest["config"]))
     fixed: dict[str, Callable[[TrainConfig], object]] = {
@@ -368,8 +372,8 @@ def _load(run: Run, config: TrainConfig) -> dict[str, Any]:
         stored["fleet"] = None  # other workers or groups, or of an earlier version: their environments start afresh
     elif stored["asked"] and before.rounds != config.rounds:
         stored["fleet"] = None  # its workers make a batch of the old size already, which the learner would not take
-    if before.noise.followed_noise != config.noise.followed_noise:
-        stored["window"] = []  # of another loss, whose noise says nothing about this one's
+    if before.noise.followed_noise != config.noise.followed_noise or step_kind(before) != step_kind(config):
+        stored["window"] = []  # of another loss, or between other blocks, whose noise says nothing about this one's
     return stored
 
 

@@ -5,7 +5,7 @@ holds the one table of families; each family is one module or folder (`atari`, `
 `minatar`, `toy`), which is loaded when one of its tasks is asked for and holds everything that is special about it. `supervised`
 holds tasks of another kind, with examples instead of an environment.
 `interface` is what all their environments have in common, `actions` says what actions they can take, and `vector` adapts those
-that follow Gymnasium's vector interface.
+that follow Gymnasium's vector interface. `episodes` is the frame of our own whose state is one array.
 
 Networks, rollouts and learning are in `rlscale.agents`, which must not need to know which family a task belongs to.
 """

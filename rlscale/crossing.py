@@ -82,18 +82,13 @@ def smooth(points: Sequence[Evaluated], log_steps: np.ndarray, bandwidth: float 
         bandwidth: of the kernel, in ln S.
     """
     x, y, episodes = _columns(points)
-    return _smooth(x, y[None], episodes, np.asarray(log_steps, dtype=np.float64), bandwidth)[0]
+    return (y[None] @ _coefficients(x, episodes, np.asarray(log_steps, dtype=np.float64), bandwidth).T)[0]
 
 
 def _columns(points: Sequence[Evaluated]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     ordered = sorted(points, key=lambda p: p.optimizer_steps)
     x = np.log([p.optimizer_steps for p in ordered])
     return x, np.array([p.return_mean for p in ordered]), np.array([p.episodes for p in ordered], dtype=np.float64)
-
-
-def _smooth(x: np.ndarray, y: np.ndarray, episodes: np.ndarray, at: np.ndarray, bandwidth: float) -> np.ndarray:
-    """Curves (D, M) of D sets of means y (D, n) at the same x (n,)."""
-    return y @ _coefficients(x, episodes, at, bandwidth).T
 
 
 def _coefficients(x: np.ndarray, episodes: np.ndarray, at: np.ndarray, bandwidth: float) -> np.ndarray:
@@ -115,7 +110,6 @@ class _Curve:
         ordered = sorted(points, key=lambda p: p.optimizer_steps)
         self.x, self.y, self.episodes = _columns(ordered)
         self.error = np.array([p.return_error for p in ordered])
-        self.bandwidth = bandwidth
         first, last = min(max(self.x[0], math.log(LEAST)), self.x[-1]), self.x[-1]
         self.mesh = np.linspace(first, last, 2 + 20 * math.ceil((last - first) / bandwidth))
         self._weights = _coefficients(self.x, self.episodes, self.mesh, bandwidth)

@@ -1,6 +1,7 @@
 """`Estimate`, the one type for every estimated figure, and how it is said. No formulas live here."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from .text import format_quantity
@@ -26,6 +27,11 @@ class Estimate:
     def __post_init__(self) -> None:
         if (self.value is None) == (self.reason is None):
             raise ValueError("an Estimate has either a value or the reason why it has none")
+
+    def map(self, rising: Callable[[float], float]) -> "Estimate":
+        """The estimate of a rising function of the figure."""
+        ends = None if self.interval is None else (rising(self.interval[0]), rising(self.interval[1]))
+        return Estimate(None if self.value is None else rising(self.value), ends, self.reason)
 
     def __str__(self) -> str:
         return self.say()

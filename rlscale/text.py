@@ -2,11 +2,21 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 from .errors import UsageError
 
-__all__ = ["first_line", "format_bytes", "format_clock", "format_duration", "format_quantity", "parse_bytes", "parse_duration"]
+__all__ = [
+    "first_line",
+    "format_bytes",
+    "format_clock",
+    "format_duration",
+    "format_quantity",
+    "parse_bytes",
+    "parse_duration",
+    "stretches",
+]
 
 _DURATIONS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400}
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -57,6 +67,12 @@ def format_clock(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def stretches(numbers: Sequence[int]) -> list[list[int]]:
+    """Ascending numbers in groups of consecutive ones: 2, 4, 5, 6 is [2] and [4, 5, 6]."""
+    places = enumerate(numbers)
+    return [[number for _, number in run] for _, run in groupby(places, lambda placed: placed[1] - placed[0])]
 
 
 def parse_bytes(text: str, field: str) -> int:

@@ -7,7 +7,7 @@ process of a run shares: its settings, the user's folder, and what the loss of a
 What the processes do is elsewhere: the rollout actors in `..rollout`, the learners in `..learning`. Start with `connect`.
 """
 
-from .connect import connect, disconnect, free_cpus, head_address, spilled_bytes, store_bytes, watch_head
+from .connect import connect, connected, disconnect, free_cpus, head_address, spilled_bytes, store_bytes, watch_head
 from .head_node import LostHeadError
 from .placement import keep_together, learner_resources, require_room, rollout_resources
 from .processes import LostWorkerError
@@ -16,6 +16,7 @@ __all__ = [
     "LostHeadError",
     "LostWorkerError",
     "connect",
+    "connected",
     "disconnect",
     "free_cpus",
     "head_address",

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from rlscale.text import first_line
 
 from .head_node import HeadWatch, require_head
 
-__all__ = ["connect", "disconnect", "free_cpus", "head_address", "spilled_bytes", "store_bytes", "watch_head"]
+__all__ = ["connect", "connected", "disconnect", "free_cpus", "head_address", "spilled_bytes", "store_bytes", "watch_head"]
 
 # Where the package lies: in site-packages, or in a checkout. Not by this file's own name, which a link leads out of the package.
 _PACKAGE = Path(rlscale.__file__).parent
@@ -153,3 +154,13 @@ def disconnect() -> None:
 
     if ray.is_initialized():
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def connected(address: str | None, cpus: int) -> Iterator[None]:
+    """Connected to Ray as by `connect`, and at the end no longer."""
+    connect(address, cpus)
+    try:
+        yield
+    finally:
+        disconnect()

@@ -12,7 +12,7 @@ Start with `Learner.begin`, `accept` and `finish`.
 """
 
 from .batch import FragmentSlot, IterationBatch, arrange_slots
-from .blocks import equal_share
+from .blocks import equal_share, step_kind
 from .frames import Positions
 from .learner import Learner
 from .preconditioner import adam_metric
@@ -39,4 +39,5 @@ __all__ = [
     "learn_batch",
     "noise_records",
     "scaled_rate",
+    "step_kind",
 ]

@@ -11,7 +11,7 @@ import numpy as np
 from ..config import FEWEST_BLOCKS, TrainConfig
 from .batch import FragmentSlot, IterationBatch
 
-__all__ = ["BatchBlocks", "Blocks", "equal_share", "share_of_columns"]
+__all__ = ["BatchBlocks", "Blocks", "equal_share", "share_of_columns", "step_kind"]
 
 Blocks = tuple[np.ndarray, list[np.ndarray]]
 """Names of K blocks, (K,) int64, and the members of each: columns of the batch, or flat positions in it."""
@@ -25,6 +25,11 @@ def equal_share(total: int, rank: int, learners: int) -> range:
 def share_of_columns(config: TrainConfig, rank: int, environments: int) -> range:
     """The columns of a batch that a learner reads: its equal share, or all columns where transitions are shuffled."""
     return range(environments) if config.shuffles_transitions else equal_share(environments, rank, config.update.learners)
+
+
+def step_kind(config: TrainConfig) -> str:
+    """What the blocks of an optimizer step are, see `NoiseRecord.kind`."""
+    return "mini-batch" if config.shuffles_transitions else "rollout"
 
 
 class BatchBlocks:
@@ -51,7 +56,10 @@ class BatchBlocks:
         self.steps = config.rollout.rollout_length * (max(slot.round for slot in slots) + 1)
 
     def of_mini_batches(self, batch: IterationBatch) -> Iterator[Blocks]:
-        """Blocks of each optimizer step of one epoch, as flat positions; every call shuffles anew."""
+        """Blocks of each optimizer step of one epoch, as flat positions; every call shuffles anew.
+
+        A mini-batch of shuffled transitions that holds nothing but resets is left out, by all learners: each knows all of it.
+        """
         total = self.steps * self.environments
         mini_batch = self._config.update.mini_batch
         count = 1 if mini_batch is None else max(total // mini_batch, 1)
@@ -60,6 +68,8 @@ class BatchBlocks:
                 yield names, self.positions(batch, blocks)
             return
         for chosen in self._generator.permutation(total).reshape(count, -1):
+            if not batch.valid_cpu[chosen].any():
+                continue
             wanted = min(self._config.noise.blocks or FEWEST_BLOCKS, len(chosen))
             share = equal_share(wanted, self._rank, self._learners)
             yield np.array(share), np.array_split(chosen, wanted)[share.start : share.stop]

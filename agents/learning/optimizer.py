@@ -19,6 +19,7 @@ from rlscale.noise import block_products, statistics_of
 from ..config import TrainConfig
 from ..devices import fetch, upload
 from .batch import Moments, Sum
+from .blocks import step_kind
 from .gradients import FIGURES, LAST_LAYER
 from .losses import HEADS
 from .preconditioner import adam_metric
@@ -83,7 +84,7 @@ class BlockOptimizer:
         add: Sum,
     ) -> None:
         self._update, self._add = config.update, add
-        self._kind = "mini-batch" if config.shuffles_transitions else "rollout"
+        self._kind = step_kind(config)
         self._parameters, self._last_layer_parameters = parameters, last_layer_parameters
         self._policy_columns = policy_columns
         self._torch = _make_optimizer(config, parameters)

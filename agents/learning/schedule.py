@@ -18,18 +18,23 @@ DEFAULT_MINI_BATCH = 256
 class NoiseWindow:
     """The latest measurements, as many as are pooled, of the noise that is followed, which every step measures at no cost.
 
+    What an iteration measures beside its steps, between blocks of another kind, is another quantity and left out.
+
     Args:
         followed: `NoiseSettings.followed_noise`; what ends in `_adam` is in Adam's metric, from the second update on.
+        kind: of the steps' blocks, see `rlscale.agents.learning.blocks.step_kind`.
         statistics: of a checkpoint.
     """
 
-    def __init__(self, followed: str, statistics: Sequence[BlockStatistics] = ()) -> None:
+    def __init__(self, followed: str, kind: str, statistics: Sequence[BlockStatistics] = ()) -> None:
         self._head, self._metric = followed.removesuffix("_adam"), "adam" if followed.endswith("_adam") else "statistics"
+        self._kind = kind
         self._statistics: deque[BlockStatistics] = deque(statistics, maxlen=POOL_WINDOW)
 
     def add(self, records: Sequence[NoiseRecord]) -> None:
         """Add the measurements of an iteration."""
-        found = [getattr(record, self._metric) for record in records if record.head == self._head]
+        wanted = self._head, self._kind
+        found = [getattr(record, self._metric) for record in records if (record.head, record.kind) == wanted]
         self._statistics.extend(one for one in found if one is not None and (one.size > 0).sum() >= FOLLOWED_BLOCKS)
 
     @property

@@ -12,9 +12,9 @@ Start with `fragments`, then `worker`, then `fleet`.
 
 from .actor_search import ActorSearch
 from .evaluate import Evaluation, Evaluator
-from .fleet import Fleet, LocalFleet, LostActor, Sampled
-from .fragments import Fragment, FragmentSummary, FragmentTensors, read, steps_since_reset, tensor_view
-from .ray_fleet import RayFleet
+from .fleet import LocalFleet, LostActor, Sampled
+from .fragments import Fragment, FragmentSummary, FragmentTensors, steps_since_reset, tensor_view
+from .ray_fleet import Fleet, RayFleet
 from .worker import RolloutWorker, WorkerSettings
 
 __all__ = [
@@ -31,7 +31,6 @@ __all__ = [
     "RolloutWorker",
     "Sampled",
     "WorkerSettings",
-    "read",
     "steps_since_reset",
     "tensor_view",
 ]

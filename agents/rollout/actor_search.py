@@ -6,21 +6,12 @@ fleet. How many to buy before there is a run is `rlscale.sizing`'s question.
 
 import statistics
 from dataclasses import dataclass
-from typing import Protocol
+
+from .ray_fleet import RayFleet
 
 __all__ = ["ActorSearch", "ActorTrial", "useful_counts"]
 
 WINDOW = 8  # iterations that are measured with each number of actors; their median forgives one that is disturbed
-
-
-class ResizableFleet(Protocol):
-    """What the search needs of a fleet; see `RayFleet`."""
-
-    @property
-    def actors(self) -> int: ...
-    @property
-    def short(self) -> bool: ...
-    def resize(self, actors: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -56,7 +47,7 @@ class ActorSearch:
         settle: first iterations with a new number that are not measured: its environments were being made.
     """
 
-    def __init__(self, fleet: ResizableFleet, price: float, groups: int, settle: int) -> None:
+    def __init__(self, fleet: RayFleet, price: float, groups: int, settle: int) -> None:
         self._fleet, self._price, self._settle = fleet, price, settle
         self._counts = useful_counts(groups)
         self._tried: dict[int, float] = {}

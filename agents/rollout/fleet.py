@@ -1,4 +1,4 @@
-"""`Fleet`, what a run needs of its rollout workers, and `LocalFleet`, whose workers are in this process.
+"""`LocalFleet`: rollout workers in this process. Its methods say what a run needs of a fleet; `RayFleet` has the same ones.
 
 Fragments are requested ahead and taken one by one, always in the order of the groups of environments that make them, whichever
 worker is ready first. So a run without faults does not depend on the clock, and both fleets make the same fragments.
@@ -6,14 +6,14 @@ worker is ready first. So a run without faults does not depend on the clock, and
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .fragments import Fragment, FragmentSummary
 from .worker import RolloutWorker, WorkerSettings
 
-__all__ = ["Fleet", "LocalFleet", "LostActor", "Sampled"]
+__all__ = ["LocalFleet", "LostActor", "Sampled"]
 
 
 class Sampled(NamedTuple):
@@ -47,55 +47,15 @@ class LostActor:
     recovery_seconds: float | None = None
 
 
-class Fleet(Protocol):
-    """Workers whose groups of environments take turns: fragment i of a run is made by group i modulo their number.
-
-    Attributes:
-        actors: Ray actors that work now; 0 where this process samples.
-        generation: the highest that any group of this fleet was made with.
-    """
-
-    @property
-    def actors(self) -> int: ...
-
-    @property
-    def generation(self) -> int: ...
-
-    def request(self, weights: np.ndarray, policy_version: int, fragments: int) -> None:
-        """Request that many more fragments, made with these parameters, (P,) float32; they queue up behind earlier ones."""
-        ...
-
-    def take(self) -> Sampled:
-        """Wait for the next fragment, and if its actor is lost, for the one that replaces it.
-
-        Raises:
-            LostWorkerError: actors are lost again and again, or none is left and there is no room for another.
-        """
-        ...
-
-    def release(self, fragments: int) -> None:
-        """Give up that many of the taken fragments; others may be made in their place."""
-        ...
-
-    def lost_actors(self) -> list[LostActor]:
-        """The actors that were lost since this was last called."""
-        ...
-
-    def get_state(self) -> dict[str, Any] | None:
-        """State of every worker and what was requested, or None when it cannot be saved."""
-        ...
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Go on exactly from where `get_state` was called."""
-        ...
-
-    def close(self) -> None: ...
-
-
 class LocalFleet:
     """Workers in this process, one after another: for debugging, tests and many small runs side by side.
 
-    A fragment is made when it is taken.
+    A fragment is made when it is taken. Groups of environments take turns: fragment i of a run is made by group i modulo their
+    number.
+
+    Attributes:
+        actors: Ray actors that work now; 0, since this process samples.
+        generation: the highest that any group of this fleet was made with.
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
@@ -106,9 +66,11 @@ class LocalFleet:
         self.actors, self.generation = 0, settings.generation
 
     def request(self, weights: np.ndarray, policy_version: int, fragments: int) -> None:
+        """Request that many more fragments, made with these parameters, (P,) float32; they queue up behind earlier ones."""
         self._requested.append((weights, policy_version, fragments))
 
     def take(self) -> Sampled:
+        """The next fragment."""
         weights, version, left = self._requested.popleft()
         if left > 1:
             self._requested.appendleft((weights, version, left - 1))
@@ -120,18 +82,21 @@ class LocalFleet:
         return Sampled(fragment.summary, fragment)
 
     def release(self, fragments: int) -> None:
-        pass
+        """Give up that many of the taken fragments; others may be made in their place. Here nothing waits for room."""
 
     def lost_actors(self) -> list[LostActor]:
+        """The actors that were lost since this was last called."""
         return []
 
     def get_state(self) -> dict[str, Any] | None:
+        """State of every worker and what was requested, or None when it cannot be saved."""
         states = [worker.get_state() for worker in self._workers]
         if any(state is None for state in states):
             return None
         return {"workers": states, "requested": list(self._requested), "next_group": self._next_group}
 
     def set_state(self, state: dict[str, Any]) -> None:
+        """Go on exactly from where `get_state` was called."""
         for worker, worker_state in zip(self._workers, state["workers"], strict=True):
             worker.set_state(worker_state)
         self._requested, self._next_group = deque(state["requested"]), state["next_group"]

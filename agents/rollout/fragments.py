@@ -3,13 +3,12 @@
 `FragmentSummary` travel ahead of it. How fragments are made is in `worker`; what is learned from them in `learner`.
 """
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
 
-__all__ = ["Fragment", "FragmentSummary", "FragmentTensors", "read", "steps_since_reset", "tensor_view"]
+__all__ = ["Fragment", "FragmentSummary", "FragmentTensors", "steps_since_reset", "tensor_view"]
 
 
 @dataclass(frozen=True)
@@ -18,7 +17,15 @@ class FragmentSummary:
 
     Attributes:
         observations: valid ones.
-        episode_return, episode_length, policy_version, actor, group, generation, index, seconds: as of the fragment.
+        episode_return: (M,) float32, raw returns of the episodes that finished in this fragment.
+        episode_length: (M,) int64, their lengths in observations.
+        policy_version: iteration whose policy acted.
+        actor: index of the worker that made it.
+        group: which set of environments, numbered over all workers in the order in which they take turns.
+        generation: how often these environments had been made before in this run: afresh after a resume, a loss, or a move.
+        index: how many fragments of that group and generation had been made before. (group, generation, index) is the fragment's
+            identity: it never comes twice in a run.
+        seconds: seconds the worker took.
     """
 
     observations: int
@@ -33,7 +40,7 @@ class FragmentSummary:
 
 
 @dataclass(frozen=True)
-class Fragment:
+class Fragment(FragmentSummary):
     """T steps of N environments by one frozen policy.
 
     Observation t of environment i is `frames[t : t + stack, i]`, with zeros for frames from before the last reset, as the
@@ -51,15 +58,6 @@ class Fragment:
         log_prob: (T, N) float32, of the action under the behaviour policy.
         value: (T, N) float32, by the behaviour policy's network.
         bootstrap_value: (N,) float32, value of the observation after the last step.
-        episode_return: (M,) float32, raw returns of the episodes that finished in this fragment.
-        episode_length: (M,) int64, their lengths in observations.
-        policy_version: iteration whose policy acted.
-        actor: index of the worker that made it.
-        group: which set of environments, numbered over all workers in the order in which they take turns.
-        generation: how often these environments had been made before in this run: afresh after a resume, a loss, or a move.
-        index: how many fragments of that group and generation had been made before. (group, generation, index) is the fragment's
-            identity: it never comes twice in a run.
-        seconds: seconds the worker took.
     """
 
     frames: np.ndarray
@@ -72,35 +70,18 @@ class Fragment:
     log_prob: np.ndarray
     value: np.ndarray
     bootstrap_value: np.ndarray
-    episode_return: np.ndarray
-    episode_length: np.ndarray
-    policy_version: int
-    actor: int
-    group: int
-    generation: int
-    index: int
-    seconds: float
 
     @property
     def summary(self) -> FragmentSummary:
         """All of it but what is learned from."""
-        return FragmentSummary(
-            observations=int((~self.reset).sum()),
-            episode_return=self.episode_return,
-            episode_length=self.episode_length,
-            policy_version=self.policy_version,
-            actor=self.actor,
-            group=self.group,
-            generation=self.generation,
-            index=self.index,
-            seconds=self.seconds,
-        )
+        return FragmentSummary(**{field.name: getattr(self, field.name) for field in fields(FragmentSummary)})
 
     def cloned(self, times: int) -> "Fragment":
         """The same with so many copies of every environment, one beside the other; an episode is still one episode."""
         own = ("frames", "action", "reward", "clipped_reward", "terminated", "truncated", "reset", "log_prob", "value")
         copies = {name: getattr(self, name).repeat(times, axis=1) for name in own}
-        return replace(self, **copies, bootstrap_value=self.bootstrap_value.repeat(times))
+        observations = self.observations * times
+        return replace(self, **copies, bootstrap_value=self.bootstrap_value.repeat(times), observations=observations)
 
     def reward_noise(self, seed: int) -> np.ndarray:
         """(T, N) float64 standard normal numbers, which the fragment's identity and the seed decide."""
@@ -195,13 +176,3 @@ class _Writable:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 1, 0
-
-
-def read(fragment: Any) -> Fragment:
-    """A fragment that was taken, in this process: what lies in this node's object store is only looked at, not copied."""
-    if isinstance(fragment, Fragment):
-        return fragment
-    import ray
-
-    found: Fragment = ray.get(fragment)
-    return found

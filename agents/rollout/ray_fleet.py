@@ -1,5 +1,7 @@
 """`RayFleet`: rollout workers as Ray actors; those that die, hang or come later change nothing about the order of fragments.
 
+`Fleet` is either this one or `LocalFleet`, whose methods say what a run needs of both.
+
 The groups of environments of a lost actor are made afresh by another one (`GroupAssignment` keeps the books), and its outstanding
 fragments are requested again.
 """
@@ -16,10 +18,10 @@ import numpy as np
 from ..cluster.processes import LostWorkerError, describe_loss, kind_of_loss
 from .actors import MOST_STRIKES, START_SECONDS, RolloutActors
 from .assignment import GroupAssignment
-from .fleet import LostActor, Sampled
+from .fleet import LocalFleet, LostActor, Sampled
 from .worker import WorkerSettings
 
-__all__ = ["RayFleet"]
+__all__ = ["Fleet", "RayFleet"]
 
 UNKNOWN_SECONDS = 600  # for the first fragment of all, whose length nobody knows yet
 LEAST_STRAGGLER_SECONDS = 30
@@ -52,6 +54,8 @@ class _Request:
 
 class RayFleet:
     """Workers as Ray actors, with one reserved CPU for each thread. Lost actors are replaced, each under a new number.
+
+    It does what `LocalFleet` says of its methods.
 
     Args:
         settings: `workers` is the number of actors, `threads` the number of CPUs that Ray reserves for each.
@@ -132,6 +136,11 @@ class RayFleet:
         return _Request(group, version, weights, number, summary, fragment, time.monotonic(), lost)
 
     def take(self) -> Sampled:
+        """Wait for the next fragment, and if its actor is lost, for the one that replaces it.
+
+        Raises:
+            LostWorkerError: actors are lost again and again, or none is left and there is no room for another.
+        """
         if not self._requests:
             raise RuntimeError("no fragment was requested, or all of the room is held")
         while True:
@@ -325,3 +334,6 @@ class RayFleet:
 
     def close(self) -> None:
         self._actors.close()
+
+
+Fleet = LocalFleet | RayFleet

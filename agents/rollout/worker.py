@@ -233,6 +233,7 @@ class _Group:
             lengths.append(finished_lengths)
         self._made += 1
         fragment = Fragment(
+            observations=int((~reset).sum()),
             frames=frames,
             action=action,
             reward=reward,

@@ -2,35 +2,36 @@
 
 import json
 import os
+import shlex
 import time
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
 from rich.console import Console
 
 from rlscale.agents.checks import check_config
-from rlscale.agents.cluster import connect, disconnect, watch_head
+from rlscale.agents.cluster import LostWorkerError, connect, disconnect, watch_head
 from rlscale.agents.compute import resolve_compute
 from rlscale.agents.config import Rollout, TrainConfig, Update, config_from_dict, default_config
 from rlscale.agents.machine import busy_cpus, find_commit
 from rlscale.agents.memory import memory_plan
 from rlscale.agents.train import train
+from rlscale.analysis.predictions import shows_value_alone
 from rlscale.analysis.reading import read_noise
 from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
 from rlscale.records import RunRecord, folder_name, read_run
-from rlscale.records.files import write_atomically
+from rlscale.records.files import now, write_atomically
 from rlscale.report.advice_page import Advice, Throughput, advice_lines, write_advice_page
-from rlscale.report.answers import shows_value_alone
 from rlscale.sizing import ScaleOut, scale_out
 
 from ..console import plain_console
 from ..steps import Steps
 from ..workers.calibration import Shape, fit_fleet
-from ..workers.options import WorkersOptions, cpus_for_actors, make_folder
+from ..workers.options import WorkersOptions, cpus_by_node, cpus_for_actors, make_folder
 from ..workers.recommendation import CLOSE, predict, to_measure
 from ..workers.run import fit_updates, measure, say_if_busy
 from .fastest import learning_times, shortest
@@ -47,7 +48,8 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
 
     Raises:
         UsageError: a task, run, option or cluster that cannot be used.
-        KeyboardInterrupt: the training was stopped; the run is kept, and a note says how to go on from it.
+        KeyboardInterrupt: stopped; the run that was trained is kept, and a note says how to go on from it.
+        LostWorkerError: a Ray process or the head node was lost; likewise.
     """
     check_options(options)
     started = time.monotonic()
@@ -65,10 +67,13 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
         else:
             say_if_busy(console, busy_cpus())
     else:
-        say_if_busy(console, busy_cpus())
         assert task is not None
         folder = Path(options.out or f"advice/{folder_name(task.id)}-{datetime.now():%Y%m%d-%H%M%S}")
         make_folder(folder)
+        if (folder / "run").exists():
+            mend = f"Choose another folder, or read that run: {_go_on_from(folder / 'run')}"
+            raise UsageError("--out", f"{folder} holds a run already", mend)
+        say_if_busy(console, busy_cpus())
         record = _trained(options, task, folder / "run", command, console)
     if not record.rows:
         raise UsageError("--run", f"{record.folder} has no finished iteration", "Let it run longer")
@@ -83,7 +88,12 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
     if task is not None:
         usual = default_config(task, config.update.algorithm)
         advised = as_advised(_as_this_task(config, usual) if _is_foreign(record) else config, usual, options.ray_address)
-        settings, throughput, more = _measured(options, advised, task, suggestion, console)
+        try:
+            settings, throughput, more = _measured(options, advised, task, suggestion, console)
+        except (KeyboardInterrupt, LostWorkerError) as error:
+            if options.run is None:
+                error.add_note(_run_is_kept(folder / "run"))
+            raise
         beside = flags_beside(advised, usual)
     lines = lines_for("TASK" if task is None else task.id, settings, _learners_of(record), config.update.algorithm, beside)
     advice = Advice(
@@ -100,7 +110,7 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
         seconds=time.monotonic() - started,
         command=command,
         commit=find_commit(),
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        date=now(),
     )
     page, path = folder / "advice.html", folder / "advice.json"
     write_advice_page(page, advice, record)
@@ -131,9 +141,17 @@ def _trained(options: AdviseOptions, task: Task, folder: Path, command: list[str
         outcome = train(config, folder, command=command)
     if outcome.state == "stopped":
         error = KeyboardInterrupt()
-        error.add_note(f"The run is kept; go on from it with: rlscale advise --run {folder}")
+        error.add_note(_run_is_kept(folder))
         raise error
     return read_run(folder)
+
+
+def _run_is_kept(folder: Path) -> str:
+    return f"The run is kept; go on from it with: {_go_on_from(folder)}"
+
+
+def _go_on_from(folder: Path) -> str:
+    return shlex.join(["rlscale", "advise", "--run", str(folder)])
 
 
 def _measured(
@@ -151,7 +169,7 @@ def _measured(
     try:
         cpus = cpus_for_actors(options.cpus, options.ray_address)
         with watch_head(options.ray_address):
-            shapes = to_measure(task, cpus)
+            shapes = to_measure(task, cpus, cpus_by_node(options.ray_address))
             fleets, learning, emulator = measure(asked, config, task, compute, shapes, None, console)
         critical = suggestion.value or (suggestion.interval or (0.0, 0.0))[0]
         times = learning_times(config, task, compute, critical)

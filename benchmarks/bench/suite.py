@@ -8,7 +8,6 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from time import perf_counter
 from typing import Any
 
 from rich import box
@@ -17,13 +16,12 @@ from rich.table import Table
 
 from rlscale.agents.compute import Compute
 from rlscale.agents.config import NoiseSettings, TrainConfig
-from rlscale.agents.learning import Learner, arrange_slots, learn_batch
 from rlscale.agents.setup import prepare
 from rlscale.envs import Task
 from rlscale.text import format_quantity
 
 from ..steps import Steps
-from ..workers.calibration import Shape, measure_fleet, sample_fragments
+from ..workers.calibration import Shape, measure_fleet, measure_learner, sample_fragments
 
 __all__ = ["SUITE", "TASK", "UPDATE", "VERSION", "actor_counts", "describe_nodes", "end_to_end", "measure_round", "show"]
 
@@ -77,9 +75,6 @@ def measure_round(
 def measure_learning(config: TrainConfig, task: Task, compute: Compute) -> dict[str, float]:
     """One epoch and one step of a batch, without any noise measurement and with the joint one; the default update as well."""
     fragments = sample_fragments(config, task, compute, 64, FRAGMENTS)
-    environments = 64 * FRAGMENTS
-    slots = arrange_slots(range(FRAGMENTS), 64)
-    rollout = replace(config.rollout, environments=environments, rollout_length=fragments[0].steps)
     single = replace(config.update, epochs=1, mini_batch=None)
     variants = {
         "learning, one step": (single, NOTHING),
@@ -88,13 +83,8 @@ def measure_learning(config: TrainConfig, task: Task, compute: Compute) -> dict[
     }
     found = {}
     for name, (update, noise) in variants.items():
-        learner = Learner(replace(config, rollout=rollout, update=update, noise=noise), task, compute.device, compute.bfloat16)
-        seconds = []
-        for turn in range(3 if update is single else 2):
-            begin = perf_counter()
-            learn_batch(learner, fragments, turn, 1e-5, slots)
-            seconds.append(perf_counter() - begin)
-        found[name] = environments * fragments[0].steps / statistics.median(seconds[1:])
+        reading = measure_learner(replace(config, update=update, noise=noise), task, compute, fragments, None)
+        found[name] = reading["batch_size"] / statistics.median(reading["seconds"])
     return found
 
 

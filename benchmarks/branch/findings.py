@@ -4,14 +4,18 @@ import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from statistics import fmean
 from typing import Any
 
 from rlscale.agents.learning.optimizer import POLICY_PART
+from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
 from rlscale.frontier import LocalFrontier, fit_branches
 from rlscale.report.branch_page import BranchPage
 from rlscale.report.words import head_name
 from rlscale.text import format_quantity
+
+from .options import LEAST_BRANCHES, LEAST_SIZES
 
 __all__ = ["as_json", "find_page", "fit", "noise_beside", "say", "tables"]
 
@@ -20,8 +24,21 @@ Cells = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 
 
 def fit(record: dict[str, Any]) -> LocalFrontier:
-    """The local frontier of a record; branches whose parameters became infinite are left out."""
-    rows = [row for row in record["branches"] if row["final_return"] is not None]
+    """The local frontier of a record; branches whose parameters became infinite are left out.
+
+    Raises:
+        UsageError: so many of them are that too few are left.
+    """
+    rows = _ended(record)
+    sizes = len({row["batch_size"] for row in rows})
+    if sizes < LEAST_SIZES or len(rows) < LEAST_BRANCHES:
+        lost = len(record["branches"]) - len(rows)
+        problem = f"{lost} of {len(record['branches'])} branches diverged, and {len(rows)} of {sizes} batch sizes"
+        raise UsageError(
+            "--seeds",
+            f"{problem} are too few for a fit, which needs {LEAST_BRANCHES} of {LEAST_SIZES}",
+            "Use more, or a smaller --rate-exponent for lower rates at large batch sizes, with another --out",
+        )
     return fit_branches(
         [row["batch_size"] for row in rows],
         [row["learning_rate"] for row in rows],
@@ -46,9 +63,9 @@ def say(record: dict[str, Any], frontier: LocalFrontier) -> list[str]:
     if b.value is None:
         first = f"{where}: the local critical batch size is {b.say()} (95%): {b.reason}."
     else:
-        within = frontier.largest_within(0.2)
+        within, learned = frontier.largest_within(0.2), fmean(_learned(record, frontier))
         first = (
-            f"{where}: at {b.say()} observations an iteration (95%) the next {_length(record):,.0f} are half as well spent as in "
+            f"{where}: at {b.say()} observations an iteration (95%) the next {learned:,.0f} are half as well spent as in "
             f"small batches, and up to {within.say()} at least 80% as well."
         )
     lines = [first]
@@ -62,7 +79,7 @@ def say(record: dict[str, Any], frontier: LocalFrontier) -> list[str]:
         lines.append(
             f"The best rate lies outside the tried ones at {', '.join(edges)}: use more --rates, or another --rate-exponent."
         )
-    if lost := sum(row["final_return"] is None for row in record["branches"]):
+    if lost := len(record["branches"]) - len(_ended(record)):
         lines.append(f"{lost} branches diverged and are left out.")
     spent = sum(row["observations"] for row in record["branches"]) + (record["noise"] or {}).get("observations", 0)
     lines.append(f"{len(record['branches'])} branches and the noise took {spent:,} observations, beside evaluations.")
@@ -71,10 +88,10 @@ def say(record: dict[str, Any], frontier: LocalFrontier) -> list[str]:
 
 def tables(record: dict[str, Any], frontier: LocalFrontier) -> list[Cells]:
     """Title, columns and rows of the gains by batch size, and of the noise scales at the checkpoint."""
-    whole = frontier.progress * _length(record)
     gains = []
-    for size, rate, (gain, error) in zip(frontier.sizes, frontier.best_rates, frontier.gains, strict=True):
-        share = f"{gain / whole:.0%}" if math.isfinite(whole) else "–"
+    columns = frontier.sizes, frontier.best_rates, frontier.gains, _learned(record, frontier)
+    for size, rate, (gain, error), learned in zip(*columns, strict=True):
+        share = f"{gain / (frontier.progress * learned):.0%}" if math.isfinite(frontier.progress) else "–"
         known = (f"{gain:.3g} ± {error:.2g}", share) if math.isfinite(gain) else ("rates too far off", "")
         gains.append([f"{size:,.0f}", f"{rate:.3g}", *known])
     title = f"Return gained, from {record['start']['return']:.3g}"
@@ -108,7 +125,7 @@ def find_page(record: dict[str, Any], frontier: LocalFrontier) -> BranchPage:
         record["task"],
         say(record, frontier),
         frontier,
-        _length(record),
+        _learned(record, frontier),
         noise_beside(record),
         tables(record, frontier),
         again,
@@ -116,9 +133,15 @@ def find_page(record: dict[str, Any], frontier: LocalFrontier) -> BranchPage:
     )
 
 
-def _length(record: dict[str, Any]) -> float:
-    """Observations that a branch learned from, on average."""
-    return sum(row["observations"] for row in record["branches"]) / max(len(record["branches"]), 1)
+def _ended(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The branches that did not diverge."""
+    return [row for row in record["branches"] if row["final_return"] is not None]
+
+
+def _learned(record: dict[str, Any], frontier: LocalFrontier) -> tuple[float, ...]:
+    """Observations that the fitted branches of each size learned from, on average; whole batches make them unequal."""
+    rows = _ended(record)
+    return tuple(fmean(row["observations"] for row in rows if row["batch_size"] == size) for size in frontier.sizes)
 
 
 def _interval(scale: dict[str, Any]) -> tuple[float, float]:

@@ -19,6 +19,10 @@ __all__ = ["BranchOptions", "BranchPlan", "make_plan"]
 LEAST_STEPS = 8  # optimizer steps of a branch at the largest batch size that is chosen here
 LEAST_ENVIRONMENTS = 4
 SIZES, FACTOR = 6, 4
+LEAST_SIZES, LEAST_BRANCHES = 3, 10  # that `rlscale.frontier.fit_branches` fits a curve to
+MOST_UNEVEN = 0.25  # of the observations, that whole batches may add to a branch or take from it
+MOST_EXPONENT = 2.0  # twice the linear rule's; from some hundreds on no computer holds the rates
+MOST_RATES = 15  # an octave apart they reach from a hundredth of the run's rate to a hundred times as much
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class BranchPlan:
 
     def steps(self, size: int) -> int:
         """Iterations of a branch at that batch size."""
-        return max(round(self.observations / size), 1)
+        return _steps(self.observations, size)
 
 
 def make_plan(options: BranchOptions, config: TrainConfig, record: RunRecord) -> BranchPlan:
@@ -88,6 +92,12 @@ def make_plan(options: BranchOptions, config: TrainConfig, record: RunRecord) ->
     require_positive({"observations": options.observations, "rates": options.rates, "seeds": options.seeds})
     require_positive({"evaluation-episodes": options.evaluation_episodes})
     require_not_negative({"noise-batches": options.noise_batches, "jobs": options.jobs, "rate-exponent": options.rate_exponent})
+    if options.rate_exponent > MOST_EXPONENT:
+        problem = f"{options.rate_exponent:g} is above {MOST_EXPONENT:g}; the square root is 0.5 and linear is 1"
+        raise UsageError("--rate-exponent", problem, f"Use {MOST_EXPONENT:g} or less")
+    if options.rates > MOST_RATES:
+        problem = f"{options.rates:,} rates an octave apart are more than {MOST_RATES}, from 1/128 to 128 times the run's own"
+        raise UsageError("--rates", problem, f"Use {MOST_RATES} or fewer")
     if options.evaluation_episodes < 2:
         raise UsageError("--evaluation-episodes", "a standard error needs at least two", "Use 256")
     if not record.rows:
@@ -102,12 +112,16 @@ def make_plan(options: BranchOptions, config: TrainConfig, record: RunRecord) ->
         if size % unit or size < 2 * length:
             of = f"the run's rollout length of {length}" if unit == length else f"{unit}, for {count} mini-batches as in the run"
             raise UsageError("--batch-sizes", f"{size:,} is no multiple of {of}, or not of two environments", "Round it")
-    if len(sizes) < 3 and options.observations is None:
+        learned = size * _steps(observations, size)
+        if size > observations or abs(learned / observations - 1) > MOST_UNEVEN:
+            problem = f"a branch of {size:,} would learn from {learned:,} observations instead of {observations:,}"
+            raise UsageError("--batch-sizes", problem, "Give more --observations, or smaller sizes")
+    if len(sizes) < LEAST_SIZES and options.observations is None:
         problem = f"a fifth of its observations, {observations:,}, leaves room for {len(sizes)} batch sizes, not three"
         raise UsageError("RUN", problem, "Let it run longer, or give --observations")
-    if len(sizes) < 3:
+    if len(sizes) < LEAST_SIZES:
         raise UsageError("--observations", f"{observations:,} leave room for {len(sizes)} batch sizes, not three", "Use more")
-    if len(sizes) * options.rates * options.seeds < 10:
+    if len(sizes) * options.rates * options.seeds < LEAST_BRANCHES:
         raise UsageError("--seeds", "a local frontier needs at least ten branches", "Use more seeds or rates")
     # A rate that falls to zero is followed down to a quarter: with none left, branches of no size would learn.
     base, before = max(last["learning_rate"], config.update.learning_rate / 4 * config.update.anneal), config.batch
@@ -124,6 +138,11 @@ def make_plan(options: BranchOptions, config: TrainConfig, record: RunRecord) ->
         episodes=options.evaluation_episodes,
         noise_batches=options.noise_batches,
     )
+
+
+def _steps(observations: int, size: int) -> int:
+    """Iterations of that batch size which come nearest to the observations."""
+    return max(round(observations / size), 1)
 
 
 def _sizes(observations: int, length: int, unit: int) -> tuple[int, ...]:

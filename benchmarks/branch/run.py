@@ -65,7 +65,7 @@ def run_branches(options: BranchOptions, command: list[str], console: Console) -
     """Do what the options say; the path of the record.
 
     Raises:
-        UsageError: a run, option or folder that cannot be used.
+        UsageError: a run, option or folder that cannot be used, or so many branches diverged that too few are left.
         KeyboardInterrupt: stopped; what had ended is recorded, and a note says how to go on.
     """
     record = read_run(Path(options.run))

@@ -9,20 +9,19 @@ import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from rlscale.agents.checks import require_positive
-from rlscale.agents.cluster import LostWorkerError, connect, disconnect, watch_head
+from rlscale.agents.cluster import LostWorkerError, connected, watch_head
 from rlscale.agents.compute import resolve_compute
 from rlscale.agents.config import default_config
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
-from rlscale.records.files import write_atomically
+from rlscale.records.files import now, write_atomically
 
 from ..bench import compare_files
 from ..bench.suite import SUITE, TASK, UPDATE, VERSION, actor_counts, describe_nodes, measure_round, show
@@ -87,9 +86,8 @@ def run_bench(options: BenchOptions, command: list[str], console: Console) -> in
     config = replace(config, rollout=rollout, update=replace(config.update, **UPDATE))
     compute = resolve_compute(config)
     compute.prepare_process()
-    local = len(os.sched_getaffinity(0))
-    connect(options.ray_address, options.cpus or (1 if options.ray_address else local))
-    try:
+    here = len(os.sched_getaffinity(0))
+    with connected(options.ray_address, options.cpus or (1 if options.ray_address else here)):
         nodes = describe_nodes()
         cpus = cpus_for_actors(options.cpus, options.ray_address)
         facts = {
@@ -97,7 +95,7 @@ def run_bench(options: BenchOptions, command: list[str], console: Console) -> in
             "version": VERSION,
             "command": command,
             "commit": find_commit(),
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "date": now(),
             "nodes": nodes,
             "cpus": cpus,
             "driver": describe_machine(compute.device),
@@ -119,8 +117,6 @@ def run_bench(options: BenchOptions, command: list[str], console: Console) -> in
             while len(rounds) < options.rounds:
                 rounds.append(measure_round(config, task, compute, counts, options.seconds, steps, len(rounds) + 1))
                 write_atomically(path, (json.dumps({**facts, "rounds": rounds}, indent=1) + "\n").encode())
-    finally:
-        disconnect()
     show(console, rounds)
     console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
     return 0
@@ -141,8 +137,8 @@ def _read_rounds(path: Path, facts: Mapping[str, Any]) -> list[dict[str, float]]
         rounds: list[dict[str, float]] = [*record["rounds"]]
     except (OSError, ValueError, KeyError, TypeError):
         raise UsageError("--out", f"{path} is no result of rlscale bench", mend) from None
-    now = _alike(facts)
-    if differing := [f"{name} {before.get(name)}, now {value}" for name, value in now.items() if before.get(name) != value]:
+    wanted = _alike(facts)
+    if differing := [f"{name} {before.get(name)}, now {value}" for name, value in wanted.items() if before.get(name) != value]:
         raise UsageError("--out", f"{path} was measured otherwise: {'; '.join(differing)}", mend)
     return rounds
 

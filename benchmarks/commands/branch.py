@@ -14,7 +14,7 @@ def run(arguments: list[str]) -> int:
     """Measure the noise at the checkpoint, make the branches, say what they show.
 
     Raises:
-        UsageError: a run, option or folder that cannot be used.
+        UsageError: a run, option or folder that cannot be used, or so many branches diverged that too few are left.
         KeyboardInterrupt: stopped, by Ctrl-C or SIGTERM; what had ended is recorded.
     """
     options = parse(BranchOptions, "branch", arguments)

@@ -27,7 +27,7 @@ from rlscale.report.words import flags, range_of, remarks, say_conclusion, say_n
 from ..console import plain_console
 from ..options import parse
 
-__all__ = ["CompareOptions", "read_folders", "run", "run_compare", "terminal_tables"]
+__all__ = ["CompareOptions", "read_folders", "run", "run_compare", "terminal_tables", "with_short_commands"]
 
 _HEADS = ("policy", "joint")
 
@@ -68,7 +68,7 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> int:
     if options.figures and not options.out:
         raise UsageError("--figures", "pictures are those of the page, and none is written", "Name a page with --out")
     sweeps, runs, left_out = read_folders(options.folders)
-    comparison = _with_short_commands(compare(sweeps, runs, left_out))
+    comparison = with_short_commands(compare(sweeps, runs, left_out))
     for table in terminal_tables(comparison):
         console.print(table)
         console.print()
@@ -102,7 +102,7 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> int:
     return 0
 
 
-def _with_short_commands(comparison: Comparison) -> Comparison:
+def with_short_commands(comparison: Comparison) -> Comparison:
     """The same comparison; the command that would sharpen a sweep says only what differs from the command's defaults."""
     found = []
     for sweep in comparison.sweeps:

@@ -10,10 +10,11 @@ from rich import box
 from rich.table import Table
 
 from rlscale.analysis import compare
-from rlscale.analysis.predictions import predict_from_run
+from rlscale.analysis.predictions import PLAIN, predict_from_run
 from rlscale.analysis.summary import recent_return
 from rlscale.errors import UsageError
 from rlscale.records import is_sweep, read_run, read_sweep
+from rlscale.report.words import say_prediction
 
 from ..console import plain_console
 from ..options import parse
@@ -75,7 +76,7 @@ def _run(folder: Path) -> list[str]:
     record = read_run(folder)
     observations = f"{record.rows[-1]['observations']:,}" if record.rows else "0"
     scales = predict_from_run(record) if record.rows else ()
-    scale = next((p.scale.say() for p in scales if (p.head, p.quantity) == ("policy", "cumulative")), "not measured")
+    scale = next((p.scale.say() for p in scales if (p.head, p.quantity) == PLAIN), "not measured")
     reason = f": {record.manifest['reason']}" if record.state == "failed" and record.manifest.get("reason") else ""
     shown = recent_return(record)
     mean = "no episode yet" if shown.value is None else f"{shown.value:.4g}"
@@ -102,6 +103,6 @@ def _sweep(folder: Path) -> list[str]:
         count,
         observations,
         f"goal {row.goal_label}",
-        row.predicted("policy", "cumulative").say(),
+        say_prediction(row, *(PLAIN if row.has_policy else row.predictor)),
         row.measured.say(),
     ]

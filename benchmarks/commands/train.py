@@ -38,11 +38,11 @@ def run(arguments: list[str]) -> int:
     # The guard starts this process's own command again; so only where that is what runs here.
     if config.rollout.ray_address and guarded_folder() is None and sys.argv[1:] == ["train", *arguments]:
         return run_guarded(folder, go_on)
-    changed = (
-        "" if config.resume is None else say_changes(read_run(folder, "--resume").manifest["config"], config_to_dict(config))
-    )
+    before = None if config.resume is None else read_run(folder, "--resume")
+    changed = "" if before is None else say_changes(before.manifest["config"], config_to_dict(config))
     console = plain_console()
-    display = TrainingDisplay(config.task, config.budget, console)
+    display = TrainingDisplay(config.task, config.budget, console, before.rows if before else ())
+    del before  # its rows are the display's to forget
     try:
         with ExitStack() as showing:
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group
@@ -14,7 +15,7 @@ from rich.table import Table
 
 from rlscale.agents.config import Budget
 from rlscale.agents.learning import NoiseRecord
-from rlscale.noise import POOL_WINDOW, BlockStatistics, pool
+from rlscale.noise import POOL_WINDOW, BlockStatistics, pool, usable
 from rlscale.returns import RecentReturn
 from rlscale.text import format_bytes, format_clock, format_quantity
 
@@ -30,11 +31,12 @@ class TrainingDisplay:
         title: what runs, for the head of the panel.
         budget: when it ends, for the bar and the time left.
         console: where to print; a live panel if it is a terminal.
+        before: rows of the record that a resumed run goes on from, for its return of late.
     """
 
-    def __init__(self, title: str, budget: Budget, console: Console) -> None:
+    def __init__(self, title: str, budget: Budget, console: Console, before: Sequence[Mapping[str, Any]] = ()) -> None:
         self._title, self._budget, self._console = title, budget, console
-        self._recent = RecentReturn()
+        self._recent, self._before = RecentReturn(), before
         self._noise: dict[tuple[str, str], deque[BlockStatistics]] = {}
         self._started = self._printed = time.monotonic()
         self._first: tuple[float, int, int] | None = None  # when the first row came, and the observations and steps by then
@@ -74,11 +76,15 @@ class TrainingDisplay:
     def _take_in(self, row: dict[str, Any], noise: list[NoiseRecord]) -> None:
         if self._first is None:
             self._first = (time.monotonic(), row["observations"], row["optimizer_steps"])
+            for earlier in self._before:
+                if earlier["iteration"] < row["iteration"]:  # later ones are made again
+                    self._recent.add(earlier["episodes"], earlier["return_mean"])
+            self._before = ()
         self._row = row
         self._losses += len(row["losses"])
         self._recent.add(row["episodes"], row["return_mean"])
         for record in noise:
-            if (record.statistics.size > 0).sum() > 1:  # fewer blocks say nothing of the noise
+            if usable([record.statistics]):
                 self._noise.setdefault((record.head, record.kind), deque(maxlen=POOL_WINDOW)).append(record.statistics)
         share, left = self._share_and_left()
         self._bar.update(self._task, completed=share, left=left)
@@ -115,7 +121,7 @@ class TrainingDisplay:
             return None
         kind = "rollout" if "rollout" in kinds else kinds[0]
         label = "" if kind == "rollout" else " (mini-batch noise)"
-        return f"{pool(list(self._noise[head, kind])).noise_scale}{label}"
+        return f"{pool(usable(self._noise[head, kind])).noise_scale}{label}"
 
     def _line(self) -> str:
         assert self._row is not None

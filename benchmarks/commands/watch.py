@@ -17,12 +17,14 @@ from pathlib import Path
 
 from rlscale.analysis.comparison import compare
 from rlscale.errors import UsageError
-from rlscale.records import is_sweep
+from rlscale.records import RunRecord, is_sweep
+from rlscale.records.files import read_manifest
+from rlscale.records.run import SCHEMA
 from rlscale.report.page import write_page as write_markup
 from rlscale.report.run_page import write_report
 from rlscale.text import first_line
 
-from .compare import read_folders
+from .compare import read_folders, with_short_commands
 
 __all__ = ["watch"]
 
@@ -110,9 +112,12 @@ class _Pages:
             return (head + script + tail).encode()
 
     def _records(self) -> str:
-        """Of the records as they are: what their files are called, how long they are, and when they were written."""
+        """Of the records as they are: the state of each run, and of each file its name, its length and when it was written."""
         found = hashlib.sha256()
         for folder in self._folders:
+            with suppress(UsageError):  # a run whose process was killed writes nothing more
+                manifest = read_manifest(folder / "manifest.json", what="run", schema=SCHEMA, field="RUN")
+                found.update(RunRecord(folder, manifest, []).state.encode())
             with suppress(OSError):
                 for path in sorted(folder.iterdir()):
                     if path.resolve() != self._page.resolve() and path.is_file():
@@ -127,7 +132,7 @@ class _Pages:
             if any(map(is_sweep, self._folders)):
                 from rlscale.report.comparison_page import write_comparison
 
-                write_comparison(compare(sweeps, runs, left_out), self._page)
+                write_comparison(with_short_commands(compare(sweeps, runs, left_out)), self._page)
             elif runs:
                 write_report(runs, self._page)
             else:

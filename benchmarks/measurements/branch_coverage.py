@@ -58,16 +58,6 @@ CELLS = {
 }
 
 
-@dataclass(frozen=True)
-class Options:
-    """Coverage and width of the intervals of planted checkpoints."""
-
-    checkpoints: int = 400
-    """Checkpoints in each cell."""
-    out: Path = Path("results/branch-coverage.json")
-    """Where the record goes."""
-
-
 def checkpoint(name: str, seed: int) -> tuple[float, float]:
     """The interval of one planted checkpoint."""
     cell, rng = CELLS[name], np.random.default_rng([seed, 0xB12A])
@@ -91,27 +81,31 @@ def checkpoint(name: str, seed: int) -> tuple[float, float]:
     return found.b_local.interval
 
 
-def main() -> None:
-    """Run it."""
-    options = tyro.cli(Options, description=__doc__)
+def main(checkpoints: int = 400, out: Path = Path("results/branch-coverage.json")) -> None:
+    """Coverage and width of the intervals of planted checkpoints.
+
+    Args:
+        checkpoints: Checkpoints in each cell.
+        out: Where the record goes.
+    """
     cells: dict[str, Any] = {}
     for name in CELLS:
-        ends = np.array(list(map_in_processes(checkpoint, [(name, seed) for seed in range(options.checkpoints)])))
+        ends = np.array(list(map_in_processes(checkpoint, [(name, seed) for seed in range(checkpoints)])))
         covered = (ends[:, 0] <= B_LOCAL) & (ends[:, 1] >= B_LOCAL)
         resolved = np.isfinite(ends[:, 1]) & (ends[:, 0] > 0)
         cells[name] = {
             **asdict(CELLS[name]),
             "brink": CELLS[name].brink if math.isfinite(CELLS[name].brink) else None,
-            "checkpoints": options.checkpoints,
+            "checkpoints": checkpoints,
             "coverage": float(covered.mean()),
             "resolved": float(resolved.mean()),
             "ratio": float(np.median(ends[resolved, 1] / ends[resolved, 0])) if resolved.any() else None,
         }
         print(name, cells[name], flush=True)
-        write_result(options.out, {"b_local": B_LOCAL, "cells": cells})
+        write_result(out, {"b_local": B_LOCAL, "cells": cells})
     rows = [[n, f"{c['coverage']:.1%}", f"{c['resolved']:.0%}", f"{c['ratio']:.2f}"] for n, c in cells.items() if c["ratio"]]
     print_table("Planted checkpoints", ["cell", "covers", "resolved", "upper/lower"], rows)
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main)

@@ -9,6 +9,7 @@ the number of workers at which an observation costs least is recommended. Its tr
 """
 
 import heapq
+import itertools
 import json
 import math
 import statistics
@@ -181,12 +182,10 @@ def simulate(
     ends: list[float] = []
     services: list[list[float]] = [[] for _ in range(iterations)]
     link_free = learner_free = 0.0
-    order = 0
+    order = itertools.count()
 
     def at(time: float, what: str, number: int, worker: int = 0) -> None:
-        nonlocal order
-        order += 1
-        heapq.heappush(events, (time, order, what, number, worker))
+        heapq.heappush(events, (time, next(order), what, number, worker))
 
     def send(time: float, number: int) -> None:
         for node in range(len(busy)):

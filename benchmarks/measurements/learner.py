@@ -14,6 +14,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import numpy as np
 import torch
 import tyro
 
-from rlscale.agents.cluster import connect, disconnect
+from rlscale.agents.cluster import connected
 from rlscale.agents.config import NoiseSettings, TrainConfig, default_config
 from rlscale.agents.learning import Learner, RemoteLearners, adam_metric, arrange_slots, learn_batch
 from rlscale.agents.machine import keep_freed_memory
@@ -292,34 +293,28 @@ def measure_several(rounds: int = 5, out: Path = Path("results/learner-several.j
     config = make_config(BATCH, 128, JOINT, epochs=1)
     shared = replace(config, update=replace(config.update, learners=2))
     threads = torch.get_num_threads()
-    connect(None, 2)
-    pair: RemoteLearners | None = None
     sums: list[float] = []
-    try:
+    with connected(None, 2):
         references = [ray.put(fragment) for fragment in fragments]
         alone = make_learner(config, bfloat16)
-        pair = remote = RemoteLearners(shared, find_task(config.task), CPU, bfloat16, 1)
         numbers = len(alone.parameters) + 1
+        with closing(RemoteLearners(shared, find_task(config.task), CPU, bfloat16, 1)) as pair:
 
-        def learn_alone(with_threads: int) -> None:
-            torch.set_num_threads(with_threads)
-            learn_batch(alone, fragments, 0, 1e-5, slots)
+            def learn_alone(with_threads: int) -> None:
+                torch.set_num_threads(with_threads)
+                learn_batch(alone, fragments, 0, 1e-5, slots)
 
-        def add() -> None:
-            sums.append(max(ray.get([actor.__ray_call__.remote(sum_seconds, numbers) for actor in remote._actors])))
+            def add() -> None:
+                sums.append(max(ray.get([actor.__ray_call__.remote(sum_seconds, numbers) for actor in pair._actors])))
 
-        tasks: dict[str, Callable[[], object]] = {
-            "1 learner, 1 thread": lambda: learn_alone(1),
-            "1 learner, 2 threads": lambda: learn_alone(2),
-            "2 learners, 1 thread": lambda: learn_batch(remote, references, 0, 1e-5, slots),
-            "sum": add,
-        }
-        seconds = rounds_of(tasks, rounds)
-    finally:
-        torch.set_num_threads(threads)
-        if pair is not None:
-            pair.close()
-        disconnect()
+            tasks: dict[str, Callable[[], object]] = {
+                "1 learner, 1 thread": lambda: learn_alone(1),
+                "1 learner, 2 threads": lambda: learn_alone(2),
+                "2 learners, 1 thread": lambda: learn_batch(pair, references, 0, 1e-5, slots),
+                "sum": add,
+            }
+            seconds = rounds_of(tasks, rounds)
+    torch.set_num_threads(threads)
     del seconds["sum"]  # it includes the call; `sums` does not
     sums = sums[1:]  # the first one warmed up
     rows = []

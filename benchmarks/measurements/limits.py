@@ -14,6 +14,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ import torch
 import tyro
 from torch.utils.flop_counter import FlopCounterMode
 
-from rlscale.agents.cluster import connect, disconnect
+from rlscale.agents.cluster import connected
 from rlscale.agents.config import TrainConfig, default_config
 from rlscale.agents.learning import Learner, learn_batch
 from rlscale.agents.networks import flatten_parameters, make_network
@@ -87,23 +88,21 @@ def measure(config: TrainConfig, task: Task, cores: int, bfloat16: bool, rounds:
     processes, pipes = start_bare(one, cores)
     found: list[dict[str, float]] = []
     try:
-        connect(None, 2 * cores)  # the fleet stays alive beside the actors of the whole
-        fleet = RayFleet(one, 2 * cores)
-        for turn in range(rounds + 1):
-            rates = {"emulator": ask(pipes, seconds, infer=False), "with inference": ask(pipes, seconds)}
-            rates["by Ray actors"] = sample(fleet, cores, environments // cores * steps, weights, turn, seconds)
-            for name, learner in learners.items():
-                started = time.perf_counter()
-                for _ in range(ITERATIONS):
-                    learn_batch(learner, [fragment], 1, 1e-5)
-                rates[name] = ITERATIONS * environments * steps / (time.perf_counter() - started)
-            rates["end to end"] = end_to_end(config, task)
-            rates |= {"operations": operations, "matrix product": matrix_rate()}
-            found += [rates] if turn else []  # the first one warms up and is not counted
-            print(f"round {turn} of {rounds}", flush=True)
-        fleet.close()
+        # The fleet stays alive beside the actors of the whole.
+        with connected(None, 2 * cores), closing(RayFleet(one, 2 * cores)) as fleet:
+            for turn in range(rounds + 1):
+                rates = {"emulator": ask(pipes, seconds, infer=False), "with inference": ask(pipes, seconds)}
+                rates["by Ray actors"] = sample(fleet, cores, environments // cores * steps, weights, turn, seconds)
+                for name, learner in learners.items():
+                    started = time.perf_counter()
+                    for _ in range(ITERATIONS):
+                        learn_batch(learner, [fragment], 1, 1e-5)
+                    rates[name] = ITERATIONS * environments * steps / (time.perf_counter() - started)
+                rates["end to end"] = end_to_end(config, task)
+                rates |= {"operations": operations, "matrix product": matrix_rate()}
+                found += [rates] if turn else []  # the first one warms up and is not counted
+                print(f"round {turn} of {rounds}", flush=True)
     finally:
-        disconnect()
         for process in processes:
             process.kill()
     return found

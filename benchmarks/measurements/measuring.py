@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +23,7 @@ from rlscale.agents.compute import computes_bfloat16
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
 from rlscale.envs import Network
 from rlscale.records import RunRecord, read_run
-from rlscale.records.files import dump_json
+from rlscale.records.files import dump_json, now
 
 __all__ = [
     "CPU",
@@ -34,6 +33,7 @@ __all__ = [
     "map_in_processes",
     "mean_return",
     "median_and_spread",
+    "output_of",
     "precisions",
     "print_table",
     "returns_of",
@@ -88,11 +88,16 @@ def map_in_processes(function: Callable[..., Any], jobs: Iterable[tuple[Any, ...
 def train(*words: object) -> RunRecord:
     """The record of a run of `rlscale train WORDS` in a process of its own. A run that fails ends this process too."""
     with tempfile.TemporaryDirectory() as folder:
-        typed = ["train", *map(str, words), "--run", f"{folder}/run"]
-        done = subprocess.run([sys.executable, "-m", "rlscale", *typed], capture_output=True, text=True, check=False)
-        if done.returncode:
-            sys.exit(f"rlscale {shlex.join(typed)} failed:\n{done.stderr}")
+        output_of([sys.executable, "-m", "rlscale", "train", *map(str, words), "--run", f"{folder}/run"])
         return read_run(Path(folder) / "run")
+
+
+def output_of(words: Sequence[str], cwd: Path | None = None) -> str:
+    """What a command prints. One that fails ends this process too, with its words."""
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=cwd)
+    if done.returncode:
+        sys.exit(f"{shlex.join(words)} failed:\n{done.stderr}")
+    return done.stdout
 
 
 def returns_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -139,7 +144,7 @@ def write_result(path: Path, readings: Any) -> None:
     record = {
         "command": shlex.join(["python", *sys.orig_argv[1:]]),
         "commit": find_commit(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": now(),
         "machine": describe_machine(CPU),
         "versions": find_versions(),
         "readings": readings,

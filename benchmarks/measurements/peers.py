@@ -15,7 +15,6 @@ import itertools
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -26,7 +25,7 @@ import torch
 import tyro
 from torch import nn
 
-from .measuring import NATURE, NO_HEADS, median_and_spread, print_table, train, write_result
+from .measuring import NATURE, NO_HEADS, median_and_spread, output_of, print_table, train, write_result
 
 ENVIRONMENTS, STEPS, EPOCHS, MINI_BATCH = 8, 128, 4, 256
 BATCH = ENVIRONMENTS * STEPS
@@ -280,10 +279,7 @@ def main(
     for turn in range(rounds):
         for name in readings:
             words = [sys.executable, "-m", __spec__.name, "--only", name, "--iterations", str(iterations)]
-            done = subprocess.run(words, capture_output=True, text=True, check=False)
-            if done.returncode:
-                sys.exit(f"{name} failed:\n{done.stderr}")
-            readings[name].append(json.loads(done.stdout.strip().splitlines()[-1]))
+            readings[name].append(json.loads(output_of(words).strip().splitlines()[-1]))
             print(f"round {turn + 1}: {name}: {statistics.median(readings[name][-1]):,.0f} observations/s", flush=True)
     medians = {name: [statistics.median(rates) for rates in runs] for name, runs in readings.items()}
     fastest = {

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import tyro
+from scipy.stats import binomtest
 
 from rlscale.frontier import STOPPED_CONFIDENCE, Frontier, fit, fit_surface
 
@@ -206,20 +207,13 @@ def planted_sweep(design: str, cell: str, number: int) -> dict[str, Any]:
     }
 
 
-def _binomial(successes: int, total: int) -> tuple[float, float]:
-    """Wilson's 95% interval of a probability."""
-    p, z = successes / total, 1.96
-    middle, half = p + z * z / 2 / total, z * math.sqrt(p * (1 - p) / total + z * z / 4 / total**2)
-    return (middle - half) / (1 + z * z / total), (middle + half) / (1 + z * z / total)
-
-
 def _summary(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
     errors = [one["error"] for one in found if one["error"] is not None]
     covers = sum(one["covers"] for one in found)
     return {
         "sweeps": len(found),
         "coverage": covers / len(found),
-        "coverage_interval": _binomial(covers, len(found)),
+        "coverage_interval": binomtest(covers, len(found)).proportion_ci(method="wilson"),
         "unresolved": len(found) - len(errors),
         "bias": statistics.fmean(errors),
         "rmse": math.sqrt(statistics.fmean(error**2 for error in errors)),

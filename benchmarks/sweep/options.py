@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from rlscale.agents.checks import check_config, require_not_negative, require_positive
+from rlscale.agents.cluster import connect
 from rlscale.agents.config import Budget, NoiseSettings, Rollout, TrainConfig, Update
 from rlscale.agents.memory import PROCESS_BYTES, require_processes
 from rlscale.agents.networks import make_network
@@ -116,7 +117,8 @@ class SweepOptions:
     actors: int | None = None
     """Most Ray actors that sample for each run; 0: the run samples itself. None: 1 on Atari and EnvPool, else 0."""
     jobs: int | None = None
-    """Runs side by side; 0 runs one at a time in this process, without Ray. None: as many as there are CPUs for."""
+    """Runs side by side; 0 runs one at a time in this process, without Ray. None: as many as there are CPUs for, here or in the
+    cluster."""
     ray_address: str | None = None
     """An existing Ray cluster, host:port or 'auto'; without it a local one is started."""
     out: str = "sweeps"
@@ -284,8 +286,18 @@ def _shared(task: Task | SupervisedTask, options: SweepOptions) -> dict[str, Any
         "total_observations": options.total_observations,
         "hours": options.hours,
         "quick": options.quick,
-        "jobs": len(os.sched_getaffinity(0)) if options.jobs is None else max(options.jobs, 1),
+        "jobs": _cpus(options) if options.jobs is None else max(options.jobs, 1),
     }
+
+
+def _cpus(options: SweepOptions) -> int:
+    """Of this machine, or of the cluster, which is joined for the sweep."""
+    if options.ray_address is None:
+        return len(os.sched_getaffinity(0))
+    connect(options.ray_address, 1)
+    import ray
+
+    return int(ray.cluster_resources()["CPU"])
 
 
 def _check(task_id: str, options: SweepOptions, goals: tuple[float, ...]) -> None:

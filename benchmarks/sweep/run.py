@@ -6,17 +6,17 @@ begin again as they were decided.
 
 import os
 import shutil
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
 
 from rlscale.agents.cluster import LostWorkerError, connect, disconnect
+from rlscale.agents.cluster.processes import enter_user_folder
 from rlscale.agents.compute import resolve_device
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
 from rlscale.errors import UsageError
@@ -49,26 +49,6 @@ class Job:
         return self.sweep, self.trial.id
 
 
-class Pool(Protocol):
-    """Where jobs run."""
-
-    @property
-    def free(self) -> int:
-        """Jobs that it can take now."""
-        ...
-
-    def submit(self, job: Job) -> None: ...
-
-    def wait(self, seconds: float) -> list[tuple[Job, TrialResult | str]]:
-        """Jobs that have ended, each with its result, or with a sentence about what its worker died of.
-
-        Returns after so many seconds at the latest, with none if none has ended.
-        """
-        ...
-
-    def close(self) -> None: ...
-
-
 def run_sweeps(options: SweepOptions, command: list[str], console: Console) -> list[Path]:
     """Run the sweep of every task that the options name; folders of the finished sweeps.
 
@@ -78,13 +58,11 @@ def run_sweeps(options: SweepOptions, command: list[str], console: Console) -> l
     """
     if not options.tasks:
         raise UsageError("TASK", "no task was named", "For example: rlscale sweep minatar/breakout")
-    plans = [make_plan(task, options) for task in dict.fromkeys(options.tasks)]
     sweeps: list[Sweep] = []
     try:
+        plans = [make_plan(task, options) for task in dict.fromkeys(options.tasks)]
         for plan in plans:
             sweeps.append(_open_sweep(plan, Path(options.out), command))
-        # A sweep that goes on keeps to the number of jobs that it began with, by which its hours are counted.
-        plans = [replace(plan, jobs=sweep.plan["jobs"]) for plan, sweep in zip(plans, sweeps, strict=True)]
         for sweep in sweeps:
             for sentence in sweep.left_out:
                 console.print(f"note: {sentence}; that trial is made again", markup=False, highlight=False, soft_wrap=True)
@@ -92,6 +70,8 @@ def run_sweeps(options: SweepOptions, command: list[str], console: Console) -> l
             _run(plans, sweeps, options, command, display)
         return [sweep.folder for sweep in sweeps]
     finally:
+        if options.ray_address is not None:  # joined to count its CPUs
+            disconnect()
         for sweep in sweeps:
             sweep.close()
 
@@ -114,7 +94,7 @@ def _run(
     running: set[tuple[int, str]] = set()
     attempts: Counter[tuple[int, str]] = Counter()
     begun: dict[tuple[int, str], float] = {}
-    pool: Pool | None = None
+    pool: LocalPool | RayPool | None = None
     try:
         while True:
             jobs = [
@@ -178,12 +158,17 @@ class LocalPool:
 
     @property
     def free(self) -> int:
+        """Jobs that it can take now."""
         return 0 if self._job else 1
 
     def submit(self, job: Job) -> None:
         self._job = job
 
     def wait(self, seconds: float) -> list[tuple[Job, TrialResult | str]]:
+        """Jobs that have ended, each with its result, or with a sentence about what its worker died of.
+
+        A pool of workers returns after so many seconds at the latest, with none if none has ended.
+        """
         job, self._job = self._job, None
         if job is None:
             return []
@@ -197,7 +182,10 @@ class LocalPool:
 
 
 class RayPool:
-    """Jobs in long-lived Ray actors, so that a trial of five seconds does not pay for an import of ten."""
+    """Jobs in long-lived Ray actors, so that a trial of five seconds does not pay for an import of ten.
+
+    It does what `LocalPool` says of its methods.
+    """
 
     def __init__(self, plans: Sequence[SweepPlan], options: SweepOptions) -> None:
         beside = max(plan.rollout_cpus for plan in plans)
@@ -268,9 +256,7 @@ class TrialWorker:
     """
 
     def __init__(self, folder: str) -> None:
-        sys.path.append(folder)
-        if os.path.isdir(folder):
-            os.chdir(folder)
+        enter_user_folder(folder)
 
     def ready(self) -> bool:
         """Returns once the worker has started."""

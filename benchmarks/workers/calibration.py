@@ -23,7 +23,7 @@ from rlscale.agents.compute import Compute
 from rlscale.agents.config import TrainConfig
 from rlscale.agents.learning import Learner, arrange_slots, learn_batch
 from rlscale.agents.networks import flatten_parameters, make_network
-from rlscale.agents.rollout import Fragment, RayFleet, RolloutWorker, WorkerSettings, read
+from rlscale.agents.rollout import Fragment, RayFleet, RolloutWorker, WorkerSettings
 from rlscale.envs import Task, make_env
 from rlscale.sizing import FleetTime, fit_hand_over, fit_service, fit_throughput, hand_over_seconds
 
@@ -102,7 +102,7 @@ def measure_fleet(config: TrainConfig, task: Task, compute: Compute, shape: Shap
             fleet.request(weights, len(rounds), shape.actors)
             sampled = [fleet.take() for _ in range(shape.actors)]
             fragments.append(tuple(s.summary.seconds for s in sampled))
-            size = sum(_touch(read(s.fragment)) for s in sampled)
+            size = sum(_touch(s.fragment) for s in sampled)
             rounds.append(time.perf_counter() - started)
             del sampled
             fleet.release(shape.actors)

@@ -65,10 +65,28 @@ class KeptFleets:
     def keep(self, reading: FleetReading) -> FleetReading:
         """Write it down, and give it back."""
         self.fleets[reading.shape] = self._made[reading.shape] = reading
-        fleets = [asdict(each) for each in self._made.values()]
-        record = {"identity": self._identity, "again": self._again, "fleets": fleets}
-        write_atomically(self._path, json.dumps(record).encode())
+        self._write()
         return reading
+
+    def keep_emulator(self, rate: float) -> None:
+        """Write down its observations per second."""
+        self.emulator = rate
+        self._write()
+
+    def keep_learning(self, way: str, readings: list[dict[str, Any]]) -> None:
+        """Write down readings of the learner, for that way to learn."""
+        self.learning[way] = readings
+        self._write()
+
+    def _write(self) -> None:
+        record = {
+            "identity": self._identity,
+            "again": self._again,
+            "fleets": [asdict(each) for each in self._made.values()],
+            "emulator_observations_per_second": self.emulator,
+            "learning": self.learning,
+        }
+        write_atomically(self._path, json.dumps(record).encode())
 
     def forget(self) -> None:
         """Everything is in a record of its own now."""

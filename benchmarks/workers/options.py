@@ -12,7 +12,7 @@ from rlscale.agents.cluster import free_cpus
 from rlscale.errors import UsageError
 from rlscale.text import parse_duration
 
-__all__ = ["WorkersOptions", "check_cpus", "check_options", "cpus_for_actors", "make_folder"]
+__all__ = ["WorkersOptions", "check_cpus", "check_options", "cpus_by_node", "cpus_for_actors", "make_folder"]
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,15 @@ def cpus_for_actors(cpus: int | None, ray_address: str | None) -> int:
         mend = "Wait until some are free ('ray status' shows them)"
         raise UsageError("--ray-address", "all CPUs of the cluster are in use", mend)
     return found
+
+
+def cpus_by_node(ray_address: str | None) -> tuple[int, ...] | None:
+    """CPUs of each node of the cluster joined that nobody has reserved; None where this machine is all there is."""
+    if ray_address is None:
+        return None
+    from ray._private.state import available_resources_per_node
+
+    return tuple(int(free.get("CPU", 0)) for free in available_resources_per_node().values())
 
 
 def make_folder(folder: Path) -> None:

@@ -17,7 +17,7 @@ from rlscale.records import read_sweep
 from rlscale.sizing import Choice, CostPlan, FleetTime, LearnerTime, Price, plan
 from rlscale.text import format_duration
 
-__all__ = ["Known", "choose", "find_frontier", "make_plan"]
+__all__ = ["Known", "choose", "find_frontier", "make_plan", "say_asked"]
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,15 @@ def find_frontier(folder: str, goal: float | None, task: Task) -> Known:
     """The sweep's frontier to the goal to plan for.
 
     Raises:
-        UsageError: no sweep there, of another task, or without a frontier for the goal.
+        UsageError: no sweep there, of another task, none of whose runs has ended, or without a frontier for the goal.
     """
     sweep = read_sweep(Path(folder), "--sweep")
     if sweep.task != task.id:
         raise UsageError("--sweep", f"{folder} is of {sweep.task}, not {task.id}", "Name one of this task")
-    compared = compare([sweep], []).sweeps[0]
+    try:
+        compared = compare([sweep], []).sweeps[0]
+    except UsageError as error:  # `rlscale compare` says it of its FOLDER
+        raise UsageError("--sweep", error.problem, error.mend) from None
     rows = [row for row in compared.rows if goal in (None, row.goal)]
     if not rows:
         goals = ", ".join(f"{row.goal:g}" for row in compared.rows if row.goal is not None)
@@ -77,7 +80,8 @@ def find_frontier(folder: str, goal: float | None, task: Task) -> Known:
 
 
 def make_plan(known: Known, law: FleetTime, learner: LearnerTime, price: Price, cpus: int, lag: int) -> CostPlan:
-    """Wall time and cost of the sweep's batch sizes on every number of one-CPU workers that their environments divide over.
+    """Wall time and cost of the sweep's batch sizes on every number of one-CPU workers that their environments divide over,
+    in whole groups of clones.
 
     Raises:
         UsageError: no batch size has an environment for a worker.
@@ -87,6 +91,7 @@ def make_plan(known: Known, law: FleetTime, learner: LearnerTime, price: Price, 
         environments, rest = divmod(size, law.rollout_length)
         if rest:
             continue
+        clones = known.config.rollout.clones
         try:
             made = plan(
                 known.frontier,
@@ -94,7 +99,7 @@ def make_plan(known: Known, law: FleetTime, learner: LearnerTime, price: Price, 
                 learner,
                 price,
                 batch_sizes=[size],
-                workers=[n for n in range(1, min(cpus, environments) + 1) if environments % n == 0],
+                workers=[n for n in range(1, min(cpus, environments) + 1) if environments % (n * clones) == 0],
                 lag=lag,
                 blocks=known.config.noise.step_blocks(size, environments, equal=False),
                 valid=known.valid,
@@ -130,3 +135,11 @@ def choose(made: CostPlan, deadline: float | None, budget: float | None, *, curr
     if deadline is not None:
         raise UsageError("--deadline", f"no plan ends within {format_duration(deadline)}: {fast}", "Give more time, or more CPUs")
     raise UsageError("--budget", f"no plan costs so little: {cheap}", "Give more")
+
+
+def say_asked(deadline: float | None, budget: float | None) -> str:
+    """What the choice is the best of; arguments as of `choose`."""
+    limits = [] if deadline is None else [f"ends within {format_duration(deadline)}"]
+    limits += [] if budget is None else [f"costs at most {budget:,.10g}"]
+    best = "the fastest" if deadline is None else "the cheapest"
+    return f"{best} that {' and '.join(limits)}" if limits else best

@@ -22,6 +22,7 @@ from .plan import Known
 
 __all__ = ["CLOSE", "Recommendation", "candidates", "flags_that_differ", "predict", "recommend", "to_measure", "train_command"]
 
+_THREADS = 1, 2, 4  # of an actor
 CLOSE = 0.98  # of the best predicted rate: nearer to it, fewer environments are worth more than what is left
 
 
@@ -52,21 +53,34 @@ class Recommendation:
         return self.batch_size / self.iteration.seconds
 
 
-def candidates(task: Task, cpus: int) -> list[Shape]:
-    """The grid: every fleet that could be recommended."""
+def candidates(task: Task, cpus: int, nodes: Sequence[int] | None = None) -> list[Shape]:
+    """The grid: every fleet that could be recommended.
+
+    Args:
+        task: to be trained.
+        cpus: that actors may use.
+        nodes: free CPUs of each node of a cluster; None: all are one machine's.
+    """
     sizes = [task.cost.few * 2**k for k in range(12) if task.cost.few * 2**k <= task.cost.most]
     counts = sorted({c for c in (*range(1, 9), *(2**k for k in range(16)), cpus) if c <= cpus})
-    threads = [t for t in (1, 2, 4) if t <= cpus]
-    return [Shape(n, t, e) for t in threads for n in sorted({*counts, cpus // t}) if n * t <= cpus for e in sizes]
+    room = {t: _room(t, cpus, nodes) for t in _THREADS}
+    return [Shape(n, t, e) for t, most in room.items() for n in sorted({*counts, most}) if 0 < n <= most for e in sizes]
 
 
-def to_measure(task: Task, cpus: int) -> list[Shape]:
-    """The few fleets that the others are predicted from."""
+def to_measure(task: Task, cpus: int, nodes: Sequence[int] | None = None) -> list[Shape]:
+    """The few fleets that the others are predicted from; arguments as of `candidates`."""
     few, many, most = task.cost.few, task.cost.many, task.cost.most
-    alone = [Shape(1, t, e) for t in (1, 2, 4) if t <= cpus for e in (few, many)] + [Shape(1, 1, most)]
+    alone = [Shape(1, t, e) for t in _THREADS if _room(t, cpus, nodes) for e in (few, many)] + [Shape(1, 1, most)]
     counts = {2**k for k in range(1, 16)} | {cpus} | ({3} if cpus < 8 else set())
     beside = [Shape(n, 1, many) for n in sorted(counts) if 1 < n <= cpus]
     return alone + beside + [Shape(s.actors, 1, few) for s in beside[-1:]]
+
+
+def _room(threads: int, cpus: int, nodes: Sequence[int] | None) -> int:
+    """Actors that find room, node by node: the CPUs of an actor are all of one."""
+    if nodes is None or threads == 1:  # those of one CPU fit wherever one is free
+        return cpus // threads
+    return min(cpus // threads, sum(free // threads for free in nodes))
 
 
 def recommend(

@@ -8,7 +8,6 @@ import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,9 @@ from rlscale.agents.config import TrainConfig, default_config
 from rlscale.agents.machine import busy_cpus, describe_machine, find_commit, find_versions
 from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
-from rlscale.records.files import write_atomically
+from rlscale.records.files import now, write_atomically
 from rlscale.report.workers_page import WorkersPage, write_workers_page
 from rlscale.sizing import FleetTime, LearnerTime, Price, fit_learner, iteration
-from rlscale.text import format_duration
 
 from ..console import plain_console
 from ..steps import Steps
@@ -39,8 +37,8 @@ from .calibration import (
 )
 from .display import say_choice, say_recommendation, show_answer, show_fleets, show_plan, show_recommendation, show_validation
 from .kept import KeptFleets
-from .options import WorkersOptions, check_options, cpus_for_actors, make_folder
-from .plan import Known, choose, find_frontier, make_plan
+from .options import WorkersOptions, check_options, cpus_by_node, cpus_for_actors, make_folder
+from .plan import Known, choose, find_frontier, make_plan, say_asked
 from .recommendation import (
     candidates,
     recommend,
@@ -80,7 +78,8 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
     try:
         say_if_busy(console, busy)
         cpus = cpus_for_actors(options.cpus, options.ray_address)
-        grid = candidates(task, cpus)
+        nodes = cpus_by_node(options.ray_address)
+        grid = candidates(task, cpus, nodes)
         identity = {
             "commit": find_commit(),
             "versions": find_versions(),
@@ -94,7 +93,7 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
         kept = KeptFleets(folder, identity, again=options.again)
         say_what_is_kept(console, kept, folder)
         with watch_head(options.ray_address):
-            shapes = to_measure(task, cpus)
+            shapes = to_measure(task, cpus, nodes)
             fleets, learning, emulator = measure(options, config, task, compute, shapes, kept, console, mini_batches)
             law = fit_fleet(fleets, config.rollout.rollout_length)
             learner = fit_updates(learning)
@@ -112,7 +111,7 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
     record = {
         "command": command,
         "commit": find_commit(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": now(),
         "machine": describe_machine(compute.device),
         "busy_cpus": busy,
         "versions": find_versions(),
@@ -126,7 +125,7 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
         "validation": validation,
         "plan": None if made is None else [asdict(choice) for choice in made.choices],
         "identity": identity,
-        "learning": {**kept.learning, way_to_learn(config, mini_batches): learning},
+        "learning": kept.learning,
         "other_fleets": [asdict(reading) for reading in kept.fleets.values() if reading.shape not in used],
     }
     write_atomically(folder / "workers.json", (json.dumps(record, indent=1) + "\n").encode())
@@ -145,8 +144,8 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
             environments = round(choice.batch_size / config.rollout.rollout_length / choice.workers)
             words = train_command(options, config, Shape(choice.workers, 1, environments), known, choice)
             commands["The plan"] = words
-            chosen_for = "the fastest" if deadline is None else f"the cheapest that ends within {format_duration(deadline)}"
-            said = f"{config.task} to a return of {known.goal:g}, {chosen_for}: {say_choice(choice, currency=currency)}"
+            chosen_for, shown_choice = say_asked(deadline, options.budget), say_choice(choice, currency=currency)
+            said = f"{config.task} to a return of {known.goal:g}, {chosen_for}: {shown_choice}"
         except UsageError as error:  # said on the page as well
             unmet, said = error, f"{config.task} to a return of {known.goal:g}: {error.problem}."
     first, *rest = say_recommendation(found, learner)
@@ -235,6 +234,8 @@ def measure(
         if emulator is None:
             steps.begin(f"the emulator alone, {task.cost.alone} environments")
             emulator = measure_emulator(task, task.cost.alone, options.seconds)
+            if kept is not None:
+                kept.keep_emulator(emulator)
         fleets = []
         for shape in shapes:
             reading = None if kept is None else kept.fleets.get(shape)
@@ -254,6 +255,8 @@ def measure(
         learning = [measure_learner(config, task, compute, fragments[:n], blocks, mini_batches) for n in (1, 2)]
         if several:
             learning.append(measure_learner(config, task, compute, fragments, 32))
+        if kept is not None:
+            kept.keep_learning(way_to_learn(config, mini_batches), learning)
     return fleets, learning, emulator
 
 

@@ -4,12 +4,10 @@ Dynamics: Sutton and Barto's book, integrated by one fourth-order Runge-Kutta st
 a test steps both side by side.
 """
 
-from typing import Any, ClassVar
-
 import numpy as np
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
+
+from ..episodes import EpisodesVectorEnv
 
 __all__ = ["AcrobotVectorEnv"]
 
@@ -19,55 +17,32 @@ _COM = 0.5  # distance of a link's centre of mass from its joint; masses, length
 _MAX_VELOCITY = np.array([4 * np.pi, 9 * np.pi])[:, None]
 
 
-class AcrobotVectorEnv(VectorEnv):  # type: ignore[misc]  # gymnasium is untyped
-    """N acrobots; ends reset on the next step.
+class AcrobotVectorEnv(EpisodesVectorEnv):
+    """N acrobots.
 
     Attributes:
         state: (4, N) float64: two angles, two angular velocities.
-        steps: (N,) steps of the running episodes.
-        prev_done: (N,) episodes that the next step resets.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
-
-    def __init__(self, num_envs: int, max_episode_steps: int = 500) -> None:
-        self.num_envs = num_envs
-        self.max_episode_steps = max_episode_steps
+    def __init__(self, num_envs: int) -> None:
         high = np.array([1, 1, 1, 1, *_MAX_VELOCITY[:, 0]], dtype=np.float32)
-        self.single_observation_space = Box(-high, high, dtype=np.float32)
-        self.single_action_space = Discrete(3)
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
-        self.state = np.zeros((4, num_envs))
-        self.steps = np.zeros(num_envs, dtype=np.int32)
-        self.prev_done = np.zeros(num_envs, dtype=bool)
+        super().__init__(num_envs, Box(-high, high, dtype=np.float32), Discrete(3), 500)
 
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.state = self._start(self.num_envs)
-        self.steps[:] = 0
-        self.prev_done[:] = False
-        return self._observation(), {}
-
-    def _start(self, count: int) -> np.ndarray:
+    def start(self, count: int) -> np.ndarray:
         return self.np_random.uniform(-0.1, 0.1, size=(4, count))
 
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        reset = self.prev_done
-        state = _runge_kutta(self.state, actions - 1.0)
+    def renew(self, state: np.ndarray, which: np.ndarray) -> None:
+        state[:, which] = self.start(int(which.sum()))
+
+    def move(self, state: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        state = _runge_kutta(state, actions - 1.0)
         state[:2] = (state[:2] + np.pi) % (2 * np.pi) - np.pi
         state[2:] = np.clip(state[2:], -_MAX_VELOCITY, _MAX_VELOCITY)
-        state[:, reset] = self._start(int(reset.sum()))
-        self.state = state
-        self.steps = np.where(reset, 0, self.steps + 1).astype(np.int32)
-        terminated = (-np.cos(state[0]) - np.cos(state[1] + state[0]) > 1.0) & ~reset
-        truncated = (self.steps >= self.max_episode_steps) & ~reset
-        reward = np.where(terminated | reset, 0.0, -1.0).astype(np.float32)
-        self.prev_done = terminated | truncated
-        return self._observation(), reward, terminated, truncated, {}
+        terminated = -np.cos(state[0]) - np.cos(state[1] + state[0]) > 1.0
+        return state, np.where(terminated, 0.0, -1.0), terminated
 
-    def _observation(self) -> np.ndarray:
-        first, second, *velocities = self.state
+    def observe(self, state: np.ndarray) -> np.ndarray:
+        first, second, *velocities = state
         return np.stack([np.cos(first), np.sin(first), np.cos(second), np.sin(second), *velocities], axis=1).astype(np.float32)
 
 

@@ -5,9 +5,9 @@ Rules: Sutton and Barto's book, example 5.1, as in Gymnasium (MIT licence): card
 """
 
 import numpy as np
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 
-from .episodes import EpisodesVectorEnv
+from ..episodes import EpisodesVectorEnv
 
 __all__ = ["BlackjackVectorEnv"]
 
@@ -25,7 +25,7 @@ class BlackjackVectorEnv(EpisodesVectorEnv):
     """
 
     def __init__(self, num_envs: int) -> None:
-        super().__init__(num_envs, Box(0, 1, (_SUMS + _CARDS + 2,), np.float32), 2, _LONGEST)
+        super().__init__(num_envs, Box(0, 1, (_SUMS + _CARDS + 2,), np.float32), Discrete(2), _LONGEST)
 
     def draw(self, count: int) -> np.ndarray:
         """So many cards."""

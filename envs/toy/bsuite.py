@@ -5,9 +5,9 @@ Rules: Osband et al. 2020, "Behaviour Suite for Reinforcement Learning" (arXiv:1
 """
 
 import numpy as np
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 
-from .episodes import EpisodesVectorEnv
+from ..episodes import EpisodesVectorEnv
 
 __all__ = ["CatchVectorEnv", "UmbrellaVectorEnv"]
 
@@ -23,7 +23,7 @@ class CatchVectorEnv(EpisodesVectorEnv):
     """
 
     def __init__(self, num_envs: int) -> None:
-        super().__init__(num_envs, Box(0, 1, (_ROWS * _COLUMNS,), np.float32), 3, _ROWS - 1)
+        super().__init__(num_envs, Box(0, 1, (_ROWS * _COLUMNS,), np.float32), Discrete(3), _ROWS - 1)
 
     def start(self, count: int) -> np.ndarray:
         ball = self.np_random.integers(0, _COLUMNS, count)
@@ -54,7 +54,7 @@ class UmbrellaVectorEnv(EpisodesVectorEnv):
     """
 
     def __init__(self, num_envs: int) -> None:
-        super().__init__(num_envs, Box(0, 1, (3 + _DISTRACTORS,), np.float32), 2, _LENGTH)
+        super().__init__(num_envs, Box(0, 1, (3 + _DISTRACTORS,), np.float32), Discrete(2), _LENGTH)
 
     def start(self, count: int) -> np.ndarray:
         state = self._coins(count, 3 + _DISTRACTORS)

@@ -4,9 +4,9 @@ A board is two 64-bit integers, a bit a cell, so that a disc is dropped and four
 """
 
 import numpy as np
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 
-from .episodes import EpisodesVectorEnv
+from ..episodes import EpisodesVectorEnv
 
 __all__ = ["ConnectFourVectorEnv"]
 
@@ -29,7 +29,7 @@ class ConnectFourVectorEnv(EpisodesVectorEnv):
     """
 
     def __init__(self, num_envs: int) -> None:
-        super().__init__(num_envs, Box(0, 1, (2 * _ROWS * _COLUMNS,), np.float32), _COLUMNS, _ROWS * _COLUMNS)
+        super().__init__(num_envs, Box(0, 1, (2 * _ROWS * _COLUMNS,), np.float32), Discrete(_COLUMNS), _ROWS * _COLUMNS)
 
     def start(self, count: int) -> np.ndarray:
         state = np.zeros((count, 2), dtype=np.uint64)

@@ -1,11 +1,11 @@
 """scikit-learn's digits as a task: name the picture, one a step. A positive control, since its noise is that of a classifier."""
 
 import numpy as np
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 
 from rlscale.errors import UsageError
 
-from .episodes import EpisodesVectorEnv
+from ..episodes import EpisodesVectorEnv
 
 __all__ = ["DigitsVectorEnv"]
 
@@ -22,7 +22,7 @@ class DigitsVectorEnv(EpisodesVectorEnv):
             from sklearn.datasets import load_digits  # type: ignore[import-untyped]
         except ModuleNotFoundError:
             raise UsageError("TASK", "toy/digits needs scikit-learn", "Install it: pip install scikit-learn") from None
-        super().__init__(num_envs, Box(0, 1, (64,), np.float32), 10, 1)
+        super().__init__(num_envs, Box(0, 1, (64,), np.float32), Discrete(10), 1)
         images, self._names = load_digits(return_X_y=True)
         self._images = (images / 16).astype(np.float32)
 

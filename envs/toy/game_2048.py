@@ -6,9 +6,9 @@ Rules: Gabriele Cirulli's 2048 (2014, MIT licence). What a push makes of a row o
 from functools import cache
 
 import numpy as np
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 
-from .episodes import EpisodesVectorEnv
+from ..episodes import EpisodesVectorEnv
 
 __all__ = ["Game2048VectorEnv"]
 
@@ -26,7 +26,7 @@ class Game2048VectorEnv(EpisodesVectorEnv):
     """
 
     def __init__(self, num_envs: int) -> None:
-        super().__init__(num_envs, Box(0, 1, (_SIDE * _SIDE * _KINDS,), np.float32), 4, _LONGEST)
+        super().__init__(num_envs, Box(0, 1, (_SIDE * _SIDE * _KINDS,), np.float32), Discrete(4), _LONGEST)
 
     def start(self, count: int) -> np.ndarray:
         state = np.zeros((count, _SIDE * _SIDE), dtype=np.int8)

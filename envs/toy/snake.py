@@ -4,9 +4,9 @@ The body is kept as the number of steps for which each of its cells stays covere
 """
 
 import numpy as np
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 
-from .episodes import EpisodesVectorEnv
+from ..episodes import EpisodesVectorEnv
 
 __all__ = ["SnakeVectorEnv"]
 
@@ -27,7 +27,7 @@ class SnakeVectorEnv(EpisodesVectorEnv):
     """
 
     def __init__(self, num_envs: int) -> None:
-        super().__init__(num_envs, Box(0, 1, (3 * _SIDE * _SIDE,), np.float32), 4, _LONGEST)
+        super().__init__(num_envs, Box(0, 1, (3 * _SIDE * _SIDE,), np.float32), Discrete(4), _LONGEST)
 
     def start(self, count: int) -> np.ndarray:
         state = np.zeros((count, _SIDE * _SIDE + 2), dtype=np.int16)

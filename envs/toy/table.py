@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Discrete
 
-from .episodes import EpisodesVectorEnv
+from ..episodes import EpisodesVectorEnv
 
 __all__ = ["TableVectorEnv"]
 
@@ -24,7 +24,7 @@ class TableVectorEnv(EpisodesVectorEnv):
     def __init__(self, num_envs: int, name: str, max_episode_steps: int, **options: Any) -> None:
         original = gymnasium.make(name, **options).unwrapped
         states, actions = int(original.observation_space.n), int(original.action_space.n)
-        super().__init__(num_envs, Discrete(states), actions, max_episode_steps)
+        super().__init__(num_envs, Discrete(states), Discrete(actions), max_episode_steps)
         most = max(len(outcomes) for row in original.P.values() for outcomes in row.values())
         shape = (states, actions, most)
         probability = np.zeros(shape)

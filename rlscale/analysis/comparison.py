@@ -14,8 +14,8 @@ from ..estimate import Estimate
 from ..frontier import Surface
 from ..records import RunRecord, SweepRecord, TrialResult
 from .points import SurfacePoint, fit_points, surface_points
-from .predictions import ADVISED, ONLY_LOSS, PLAIN, PRIMARY, Prediction, predict, predict_from_run, ratio
-from .summary import mean_batch
+from .predictions import ADVISED, ONLY_LOSS, PLAIN, PRIMARY, Prediction, predict, predict_from_run, ratio, shows_value_alone
+from .summary import distinct_names, mean_batch
 
 __all__ = ["ComparedSweep", "Comparison", "Row", "agreement_of", "compare", "row_of_run"]
 
@@ -117,6 +117,16 @@ class Row:
         return PRIMARY if self.prediction(*PRIMARY) else PLAIN
 
     @property
+    def policy_beside(self) -> Estimate | None:
+        """The noise scale of the policy's own loss where the joint loss's predicts; None where it was not measured."""
+        return self.predicted(*PLAIN) if self.predictor in (ADVISED, PRIMARY) and self.prediction(*PLAIN) else None
+
+    @property
+    def suggests_nothing(self) -> bool:
+        """Whether the noise scale of a single run is mostly its value function's."""
+        return self.goal is None and shows_value_alone(self.predicted(*self.predictor), self.policy_beside)
+
+    @property
     def steps_name(self) -> str:
         """What S counts: optimizer steps, or iterations where each makes several of them."""
         return "iterations" if self.inner_steps > 1 else "optimizer steps"
@@ -192,7 +202,9 @@ def compare(sweeps: Sequence[SweepRecord], runs: Sequence[RunRecord], left_out: 
             usable.append(run)
         else:
             notes.append(f"{run.folder} has no finished iteration and was left out")
-    rows = [row for sweep in compared for row in sweep.rows] + [row_of_run(run) for run in usable]
+    rows = [row for sweep in compared for row in sweep.rows] + [
+        row_of_run(*named) for named in zip(usable, distinct_names(usable), strict=True)
+    ]
     if not rows:
         why = "; ".join(notes)
         raise UsageError("FOLDER", f"there is no result to compare ({why})", "Let the sweep run until its first runs have ended")
@@ -357,13 +369,13 @@ def _has_policy(config: Mapping[str, Any]) -> bool:
     return not (isinstance(update, Mapping) and update.get("optimizer") == "sgd")
 
 
-def row_of_run(run: RunRecord) -> Row:
-    """The row of a single run: what its noise predicts, and no measurement."""
+def row_of_run(run: RunRecord, name: str | None = None) -> Row:
+    """The row of a single run, by its folder's name or another: what its noise predicts, and no measurement."""
     nothing = Estimate(None, None, "a single run gives a prediction and no measurement")
     predictions = predict_from_run(run)
     rates = [rate for rate in (row.get("learning_rate") for row in run.rows) if rate is not None]
     return Row(
-        name=f"{run.manifest['task']['id']} (run {run.name})",
+        name=f"{run.manifest['task']['id']} (run {name or run.name})",
         task=run.manifest["task"]["id"],
         source=str(run.folder),
         goal=None,

@@ -31,6 +31,7 @@ __all__ = [
     "predict",
     "predict_from_run",
     "ratio",
+    "shows_value_alone",
 ]
 
 HEADS = ("policy", "value", "joint", "joint_policy_parameters", "policy_last_layer")  # entropy carries no reward signal
@@ -49,6 +50,7 @@ ONLY_LOSS = ("joint", "cumulative")
 """That of a supervised task, which has one loss and is learned by SGD, whose metric is the plain one."""
 FEWEST_POOLED = 3
 """Runs that are summed before anything is divided; of fewer the geometric mean is taken, and there is no ratio of sums."""
+_APART = 20.0  # on the ladder's tasks the policy's noise scale is at most some seventeen times what was measured
 MORE_QUANTITIES = ("goal_adam", "sums", "sums_adam")  # of three runs or more, for the preregistered comparison
 
 
@@ -212,6 +214,20 @@ def predict_from_run(run: RunRecord) -> tuple[Prediction, ...]:
                     scale = noise.noise_scale
                     found.append(Prediction(head, quantity, scale, int(scale.value is not None), 1, None))
     return tuple(found)
+
+
+def shows_value_alone(joint: Estimate, policy: Estimate | None) -> bool:
+    """Whether the joint loss's noise scale is mostly the value function's, so that no batch is suggested by it.
+
+    Args:
+        joint: noise scale of the joint loss.
+        policy: noise scale of the policy's loss, not resolved where this is so, and known to be far above, unless the interval of
+            the joint loss's begins at zero; None where it was not measured, or is the one that suggests.
+    """
+    if joint.value is None or policy is None or policy.value is not None:
+        return False
+    low, high = joint.interval or (0.0, math.inf)
+    return low == 0 or (policy.interval or (0.0, math.inf))[0] > _APART * high
 
 
 def _log(end: float) -> float:

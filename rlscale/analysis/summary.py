@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..estimate import Estimate
-from ..noise import POOL_WINDOW, BlockStatistics, NoiseEstimate, pool, run_average
+from ..noise import POOL_WINDOW, BlockStatistics, NoiseEstimate, pool, run_average, usable
 from ..records import RunRecord
 from ..returns import RecentReturn
 
@@ -20,6 +20,7 @@ __all__ = [
     "HEADS",
     "NoiseWindow",
     "diagnostics",
+    "distinct_names",
     "final_value",
     "head_kinds",
     "lost_actors",
@@ -53,6 +54,12 @@ class NoiseWindow:
     noise: NoiseEstimate
 
 
+def distinct_names(runs: Sequence[RunRecord]) -> list[str]:
+    """The names of runs; the folder as it was given for those of which there are several of one name."""
+    names = [run.name for run in runs]
+    return [name if names.count(name) == 1 else str(run.folder) for name, run in zip(names, runs, strict=True)]
+
+
 def head_kinds(run: RunRecord) -> list[tuple[str, str]]:
     """Every (head, kind) that the run measured, heads in their fixed order."""
     found = {(entry["head"], entry["kind"]) for row in run.rows for entry in row.get("noise", ())}
@@ -68,9 +75,9 @@ def noise_windows(run: RunRecord, head: str, kind: str, metric: str = "plain") -
         part = measured[start : start + window]
         if len(part) < window and windows:
             break  # an incomplete last window would have a wider interval than its neighbours for no reason of the run's
-        usable = _usable([s for _, s in part])
-        if usable:
-            windows.append(NoiseWindow(float(np.mean([row["observations"] for row, _ in part])), len(usable), pool(usable)))
+        kept = usable([s for _, s in part])
+        if kept:
+            windows.append(NoiseWindow(float(np.mean([row["observations"] for row, _ in part])), len(kept), pool(kept)))
     return windows
 
 
@@ -80,29 +87,20 @@ def noise_over_run(run: RunRecord, head: str, kind: str, metric: str = "plain") 
     A run measures densely at first. Its beginning would then count too much, so of these measurements only those count that
     stand as far apart as the last ones do.
     """
-    usable = _evenly_measured(run, head, kind, metric)
-    return run_average(usable, mean_batch(run)) if usable else None
+    measured = _evenly_measured(run, head, kind, metric)
+    return run_average(measured, mean_batch(run)) if measured else None
 
 
 def noise_of_sums(run: RunRecord, head: str, kind: str, metric: str = "plain") -> NoiseEstimate | None:
     """The sum of tr Σ over the run by the sum of |G|², of the same measurements; None where nothing was measured."""
-    usable = _evenly_measured(run, head, kind, metric)
-    return pool(usable) if usable else None
+    measured = _evenly_measured(run, head, kind, metric)
+    return pool(measured) if measured else None
 
 
 def _evenly_measured(run: RunRecord, head: str, kind: str, metric: str) -> list[BlockStatistics]:
     measured = run.noise(head, kind, metric)
     kept = _evenly_spaced([row["iteration"] for row, _ in measured])
-    return _usable([s for row, s in measured if row["iteration"] in kept])
-
-
-def _usable(measured: Sequence[BlockStatistics]) -> list[BlockStatistics]:
-    """Those of three blocks, which an interval needs of every update; where there is none, those of two, which say so."""
-    for fewest in (3, 2):
-        found = [s for s in measured if (s.size > 0).sum() >= fewest]
-        if found:
-            return found
-    return []
+    return usable([s for row, s in measured if row["iteration"] in kept])
 
 
 def _evenly_spaced(iterations: Sequence[int]) -> set[int]:
@@ -183,7 +181,13 @@ def lost_actors(run: RunRecord) -> list[dict[str, Any]] | None:
 
 
 def time_shares(run: RunRecord) -> dict[str, float]:
-    """Seconds spent sampling, transferring, learning (noise apart) and measuring the noise."""
+    """Seconds spent sampling, transferring, learning (noise apart) and measuring the noise.
+
+    Where sampling goes on while the learner learns, what the learner waited for it counts, so that the parts add up to the run.
+    """
+    waited = run.column("waiting_seconds")
+    overlaps = np.isnan(run.column("transfer_seconds")) & ~np.isnan(waited)  # rows of other libraries' jobs have neither
     totals = {name: float(np.nansum(run.column(f"{name}_seconds"))) for name in ("sampling", "transfer", "learning", "noise")}
+    totals["sampling"] = float(np.nansum(np.where(overlaps, waited, run.column("sampling_seconds"))))
     totals["learning"] -= totals["noise"]
     return totals

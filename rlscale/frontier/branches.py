@@ -64,10 +64,7 @@ class LocalFrontier:
         """
         if not 0 < share < 1:
             raise ValueError("share must lie between 0 and 1")
-        factor = share / (1 - share)
-        b = self.b_local
-        interval = None if b.interval is None else (factor * b.interval[0], factor * b.interval[1])
-        return Estimate(None if b.value is None else factor * b.value, interval, b.reason)
+        return self.b_local.map(lambda b: share / (1 - share) * b)
 
 
 def fit_branches(
@@ -247,8 +244,5 @@ _BOUNDS = [(-60.0, 60.0), (-30.0, 10.0), (-1.0, 2.0), (-4.0, 3.0), (-4.0, 2.0), 
 def _bisect(is_inside: Callable[[float], bool], inside: float, outside: float) -> float:
     for _ in range(8):
         middle = (inside + outside) / 2
-        if is_inside(middle):
-            inside = middle
-        else:
-            outside = middle
+        inside, outside = (middle, outside) if is_inside(middle) else (inside, middle)
     return (inside + outside) / 2

@@ -80,9 +80,7 @@ class Frontier:
         """
         if not overhead > 0:
             raise ValueError("overhead must be positive")
-        b = self.b_crit
-        interval = None if b.interval is None else (overhead * b.interval[0], overhead * b.interval[1])
-        return Estimate(None if b.value is None else overhead * b.value, interval, b.reason)
+        return self.b_crit.map(lambda b: overhead * b)
 
     @property
     def scatter(self) -> float:

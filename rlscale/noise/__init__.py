@@ -18,7 +18,7 @@ at the same parameters, before clipping.
 
 from .blocks import BlockStatistics, block_products, block_statistics, hessian_statistics, statistics_of
 from .run import RUN_WINDOW, average_windows, run_average
-from .scale import POOL_WINDOW, NoiseEstimate, estimate, fieller, noise_scale, pool
+from .scale import POOL_WINDOW, NoiseEstimate, estimate, fieller, noise_scale, pool, usable
 
 __all__ = [
     "POOL_WINDOW",
@@ -35,4 +35,5 @@ __all__ = [
     "pool",
     "run_average",
     "statistics_of",
+    "usable",
 ]

@@ -24,6 +24,7 @@ __all__ = [
     "pool",
     "ratio",
     "resolve",
+    "usable",
 ]
 
 POOL_WINDOW = 20
@@ -230,3 +231,12 @@ def _top_tenth_share(statistics: Sequence[BlockStatistics]) -> float:
     values = np.sort(np.maximum(list(noise.values()), 0.0))[::-1]
     total = values.sum()
     return float(values[: max(1, round(len(values) / 10))].sum() / total) if total > 0 else math.nan
+
+
+def usable(measured: Sequence[BlockStatistics]) -> list[BlockStatistics]:
+    """Those of three blocks, which an interval needs of every update; where there is none, those of two, which say so."""
+    for fewest in (3, 2):
+        found = [s for s in measured if (s.size > 0).sum() >= fewest]
+        if found:
+            return found
+    return []

@@ -7,14 +7,14 @@ import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ..errors import UsageError
-from ..noise import BlockStatistics, pool
+from ..noise import BlockStatistics, pool, usable
 from ..text import first_line
 from .run import unpack_statistics
 
-__all__ = ["EventWriter", "TensorBoard", "WeightsAndBiases"]
+__all__ = ["TensorBoard", "WeightsAndBiases"]
 
 _NAMES = {
     "return_mean": "charts/episodic_return",
@@ -29,14 +29,6 @@ _NAMES = {
     "gradient_norm": "losses/gradient_norm",
     "observations_per_second": "charts/SPS",
 }
-
-
-class EventWriter(Protocol):
-    """Takes the rows of one run as they are recorded."""
-
-    def write(self, row: Mapping[str, Any]) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class TensorBoard:
@@ -120,10 +112,11 @@ def _figures(row: Mapping[str, Any]) -> dict[str, float]:
     measured: dict[str, list[BlockStatistics]] = {}
     for entry in row["noise"]:
         name = f"noise/{entry['head']}" + ("" if entry["kind"] == "rollout" else f"_{entry['kind']}")
-        if ((statistics := unpack_statistics(entry)).size > 0).sum() > 1:  # fewer blocks say nothing of the noise
-            measured.setdefault(name, []).append(statistics)
-    for name, usable in measured.items():
-        noise = pool(usable)
+        measured.setdefault(name, []).append(unpack_statistics(entry))
+    for name, statistics in measured.items():
+        if not (kept := usable(statistics)):
+            continue
+        noise = pool(kept)
         found |= {f"{name}/trace_cov": noise.trace_cov, f"{name}/grad_sq": noise.grad_sq}
         if noise.b_simple is not None:
             found[f"{name}/b_simple"] = noise.b_simple

@@ -24,6 +24,7 @@ __all__ = [
     "TORN",
     "dump_json",
     "end_torn_line",
+    "finite",
     "folder_name",
     "is_full",
     "lock_folder",
@@ -45,16 +46,17 @@ def folder_name(task_id: str) -> str:
 
 def dump_json(value: Any, indent: int | None = None) -> str:
     """Strict JSON: a figure that is not finite becomes null, never a word that other readers choke on."""
-    return json.dumps(_finite(value), indent=indent, allow_nan=False, ensure_ascii=False)
+    return json.dumps(finite(value), indent=indent, allow_nan=False, ensure_ascii=False)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The same with null for every figure that is not finite."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value
 
 

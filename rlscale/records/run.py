@@ -170,10 +170,6 @@ class Run:
 
         when_there_is_room(write, path, self.give_up_waiting)
 
-    def load_checkpoint(self) -> bytes:
-        """The checkpoint's payload; see `read_checkpoint`."""
-        return read_checkpoint(self.folder)
-
     def save_snapshot(self, optimizer_steps: int, payload: bytes) -> None:
         """Keep a policy for later evaluation, under its number of optimizer steps."""
         folder = self.folder / "snapshots"

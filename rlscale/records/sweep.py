@@ -29,13 +29,10 @@ SWEEP_SCHEMA = 1
 _MANIFEST, _RESULTS, _BEGUN = "sweep.json", "results.jsonl", "begun.jsonl"
 
 # Settings of a plan that a later command may change: the runs made so far stay as they are, and the sweep goes on from them.
-EXTENDABLE = ("interval_ratio", "total_observations", "hours", "noise_runs", "batch_sizes", "rates", "seeds", "quick")
+EXTENDABLE = ("interval_ratio", "total_observations", "hours", "noise_runs", "batch_sizes", "rates", "seeds", "quick", "jobs")
 _LATER = {"quick": False}  # settings that plans of earlier versions lack, as they were then
 _TYPED = {"most_observations": "observations", "episodes": "evaluation_episodes"}  # where the flag is called otherwise
-_FOLLOWS = {
-    "jobs",
-    "config.rollout.environments",
-}  # hours are counted by the first, which stays; the other is that of the smallest size
+_FOLLOWS = {"config.rollout.environments"}  # that of the smallest size
 
 
 @dataclass(frozen=True)
@@ -106,7 +103,7 @@ class Sweep:
         Args:
             folder: of the sweep.
             plan: what is to be done. The settings in `EXTENDABLE` may differ from those that the folder has, if a grid stays a
-                grid and a whole sweep is not made a quick one; `jobs` stays what it was, because hours are counted by it.
+                grid and a whole sweep is not made a quick one.
             facts: task, command, commit, versions and machine, for the record.
 
         Raises:

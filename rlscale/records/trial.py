@@ -225,11 +225,6 @@ class TrialResult(Trial):
         """Optimizer steps S to each goal that was reached, in the order of the goals."""
         return [entry.optimizer_steps for entry in self.goals if entry.optimizer_steps is not None]
 
-    @property
-    def steps_to_last_goal(self) -> float | None:
-        """S to the last goal; None for a trial that did not get there."""
-        return self.goals[-1].optimizer_steps if self.goals else None
-
     def crossing(self, goal: float) -> GoalCrossing | None:
         """What the trial says about one goal; None if it failed."""
         return next((entry for entry in self.goals if entry.goal == goal), None)

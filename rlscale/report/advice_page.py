@@ -1,7 +1,6 @@
 """What `rlscale advise` says: its ten lines, its page, and the figures behind both. Nothing is measured or decided here."""
 
 import html
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -10,12 +9,14 @@ from typing import Any
 
 import altair as alt
 
+from ..analysis.predictions import shows_value_alone
 from ..analysis.reading import NoiseReading, published
 from ..estimate import Estimate
 from ..records import RunRecord
+from ..records.files import finite
 from ..sizing import ScaleOut
 from ..text import format_duration, format_quantity
-from .answers import say_suggestion, shows_value_alone
+from .answers import say_suggestion
 from .chart_style import PALETTE, Figure, draw, finish, numbers
 from .page import add_chart, section, table, write_page
 from .run_charts import noise_chart, return_chart
@@ -90,7 +91,7 @@ class Advice:
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; an end of an interval that is not finite is null."""
-        plain: dict[str, Any] = _plain({**asdict(self), "published": dict(published()), "said": advice_lines(self)})
+        plain: dict[str, Any] = finite({**asdict(self), "published": dict(published()), "said": advice_lines(self)})
         return plain
 
 
@@ -310,13 +311,3 @@ def _machines_figure(more: Sequence[ScaleOut]) -> Figure | None:
         "half the time."
     )
     return Figure("machines", "What more machines would give", note, finish(chart, 260))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

@@ -8,21 +8,20 @@ import math
 from dataclasses import dataclass
 
 from ..analysis.comparison import ComparedSweep, Comparison, Row
-from ..analysis.predictions import ADVISED, PLAIN, PRIMARY
+from ..analysis.predictions import shows_value_alone
 from ..analysis.summary import lost_actors, recent_return, time_shares
 from ..estimate import Estimate
 from ..records import RunRecord
 from ..text import format_quantity
 from .words import flags, say_next
 
-__all__ = ["CONFIDENCE", "Answer", "answers", "run_answer", "say_suggestion", "shows_value_alone"]
+__all__ = ["CONFIDENCE", "Answer", "answers", "run_answer", "say_suggestion"]
 
 _GOOD, _FAIR = 2.5, 4.0  # of the upper to the lower end of B_crit's interval
 # Doubling a batch of B saves B_crit / (2 (B + B_crit)) of the steps: a sixth at twice B_crit. The observations are
 # E_min (1 + B/B_crit): a fifth more than the fewest at a fifth of B_crit.
 _BEYOND, _SAVED = 2.0, "a sixth"
 _SUGGESTS = "its noise scale suggests"
-_APART = 20.0  # on the ladder's tasks the policy's noise scale is at most some seventeen times what was measured
 CONFIDENCE = (
     f"Confidence is good where the ends of the 95% interval are at most a factor of {_GOOD:g} apart and nothing speaks against "
     f"the figure, fair up to {_FAIR:g}, otherwise poor."
@@ -109,8 +108,7 @@ def _of_run(row: Row) -> Answer:
 def _suggestion(row: Row) -> str:
     """What the noise of a single run suggests, and how it would be measured."""
     scale = row.predicted(*row.predictor)
-    joint = row.predictor in (ADVISED, PRIMARY)
-    policy = row.predicted(*PLAIN) if joint else None
+    policy = row.policy_beside
     said = say_suggestion(scale, policy)
     # A job of another library has a name of its own for its task, `CartPole-v1` or `ALE/Pong-v5`; ours begin in lower case.
     ours = ("/" in row.task or ":" in row.task) and row.task[0].islower()
@@ -122,20 +120,6 @@ def _suggestion(row: Row) -> str:
         open_one = f"the noise of the policy's own loss is {policy.say()}"
         doubt = f" Take it with care: {open_one}; most of the signal is the value function's."
     return f"{said}. That is a prediction; {settle} measures it.{doubt}"
-
-
-def shows_value_alone(joint: Estimate, policy: Estimate | None) -> bool:
-    """Whether the joint loss's noise scale is mostly the value function's, so that no batch is suggested by it.
-
-    Args:
-        joint: noise scale of the joint loss.
-        policy: noise scale of the policy's loss, not resolved where this is so, and known to be far above, unless the interval of
-            the joint loss's begins at zero; None where it is the policy's that suggests.
-    """
-    if joint.value is None or policy is None or policy.value is not None:
-        return False
-    low, high = joint.interval or (0.0, math.inf)
-    return low == 0 or (policy.interval or (0.0, math.inf))[0] > _APART * high
 
 
 def say_suggestion(scale: Estimate, policy: Estimate | None = None) -> str:

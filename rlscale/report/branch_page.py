@@ -32,7 +32,7 @@ class BranchPage:
         task: its name.
         answer: what the branches say, one sentence a line, the answer first.
         frontier: fitted to them.
-        observations: that a branch learned from, on average.
+        observations: that a branch learned from, on average, for each of the frontier's sizes.
         noise: the noise scale at the checkpoint that is drawn beside B_local; None where none was measured.
         tables: titles, columns and rows.
         again: the command that goes on with the same branches.
@@ -42,7 +42,7 @@ class BranchPage:
     task: str
     answer: Sequence[str]
     frontier: LocalFrontier
-    observations: float
+    observations: Sequence[float]
     noise: Estimate | None
     tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]]
     again: str
@@ -71,7 +71,7 @@ def write_branch_page(path: Path, shown: BranchPage) -> None:
     write_page(path, title, body, charts)
 
 
-def branch_figure(frontier: LocalFrontier, observations: float, noise: Estimate | None) -> Figure:
+def branch_figure(frontier: LocalFrontier, observations: Sequence[float], noise: Estimate | None) -> Figure:
     """Gains of the branches against their batch size, with the curve and the intervals of B_local and of the noise scale."""
     title = "What the next observations gain, against the batch size"
     chart = branch_chart(frontier, observations, noise)
@@ -87,11 +87,11 @@ def branch_figure(frontier: LocalFrontier, observations: float, noise: Estimate 
     return Figure("branches", title, note, finish(chart))
 
 
-def branch_chart(frontier: LocalFrontier, observations: float, noise: Estimate | None) -> Any | None:
+def branch_chart(frontier: LocalFrontier, observations: Sequence[float], noise: Estimate | None) -> Any | None:
     """The same without a width and fonts of its own; None where small batches gained nothing, so that no share can be drawn."""
-    whole = frontier.progress * observations
-    if not (math.isfinite(whole) and whole > 0):
+    if not (math.isfinite(frontier.progress) and frontier.progress > 0):
         return None
+    wholes = [frontier.progress * learned for learned in observations]  # what small batches gain from as many
     domain = frontier.sizes[0] / _ROOM[0], frontier.sizes[-1] * _ROOM[1]
     points = [
         {
@@ -101,7 +101,7 @@ def branch_chart(frontier: LocalFrontier, observations: float, noise: Estimate |
             "high": clip((gain + 2 * error) / whole, (0.0, _HIGHEST)),
             "gain": gain,
         }
-        for size, (gain, error) in zip(frontier.sizes, frontier.gains, strict=True)
+        for size, (gain, error), whole in zip(frontier.sizes, frontier.gains, wholes, strict=True)
         if math.isfinite(gain)
     ]
     local = frontier.b_local
@@ -109,7 +109,7 @@ def branch_chart(frontier: LocalFrontier, observations: float, noise: Estimate |
     if local.value is not None:
         grid = [domain[0] * (domain[1] / domain[0]) ** (i / (_POINTS - 1)) for i in range(_POINTS)]
         curve = [{"batch": b, "share": 1 / (1 + b / local.value)} for b in grid]
-    x = log_axis(alt.X, "batch", "batch size, observations an optimizer step", domain)
+    x = log_axis(alt.X, "batch", "batch size, observations an iteration", domain)
     y = alt.Y(
         "share:Q",
         title="gain, share of small batches'",

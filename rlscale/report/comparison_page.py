@@ -14,9 +14,10 @@ from typing import Any
 
 from ..analysis.comparison import ComparedSweep, Comparison, Row
 from ..analysis.predictions import HEADS
+from ..analysis.summary import distinct_names
 from ..analysis.verdict import rungs_of
 from ..frontier import Surface
-from ..text import format_duration, format_quantity
+from ..text import format_duration, format_quantity, stretches
 from .answers import CONFIDENCE, answers
 from .chart_style import Figure
 from .ladder_charts import ladder_figure, verdict_figure
@@ -74,7 +75,7 @@ def write_comparison(
         body.append(f"<p class='note'>{CONFIDENCE}</p>" if any(answer.confidence for answer in found) else "")
         if comparison.sweeps and found[0].confidence:  # else the answer itself ends with the command
             body.append(_next(comparison.sweeps[0]))
-        if measured:
+        if measured and len(comparison.sweeps) == 1:
             body.append(section("Optimizer steps against observations", charts.add([frontier_figure(comparison.sweeps[0])])))
     body.append(section("Measured and predicted", _main_table(rows), _MAIN_NOTE))
     if doubts := warnings(rows):
@@ -85,7 +86,9 @@ def write_comparison(
         ladders = [figure for figure in (verdict_figure(rungs), ladder_figure(rows)) if figure]
         if tasks == 1:  # the other losses of one task are in its table
             ladders = ladders[:1]
-        body.append(section("Does the noise scale predict the critical batch size?", statement + charts.add(ladders[:1])))
+        if statement or ladders:
+            question = "Does the noise scale predict the critical batch size?"
+            body.append(section(question, statement + charts.add(ladders[:1])))
         body += [section(figure.title, charts.add([figure])) for figure in ladders[1:]]
         if tasks > 1 and (agreements := say_all_agreements(rows)):
             left_out = _LEFT_OUT_NOTE if any(row[-1] != "–" for row in agreements) else ""  # else there is no such column
@@ -107,9 +110,9 @@ def write_comparison(
     body.append(section("Remarks", _list(remarks(rows))))
     body.append(section("Left out", _list(comparison.notes)))
     made = {sweep.name: _sweep_details(sweep) for sweep in comparison.sweeps}
-    for run in comparison.runs:
+    for run, label in zip(comparison.runs, distinct_names(comparison.runs), strict=True):
         seeds = [] if run.manifest["seed"] is None else [int(run.manifest["seed"])]  # a job of RLlib need not have one
-        made[f"{run.name} (single run)"] = _details(run.manifest, run.folder, seeds, run.manifest["config"])
+        made[f"{label} (single run)"] = _details(run.manifest, run.folder, seeds, run.manifest["config"])
     body += [fold(name, content) if len(made) > 1 else section(name, content) for name, content in made.items()]
     write_page(page, f"{title}: critical batch size", body, charts.specifications)
     if figures is not None:
@@ -141,7 +144,7 @@ _PREDICTION_NOTE = (
 _RUN_NOTE = (
     "In observations, with 95% intervals: over the first and the last window of the run, which are momentary, the mean over its "
     "full-batch steps (paper, D.1), and the sum of the noise by the sum of the signal, of which the joint loss's is what the run "
-    "suggests. A single run gives a prediction and no measurement."
+    "suggests, unless that is mostly the value function's. A single run gives a prediction and no measurement."
 )
 _FIT_NOTE = (
     "Residual: standard deviation of ln S about the surface, stuck runs left out. Stuck: the fraction of runs, at sizes between "
@@ -210,7 +213,8 @@ def _rate_table(sweep: ComparedSweep) -> str:
         return ""
     row = known[-1]
     assert row.frontier is not None
-    rates = [f"{row.frontier.best_rate(size):.2g}" for size in row.batch_sizes]
+    valid = {point.run.batch_size: point.batch_size for point in row.points}
+    rates = [f"{row.frontier.best_rate(valid[size]):.2g}" for size in row.batch_sizes]
     caption = f"Best rate to goal {row.goal_label}, by batch size B, in this sweep's protocol:"
     return f"<p class='note'>{caption}</p>" + _table(
         ["", *(f"B = {size:,}" for size in row.batch_sizes)], [["best rate", *rates]]
@@ -371,13 +375,7 @@ def _details(manifest: Mapping[str, Any], folder: Path, seeds: Sequence[int], se
 
 def _ranges(numbers: Sequence[int]) -> str:
     """Ascending numbers, consecutive ones as a range."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
+    return ", ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in stretches(numbers))
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

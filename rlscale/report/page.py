@@ -4,8 +4,6 @@ What a page shows is decided by `run_page` and `comparison_page`; the markup and
 """
 
 import html
-import json
-import math
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -14,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..records.files import is_full, write_atomically
+from ..records.files import dump_json, is_full, write_atomically
 
 __all__ = ["add_chart", "command", "facts", "fold", "section", "table", "write_page"]
 
@@ -36,7 +34,7 @@ def write_page(page: Path, title: str, body: Sequence[str], charts: dict[str, An
         "@TITLE@": html.escape(title),
         "@BODY@": "\n".join(body),
         "@SCRIPT@": _embed_script(),
-        "@CHARTS@": _script_json(charts),
+        "@CHARTS@": dump_json(charts).replace("<", "\\u003c"),  # no text of theirs can be taken for markup
     }
     template = files("rlscale.report").joinpath("page.html").read_text(encoding="utf-8")
     # In one pass: what a record says may hold one of the marks.
@@ -104,16 +102,3 @@ def _embed_script() -> str:
 
     script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     return script.replace("</script", "<\\/script")
-
-
-def _script_json(value: Any) -> str:
-    """JSON in which no text can be taken for markup; a number that is not finite, as a damaged record may hold, is null."""
-    return json.dumps(_finite(value), allow_nan=False, ensure_ascii=False).replace("<", "\\u003c")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

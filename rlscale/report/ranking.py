@@ -6,7 +6,7 @@ from typing import Any
 import altair as alt
 
 from ..analysis.predictions import ratio
-from ..text import format_quantity
+from ..text import format_quantity, stretches
 from .answers import CONFIDENCE, Answer
 from .chart_style import PALETTE, Figure, clip, finish, layer, log_axis, log_domain
 
@@ -70,18 +70,8 @@ def _alike(first: Answer, second: Answer) -> bool:
 
 def _listed(numbers: list[int]) -> str:
     """Ascending numbers, three or more consecutive ones as a range: 2, 4 to 6 and 8."""
-    parts: list[str] = []
-    for number in numbers:
-        start = number
-        while start - 1 in numbers:
-            start -= 1
-        end = number
-        while end + 1 in numbers:
-            end += 1
-        if end - start < 2:
-            parts.append(f"{number}")
-        elif number == start:
-            parts.append(f"{start} to {end}")
+    runs = stretches(numbers)
+    parts = [word for run in runs for word in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 

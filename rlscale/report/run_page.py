@@ -15,6 +15,7 @@ from ..analysis.predictions import ADVISED
 from ..analysis.summary import (
     NoiseWindow,
     diagnostics,
+    distinct_names,
     final_value,
     head_kinds,
     lost_actors,
@@ -45,7 +46,7 @@ def write_report(runs: Sequence[RunRecord], page: Path) -> list[str]:
     for run in runs:
         if not run.rows:
             raise UsageError("RUN", f"{run.folder} has no finished iteration to show", "Let it run longer")
-    names, predicted = _distinct_names(runs), [row_of_run(run) for run in runs]
+    names, predicted = distinct_names(runs), [row_of_run(run) for run in runs]
     answers = [run_answer(run, row) for run, row in zip(runs, predicted, strict=True)]
     charts: dict[str, Any] = {}
     title = f"{runs[0].manifest['task']['id']}: {names[0]}" if len(runs) == 1 else f"{len(runs)} runs"
@@ -55,8 +56,8 @@ def write_report(runs: Sequence[RunRecord], page: Path) -> list[str]:
     if len(runs) > 1:
         body.append(section("Return", add_chart(charts, return_chart(runs, names)), _RETURN_NOTE))
         body.append(section("Policy noise scale", add_chart(charts, policy_chart(runs, names)), _NOISE_NOTE))
-    for run, name in zip(runs, names, strict=True):
-        body.append(_run_sections(run, name, charts, alone=len(runs) == 1))
+    for run, name, row in zip(runs, names, predicted, strict=True):
+        body.append(_run_sections(run, name, row, charts, alone=len(runs) == 1))
     write_page(page, title, body, charts)
     return answers
 
@@ -72,7 +73,8 @@ _SPEED_NOTE = (
     "Observations per second, mean of up to 150 stretches of the run. End to end counts sampling, transfer and learning."
 )
 _TIME_NOTE = (
-    "Seconds of the whole run. Transfer: waiting for fragments beyond the slowest worker's own work, and preparing the batch."
+    "Seconds of the whole run. Transfer: waiting for fragments beyond the slowest worker's own work, and preparing the batch. "
+    "Where sampling goes on during learning, its seconds are what the learner waited for it."
 )
 
 
@@ -108,13 +110,13 @@ _FIGURES_NOTE = (
 _LOST_NOTE = "Rollout workers that were lost, and how long it took until the first of their fragments was there again."
 
 
-def _run_sections(run: RunRecord, name: str, charts: dict[str, Any], *, alone: bool) -> str:
+def _run_sections(run: RunRecord, name: str, row: Row, charts: dict[str, Any], *, alone: bool) -> str:
     sections = [] if alone else [f"<h2>{html.escape(name)}</h2>"]
     if alone:
         sections.append(section("Return", add_chart(charts, return_chart([run], [name])), _RETURN_NOTE))
     heads = head_kinds(run)
     if heads:
-        sections.append(section("Noise scale", add_chart(charts, noise_chart(run)) + _noise_table(run), _NOISE_NOTE))
+        sections.append(section("Noise scale", add_chart(charts, noise_chart(run)) + _noise_table(run, row), _NOISE_NOTE))
     figures = diagnostics(run)
     if figures:
         drawn = "".join(_diagnostic(run, field, points, charts) for field, points in figures.items())
@@ -135,11 +137,6 @@ def _diagnostic(run: RunRecord, field: str, points: list[dict[str, float]], char
     head = f"<strong>{html.escape(name)}: {end} at the end</strong>"
     said = f"<p class='end'>{head} <span class='note'>{html.escape(meaning)}</span></p>"
     return said + add_chart(charts, diagnostic_chart(f"{name} ({unit})" if unit else name, points))
-
-
-def _distinct_names(runs: Sequence[RunRecord]) -> list[str]:
-    names = [run.name for run in runs]
-    return [name if names.count(name) == 1 else str(run.folder) for name, run in zip(names, runs, strict=True)]
 
 
 def _facts(runs: Sequence[RunRecord], names: list[str], predicted: list[Row]) -> str:
@@ -175,7 +172,8 @@ def _facts(runs: Sequence[RunRecord], names: list[str], predicted: list[Row]) ->
     return facts(columns[1:], rows[0][1:]) if len(rows) == 1 else table(columns, rows)
 
 
-def _noise_table(run: RunRecord) -> str:
+def _noise_table(run: RunRecord, row: Row) -> str:
+    suggestion = "" if row.suggests_nothing else ": the suggestion"
     rows = []
     for head, kind in head_kinds(run):
         windows = noise_windows(run, head, kind)
@@ -184,7 +182,7 @@ def _noise_table(run: RunRecord) -> str:
             continue
         rows.append([head_label(head, kind), *_noise_cells(windows, whole)])
         if (head, kind) == (ADVISED[0], "rollout") and (sums := noise_of_sums(run, head, kind)) is not None:
-            rows.append(["the same as a ratio of sums: the suggestion", *_noise_cells(windows, sums)])
+            rows.append([f"the same as a ratio of sums{suggestion}", *_noise_cells(windows, sums)])
     note = (
         "Whole run: the mean over the run (paper, D.1), in which a step counts by how far it comes at "
         f"{format_quantity(mean_batch(run))} observations collected for each. "

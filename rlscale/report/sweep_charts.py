@@ -39,6 +39,7 @@ def frontier_figure(sweep: ComparedSweep) -> Figure:
     missed: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
     critical: list[dict[str, Any]] = []
+    any_fitted = any(row.frontier is not None and row.frontier.fitted is not None for row in sweep.rows)
     for row in sweep.rows:
         label = f"goal {row.goal_label}"
         frontier = row.frontier
@@ -58,10 +59,11 @@ def frontier_figure(sweep: ComparedSweep) -> Figure:
             critical.append({"goal": label, "estimate": row.measured.say(), **at})
     counted = sweep.rows[0].steps_name
     title = f"{sweep.name}: {counted} against observations"
+    on_surface = "the fitted surface gives it at the best learning rate of its batch size"
+    drawn = "Curves: (S/S_min - 1)(E/E_min - 1) = 1, fitted. Diamond: the critical batch size, where both are twice their least. "
     note = (
-        "Each point is one run, with the steps that the fitted surface gives it at the best learning rate of its batch size; "
-        "along a grey line the batch size is that at its end. "
-        "Curves: (S/S_min - 1)(E/E_min - 1) = 1, fitted. Diamond: the critical batch size, where both are twice their least. "
+        f"Each point is one run, with the steps that {on_surface if any_fitted else 'it took'}; "
+        f"along a grey line the batch size is that at its end. {drawn if critical else ''}"
         "Triangle: a run that missed the goal, whose true point lies beyond it."
     )
     name = slug("frontier", sweep.name)

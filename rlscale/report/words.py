@@ -70,7 +70,9 @@ def head_name(head: str) -> str:
 
 
 def say_predictor(row: Row) -> str:
-    """The prediction that is shown first; where it is not the primary one, that is said."""
+    """The prediction that is shown first; where it is not the primary one, that is said. None of a run that suggests nothing."""
+    if row.suggests_nothing:
+        return "not resolved: mostly the value function's"
     found = row.prediction(*row.predictor)
     said = say_prediction(row, *row.predictor)
     if found is None or row.predictor == PRIMARY:
@@ -150,11 +152,13 @@ def say_conclusion(rungs: Sequence[Rung]) -> str:
         return f"{say_verdict(found)} {say_verdict_details(found)}".strip()
     row = rungs[-1].row
     compared = row.ratio(*row.predictor)
+    which = f"for {row.name} to" if len(rungs) > 1 else "to"
+    here = f"One task is no conclusion; here, {which} a return of {row.goal_label},"
     if compared.value is None:
-        return f"One task is no conclusion; here {compared.reason or 'the prediction is not resolved'}."
+        return f"{here} {compared.reason or 'the prediction is not resolved'}."
     low, high = compared.interval or (0.0, math.inf)
     times = Estimate(1 / compared.value, (1 / high if math.isfinite(high) else 0.0, 1 / low if low > 0 else math.inf))
-    return f"One task is no conclusion; here the noise scale that predicts it is {times.say()} times B_crit."
+    return f"{here} the noise scale that predicts it is {times.say()} times B_crit."
 
 
 def say_verdict(verdict: Verdict) -> str:
@@ -193,7 +197,7 @@ def say_verdict_details(verdict: Verdict) -> str:
     held = sum(one.holds is True for one in counted)
     if counted:
         some = "The one intervention" if len(counted) == 1 else f"Of {len(counted)} interventions {held}"
-        said.append(f"{some} {'did not move' if len(counted) > held == 0 else 'moved'} B_crit as predicted.")
+        said.append(f"{some} {'did not move' if len(counted) == 1 and not held else 'moved'} B_crit as predicted.")
     said.append("The noise scale is that of the joint loss on the policy's parameters, in Adam's metric, averaged to the goal.")
     return " ".join(said)
 

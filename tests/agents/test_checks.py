@@ -203,7 +203,10 @@ def learned(config: TrainConfig, plan: MemoryPlan) -> list[list[int]]:
     shares = []
     for rank in range(config.update.learners):
         blocks = BatchBlocks(config, rank, slots, np.random.default_rng(0))
-        batch = SimpleNamespace(of_environments=lambda columns, steps=blocks.steps: np.repeat(columns, steps))
+        batch = SimpleNamespace(
+            of_environments=lambda columns, steps=blocks.steps: np.repeat(columns, steps),
+            valid_cpu=np.ones(blocks.steps * blocks.environments, dtype=bool),
+        )
         steps = [[len(block) for block in members] for _, members in blocks.of_mini_batches(batch)]
         assert all(sizes and min(sizes) > 0 for sizes in steps)
         shares.append([sum(sizes) for sizes in steps])

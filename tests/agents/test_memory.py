@@ -2,10 +2,16 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
+from making import make_fragment
 
 from rlscale.agents.config import TrainConfig, default_config
-from rlscale.agents.memory import available_bytes, fragment_bytes, memory_plan
+from rlscale.agents.learning import Learner, learn_batch
+from rlscale.agents.learning.losses import HEADS
+from rlscale.agents.learning.optimizer import BlockOptimizer
+from rlscale.agents.memory import available_bytes, fragment_bytes, gradient_rows, memory_plan
 from rlscale.agents.rollout.fleet import LocalFleet
 from rlscale.agents.rollout.worker import WorkerSettings
 from rlscale.envs import find_task
@@ -105,7 +111,7 @@ def test_where_transitions_are_shuffled_every_learner_has_the_whole_batch(monkey
     task = find_task("classic/cartpole")
     largest = {}
     for shuffle in ("environments", "transitions"):
-        update = {"learners": 2, "mini_batch": 2**12, "shuffle": shuffle}
+        update = {"learners": 2, "epochs": 1, "mini_batch": None, "shuffle": shuffle}
         with pytest.raises(UsageError, match="--batch-size") as caught:
             memory_plan(config_for(task, update, environments=256, rollout_length=16, batch_size=2**30), task)
         largest[shuffle] = int(str(caught.value).split("largest that can is ")[1].split(", give")[0].replace(",", ""))
@@ -133,3 +139,73 @@ def test_files_that_the_kernel_can_forget_are_no_used_memory_of_a_container(tmp_
     assert available_bytes() == (16 - 9 + 3) << 20
     (tmp_path / files[2]).unlink()
     assert available_bytes() == (16 - 9) << 20
+
+
+@pytest.mark.parametrize("task_id", ["minatar/breakout", "atari/pong", "classic/cartpole"])
+def test_the_defaults_run_on_a_laptop_of_4_gib(monkeypatch, task_id):
+    """Of which other programs have taken a third."""
+    monkeypatch.setattr("rlscale.agents.memory.available_bytes", lambda: 2600 << 20)
+    task = find_task(task_id)
+    memory_plan(default_config(task), task)
+
+
+WIDE = {"network": "mlp", "width": 4096, "epochs": 1, "mini_batch": None, "device": "cpu"}
+
+
+def test_block_gradients_that_do_not_fit_are_refused_with_the_blocks_that_do(monkeypatch):
+    """34 million parameters: 137 MB for each block of each loss, and for everything that is kept of the parameters."""
+    monkeypatch.setattr("rlscale.agents.memory.available_bytes", lambda: 16 << 30)
+    task = find_task("toy/digits")
+    config = config_for(task, WIDE, environments=32, rollout_length=4)
+    with pytest.raises(UsageError) as refusal:
+        memory_plan(config, task)
+    assert str(refusal.value) == (
+        "--blocks: learning with 34,140,171 parameters, gradients of 136 blocks among it, takes 20.2 GiB, and there are 13.7 GiB "
+        "for it. Use --blocks 16, or a narrower network (--width)"
+    )
+    memory_plan(replace(config, noise=replace(config.noise, blocks=16)), task)
+    with pytest.raises(UsageError, match="--blocks"):
+        memory_plan(replace(config, noise=replace(config.noise, blocks=17)), task)
+    monkeypatch.setattr("rlscale.agents.memory.available_bytes", lambda: 6 << 30)
+    with pytest.raises(UsageError, match=r"--width: .* for it. Use a narrower network"):
+        memory_plan(config, task)
+    memory_plan(config_for(task, WIDE, environments=32, rollout_length=4, memory="1GiB"), task)  # the user may know better
+
+
+def test_an_accelerator_holds_its_block_gradients_itself(monkeypatch):
+    monkeypatch.setattr("rlscale.agents.memory.available_bytes", lambda: 16 << 30)
+    task = find_task("toy/digits")
+    memory_plan(config_for(task, {**WIDE, "device": "cuda"}, environments=32, rollout_length=4), task)
+
+
+@pytest.mark.parametrize(
+    "noise", [{}, {"value_noise_period": 0}, {"iteration_noise_period": 0}, {"joint_noise_period": 0}, {"blocks": 5}]
+)
+@pytest.mark.parametrize(
+    "update",
+    [
+        {"epochs": 1, "mini_batch": None},
+        {"epochs": 1, "mini_batch": 64, "shuffle": "environments"},
+        {"epochs": 1, "mini_batch": 64, "shuffle": "transitions"},
+        {"epochs": 1, "mini_batch": None, "stream": True, "advantage_scale": "running"},
+    ],
+)
+def test_the_rows_of_gradients_are_those_that_the_learner_makes(monkeypatch, update, noise):
+    """Matrices of single losses come and go, that of the joint loss stays; and the largest counts once more."""
+    task = find_task("classic/cartpole")
+    config = config_for(task, update, environments=16, rollout_length=8)
+    config = replace(config, noise=replace(config.noise, **noise))
+    learner = Learner(config, task, torch.device("cpu"), False)
+    make_room, single, joint = BlockOptimizer.make_room, [], []
+
+    def follow(optimizer, heads, blocks):
+        matrices = make_room(optimizer, heads, blocks)
+        single.append([len(matrix) for head, matrix in matrices.items() if head in HEADS])
+        joint.append(len(matrices.get("joint", ())))
+        return matrices
+
+    monkeypatch.setattr(BlockOptimizer, "make_room", follow)
+    learn_batch(learner, [make_fragment(np.random.default_rng(0), 8, 16)], 0, 1e-3)
+    largest = max([*single[0], *joint])
+    assert gradient_rows(config) == sum(single[0]) + max(joint) + largest
+    assert all(sum(rows) <= sum(single[0]) for rows in single)

@@ -18,7 +18,7 @@ import torch
 
 from rlscale.agents.cluster import LostWorkerError
 from rlscale.agents.config import Budget, NoiseSettings, Recording, TrainConfig, config_from_dict, config_to_dict, default_config
-from rlscale.agents.learning import NoiseRecord, NoiseWindow, scaled_rate
+from rlscale.agents.learning import NoiseRecord, NoiseWindow, scaled_rate, step_kind
 from rlscale.agents.session import Session
 from rlscale.agents.setup import RunSetup
 from rlscale.agents.train import train
@@ -148,7 +148,7 @@ def test_a_run_follows_the_noise_that_was_asked_for(tmp_path, followed):
 
 def followed_rates(config, rows):
     """The rates of the rows' steps, which must be those that the noise of the rows before gives."""
-    window, rates = NoiseWindow(config.noise.followed_noise), []
+    window, rates = NoiseWindow(config.noise.followed_noise, step_kind(config)), []
     for row in rows:
         rates.append(scaled_rate(config.update, row["batch_observations"], window.scale()))
         assert row["learning_rate"] == pytest.approx(rates[-1], rel=1e-6)
@@ -173,6 +173,30 @@ def test_a_resumed_run_that_follows_other_noise_begins_to_measure_it(tmp_path):
     record = read_run(tmp_path / "run")
     (begun,) = {segment["first_iteration"] for segment in record.manifest["segments"][1:]}
     assert len(set(followed_rates(config, record.rows[begun:]))) > 10
+
+
+def test_a_run_resumed_with_other_blocks_begins_to_measure_their_noise(tmp_path):
+    """The noise of shuffled transitions is another one than that of whole environments."""
+    config = small(observations=2000, **ONE_STEP, lr_rule="noise", learning_rate=0.05)
+    train(config, tmp_path / "run", command=[])
+    shuffled = replace(config, update=replace(config.update, shuffle="transitions"), budget=Budget(observations=3000))
+    train(replace(shuffled, resume=str(tmp_path / "run")), tmp_path, command=[])
+    record = read_run(tmp_path / "run")
+    begun = record.manifest["segments"][1]["first_iteration"]
+    first, second, *_ = followed_rates(shuffled, record.rows[begun:])
+    assert first == 0.025 != second  # half the rate where nothing is known
+
+
+def test_an_option_that_does_nothing_is_refused_of_a_new_run_alone(tmp_path):
+    """An earlier version took it, and its runs go on."""
+    config = small(observations=500, **ONE_STEP, optimizer="rmsprop")
+    train(config, tmp_path / "run", command=[])
+    idle = replace(config, update=replace(config.update, beta2=0.5), budget=Budget(observations=1000))
+    with pytest.raises(UsageError, match="--beta2"):
+        train(idle, tmp_path / "new", command=[])
+    assert not (tmp_path / "new").exists()
+    train(replace(idle, resume=str(tmp_path / "run")), tmp_path, command=[])
+    assert read_run(tmp_path / "run").rows[-1]["observations"] >= 1000
 
 
 def test_an_adaptive_run_moves_its_batch(tmp_path):

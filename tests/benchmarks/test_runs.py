@@ -1,15 +1,19 @@
 """`rlscale runs`: every run and sweep once, with what it found; what cannot be read is said."""
 
 import json
+from pathlib import Path
 
 import pytest
-from planted import Planted, write_sweep
+from planted import Planted, make_plan, write_sweep
 from run_records import make_run
 
 from rlscale.analysis import compare
 from rlscale.analysis.summary import recent_return
 from rlscale.benchmarks.cli import main
-from rlscale.records import read_run
+from rlscale.records import read_run, read_sweep
+from rlscale.report.words import say_prediction
+
+PUBLISHED = Path(__file__).parents[2] / "results"
 
 
 @pytest.fixture
@@ -52,6 +56,18 @@ def test_what_cannot_be_read_is_said_beside_the_others(here, capsys):
     said = " ".join(capsys.readouterr().out.split())
     assert "runs/good" in said
     assert "cannot be read" in said
+
+
+def test_a_sweep_lists_the_noise_scale_that_its_page_shows(here, capsys):
+    """A supervised task has one loss; of a sweep without noise runs nothing is known, which is not that nothing is resolved."""
+    write_sweep(here / "sweeps" / "silent", Planted(scatter=0.1), plan=make_plan(noise_runs=0))
+    digits = PUBLISHED / "supervised" / "digits"
+    assert main(["runs", "sweeps", str(digits)]) == 0
+    said = capsys.readouterr().out
+    assert "not measured" in line_of(said, "sweeps/silent")
+    row = compare([read_sweep(digits)], []).rows[-1]
+    assert row.predicted(*row.predictor).value is not None, "the case would show it"
+    assert say_prediction(row, *row.predictor) in line_of(said, "goal 0.95")
 
 
 def test_bad_input_is_one_line(here, capsys):

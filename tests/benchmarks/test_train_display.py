@@ -9,9 +9,13 @@ from rich.console import Console
 
 from rlscale.agents.config import Budget
 from rlscale.agents.learning import NoiseRecord
+from rlscale.analysis.summary import recent_return
+from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.commands import train_display
 from rlscale.benchmarks.commands.train_display import TrainingDisplay
 from rlscale.noise import BlockStatistics, pool
+from rlscale.records import read_run
+from rlscale.returns import EPISODES
 
 STATISTICS = BlockStatistics([16] * 8, np.linspace(2.0, 3.0, 8), np.linspace(1.0, 1.2, 8))
 LOSS = {"actor": 0, "what": "died"}
@@ -35,10 +39,10 @@ def row(number, **changes):
     return usual | changes
 
 
-def shown(rows, *, terminal, noise=(), budget=None):
+def shown(rows, *, terminal, noise=(), budget=None, before=()):
     """What is on the screen when the run ends."""
     console = Console(file=io.StringIO(), force_terminal=terminal, width=110, emoji=False, no_color=True)
-    with TrainingDisplay("atari/pong", budget or Budget(observations=10_000), console) as display:
+    with TrainingDisplay("atari/pong", budget or Budget(observations=10_000), console, before) as display:
         for one in rows:
             display.update(one, list(noise))
     return console.file.getvalue()
@@ -81,6 +85,35 @@ def test_a_measurement_of_one_block_is_passed_over():
     lone = replace(STATISTICS, size=np.where(np.arange(len(STATISTICS.size)) == 0, STATISTICS.size, 0.0))
     text = last_panel(shown([row(0)], terminal=True, noise=[NoiseRecord("policy", "rollout", 0, lone)]))
     assert "noise scale" not in text
+
+
+def test_a_measurement_of_two_blocks_hides_none_of_more():
+    """An interval needs three of every update: one of two among twenty would leave the noise scale unresolved."""
+    gradients = np.random.default_rng(0).normal(size=(8, 40)) + 1.0
+    whole = BlockStatistics([16] * 8, (gradients**2).sum(1), gradients @ gradients.mean(0))
+    two = replace(whole, size=np.where(np.arange(8) < 2, whole.size, 0.0))
+    noise = [NoiseRecord("policy", "rollout", 0, s) for s in (*[whole] * 19, two)]
+    text = last_panel(shown([row(0)], terminal=True, noise=noise))
+    assert f"noise scale of late, policy {pool([whole] * 19).noise_scale}" in text
+    assert pool([whole]).b_simple is not None
+
+
+def test_the_return_of_a_resumed_run_goes_on_from_its_record():
+    """Rows from the checkpoint on are made again."""
+    before = [row(i, episodes=10, return_mean=float(i)) for i in range(4)]
+    text = last_panel(shown([row(3, episodes=10, return_mean=9.0)], terminal=True, before=before))
+    assert "return 3, mean of the last 40 episodes" in text
+
+
+def test_a_resumed_run_says_the_return_that_its_record_has(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    size = ["--environments", "8", "--rollout-length", "32", "--mini-batch", "256", "--threads", "1"]
+    for words in (["--observations", "1000", "--run", "mine"], ["--observations", "1600", "--resume", "mine"]):
+        assert main(["train", "classic/cartpole", *size, *words]) == 0
+    run = read_run(tmp_path / "mine")
+    episodes = sum(one["episodes"] for one in run.rows)
+    assert 0 < episodes < EPISODES
+    assert f"return {recent_return(run).value:.4g} ({episodes})" in capsys.readouterr().out.splitlines()[-3]
 
 
 def test_without_a_finished_episode_the_panel_says_so_and_counts_none():

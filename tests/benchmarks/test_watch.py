@@ -1,6 +1,8 @@
 """`rlscale report --watch`: a real server beside a real run, asked as a browser asks it."""
 
 import errno
+import html
+import json
 import re
 import signal
 import socket
@@ -14,9 +16,14 @@ from pathlib import Path
 
 import pytest
 from commands import COMMAND, Command, rows_of, start, wait_for
+from planted import Planted, make_plan, write_sweep
 from run_records import charts_of, make_run
 
+from rlscale.analysis import compare
 from rlscale.benchmarks.commands import watch
+from rlscale.benchmarks.commands.compare import with_short_commands
+from rlscale.records import read_sweep
+from rlscale.report.words import say_next
 
 ROOT = Path(__file__).parents[2]
 SWEEP = ROOT / "results" / "minatar-breakout"
@@ -146,6 +153,34 @@ def test_a_full_disk_and_a_browser_that_leaves_end_nothing(tmp_path, monkeypatch
         server.shutdown()
         server.server_close()
     assert errors == []
+
+
+def test_a_run_that_is_killed_is_something_new(tmp_path):
+    """Its process writes nothing more."""
+    run = make_run(tmp_path / "run")
+    with subprocess.Popen(["sleep", "600"]) as process:
+        path = run.folder / "manifest.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "state": "running", "process": process.pid}))
+        pages = watch._Pages([run.folder], tmp_path / "page.html")
+        assert "<dd>running</dd>" in pages.text().decode()
+        pages._rest = 0.0
+        made = pages.state()
+        process.kill()
+        process.wait()
+        assert pages.state() != made
+    assert "<dd>interrupted</dd>" in pages.text().decode()
+
+
+def test_the_command_that_goes_on_with_a_sweep_is_as_short_as_compare_s(tmp_path):
+    record = write_sweep(tmp_path / "atari-pong", Planted(90_000, scatter=0.05), "atari/pong", make_plan(batch_sizes=(32, 128)))
+    manifest = json.loads((record.folder / "sweep.json").read_text())
+    manifest["command"] += ["--total-observations", "None"]  # as a record of an earlier version has it
+    (record.folder / "sweep.json").write_text(json.dumps(manifest))
+    (sweep,) = with_short_commands(compare([read_sweep(record.folder)], [])).sweeps
+    words = say_next(sweep).removeprefix("next: ")
+    page = watch._Pages([record.folder], tmp_path / "page.html").text().decode()
+    assert "--total-observations" not in words
+    assert html.escape(f"Next: {words}") in page
 
 
 def test_a_place_that_cannot_be_written_is_said_at_once(tmp_path):

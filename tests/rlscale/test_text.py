@@ -6,7 +6,7 @@ import pytest
 
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
-from rlscale.text import format_bytes, format_clock, format_duration, format_quantity, parse_bytes, parse_duration
+from rlscale.text import format_bytes, format_clock, format_duration, format_quantity, parse_bytes, parse_duration, stretches
 
 
 @pytest.mark.parametrize(
@@ -77,3 +77,11 @@ def test_times_for_people():
     expected = ["0.123 s", "12.3 s", "40 s", "2 min 5 s", "3 h 20 min"]
     assert [format_duration(seconds) for seconds in (0.1234, 12.34, 40.2, 125, 12_000)] == expected
     assert [format_clock(seconds) for seconds in (5.9, 65, 7210)] == ["0:05", "1:05", "2:00:10"]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "groups"),
+    [([], []), ([7], [[7]]), ([2, 4, 5, 6, 9, 10], [[2], [4, 5, 6], [9, 10]]), ([-1, 0, 2], [[-1, 0], [2]])],
+)
+def test_consecutive_numbers_stand_together(numbers, groups):
+    assert stretches(numbers) == groups

@@ -30,9 +30,9 @@ def make_fragment(
         "episode_return": np.zeros(0, dtype=np.float32),
         "episode_length": np.zeros(0, dtype=np.int64),
     }
-    return Fragment(
-        **{**arrays, "policy_version": 0, "actor": 0, "group": 0, "generation": 0, "index": 0, "seconds": 0.1, **changes}
-    )
+    numbers = {"policy_version": 0, "actor": 0, "group": 0, "generation": 0, "index": 0, "seconds": 0.1}
+    made = {**arrays, **numbers, **changes}
+    return Fragment(**{"observations": int((~made["reset"]).sum()), **made})
 
 
 def free_port() -> int:

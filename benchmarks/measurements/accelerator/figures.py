@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from rlscale.agents.cluster import connect, disconnect
+from rlscale.agents.cluster import connected
 from rlscale.agents.compute import computes_bfloat16
 from rlscale.agents.devices import upload
 from rlscale.agents.learning import Learner, RemoteLearners, arrange_slots, learn_batch
@@ -141,28 +141,22 @@ def measure_several(device: torch.device, batch: int, rounds: int) -> tuple[list
     fragments, task = sample("nature_cnn", batch), find_task("atari/pong")
     config = replace(config_for("nature_cnn", fragments), noise=JOINT)
     shared = replace(config, update=replace(config.update, learners=SEVERAL))
-    connect(None, SEVERAL)
-    pair: RemoteLearners | None = None
-    try:
+    with connected(None, SEVERAL):
         if ray.cluster_resources().get("GPU", 0) < SEVERAL:  # torch knows accelerators that Ray does not
             return [], {}
         references = [ray.put(fragment) for fragment in fragments]
         slots = arrange_slots([f.group for f in fragments], fragments[0].environments)
         alone = Learner(config, task, device, False)
-        pair = together = RemoteLearners(shared, task, torch.device(device.type), False, 1)
-        begun = alone.weights()
-        learn_batch(alone, fragments, 0, 1e-3, slots)
-        learn_batch(together, references, 0, 1e-3, slots)
-        check = Check("two learners: step of the parameters", far(alone.weights() - begun, together.weights() - begun), 2e-2)
-        tasks: dict[str, Callable[[], object]] = {
-            "1 learner": lambda: learn_batch(alone, fragments, 0, 1e-5, slots),
-            "2 learners": lambda: learn_batch(together, references, 0, 1e-5, slots),
-        }
-        return [check], rounds_of(tasks, rounds)
-    finally:
-        if pair is not None:
-            pair.close()
-        disconnect()
+        with closing(RemoteLearners(shared, task, torch.device(device.type), False, 1)) as together:
+            begun = alone.weights()
+            learn_batch(alone, fragments, 0, 1e-3, slots)
+            learn_batch(together, references, 0, 1e-3, slots)
+            moved = far(alone.weights() - begun, together.weights() - begun)
+            tasks: dict[str, Callable[[], object]] = {
+                "1 learner": lambda: learn_batch(alone, fragments, 0, 1e-5, slots),
+                "2 learners": lambda: learn_batch(together, references, 0, 1e-5, slots),
+            }
+            return [Check("two learners: step of the parameters", moved, 2e-2)], rounds_of(tasks, rounds)
 
 
 def measure_runs(device: torch.device, runs: int) -> dict[str, list[float]]:

@@ -24,7 +24,6 @@ from rlscale.analysis.verdict import (
     score,
     verdict,
 )
-from rlscale.estimate import Estimate
 from rlscale.records import SweepRecord
 from rlscale.text import format_quantity
 
@@ -66,11 +65,12 @@ def agreement(comparison: Comparison, rungs: Sequence[Rung]) -> str:
     return (
         f"The paper does not say of which loss its noise scale is. Take the noise scale in the plain metric, averaged over "
         f"full-batch steps, and its factor to B_crit from the other tasks. Then the joint loss predicts a task's B_crit to a "
-        f"factor of {of_joint} (B_crit is {_factor(joint.offset)} times this noise scale), and the policy's loss to {of_policy}, "
-        f"with {policy.unresolved} of {policy.tasks} not resolved. The mean B_crit of the other tasks, without any noise scale, "
-        f"predicts it to {constant}. On the paper's own table its noise scale predicts to {of_paper} and the mean of the other "
-        f"tasks to {papers}, because its tasks differ more. With {joint.tasks} tasks chance alone could make such differences, "
-        f"and the joint loss's result was seen afterwards, as one of {len(SECONDARY)} noise scales. So it is "
+        f"factor of {of_joint} (B_crit is {joint.offset.map(lambda decades: 10**decades).say()} times this noise scale), "
+        f"and the policy's loss to {of_policy}, with {policy.unresolved} of {policy.tasks} not resolved. The mean B_crit of the "
+        f"other tasks, without any noise scale, predicts it to {constant}. On the paper's own table its noise scale predicts to "
+        f"{of_paper} and the mean of the other tasks to {papers}, because its tasks differ more. With {joint.tasks} tasks chance "
+        f"alone could make such differences, and the joint loss's result was seen afterwards, as one of {len(SECONDARY)} noise "
+        f"scales. So it is "
         f"[a hypothesis](#the-third-hypothesis) for later rungs."
     )
 
@@ -245,21 +245,9 @@ def _table(tasks: Sequence[Rung], which: tuple[str, str], factor: float = 1.0) -
         [
             f"`{task.folder}`",
             task.row.measured.say(),
-            _times(factor, task.row.predicted(*which)).say(),
-            _times(1 / factor, task.row.ratio(*which)).say("–"),
+            task.row.predicted(*which).map(lambda predicted: factor * predicted).say(),
+            task.row.ratio(*which).map(lambda ratio: 1 / factor * ratio).say("–"),
         ]
         for task in tasks
     ]
     return "\n\n" + markdown_table(["rung", "B_crit", "predicted", "measured / predicted"], rows) if rows else ""
-
-
-def _times(factor: float, one: Estimate) -> Estimate:
-    interval = None if one.interval is None else (factor * one.interval[0], factor * one.interval[1])
-    return Estimate(None if one.value is None else factor * one.value, interval, one.reason)
-
-
-def _factor(decades: Estimate) -> str:
-    value, ends = decades.value, decades.interval
-    return Estimate(
-        None if value is None else 10**value, None if ends is None else (10 ** ends[0], 10 ** ends[1]), decades.reason
-    ).say()

@@ -20,14 +20,13 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
 from rlscale.records import read_sweep
-from rlscale.records.files import dump_json, write_atomically
+from rlscale.records.files import dump_json, now, write_atomically
 
 from ..measuring import print_table
 from .again import run_again
@@ -141,7 +140,7 @@ def _run(rung: Rung, progress: Progress) -> int:
     if exit_code and not _is_stopped(exit_code):
         replace(progress, state=f"failed with exit code {exit_code}").write(rung.name)
     elif not exit_code:
-        replace(progress, state="finished", finished=datetime.now(UTC).isoformat(timespec="seconds")).write(rung.name)
+        replace(progress, state="finished", finished=now()).write(rung.name)
     return exit_code
 
 

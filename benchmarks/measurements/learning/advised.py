@@ -10,7 +10,6 @@ measured before is replaced in the record; the others stay.
 
 import json
 import shlex
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,7 +20,7 @@ import tyro
 
 from rlscale.records import read_run
 
-from ..measuring import mean_return, print_table, write_result
+from ..measuring import mean_return, output_of, print_table, write_result
 
 EXAMPLES = Path("examples")  # of the checkout in which the measurement is started
 TASKS = {"pong": "atari/pong", "breakout": "minatar/breakout", "own": "own_environment:make"}
@@ -131,20 +130,12 @@ def advised(*words: str) -> dict[str, Any]:
 
 def job(folder: Path, line: str, seed: int, seconds: float, every: int) -> None:
     """An RLlib job in a process of its own, with the line as its settings."""
-    run([sys.executable, "-c", JOB.replace("{line}", line), str(folder), str(seed), str(seconds), str(every)])
+    output_of([sys.executable, "-c", JOB.replace("{line}", line), *map(str, (folder, seed, seconds, every))], EXAMPLES)
 
 
 def rlscale(*words: str) -> str:
     """What `rlscale WORDS` prints; it runs where a user's own environment is found."""
-    return run([sys.executable, "-m", "rlscale", *words])
-
-
-def run(words: list[str]) -> str:
-    """Run a command to its end; one that fails ends this process too."""
-    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=EXAMPLES)
-    if done.returncode:
-        sys.exit(f"{shlex.join(words)} failed:\n{done.stderr}")
-    return done.stdout
+    return output_of([sys.executable, "-m", "rlscale", *words], EXAMPLES)
 
 
 def read(folder: Path) -> dict[str, Any]:

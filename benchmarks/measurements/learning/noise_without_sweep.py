@@ -136,9 +136,8 @@ def summary_of(task: str, record: RunRecord) -> dict[str, Any]:
 
 
 def spelled(noise: NoiseEstimate) -> dict[str, Any]:
-    """A noise scale with its interval; None for a value that is not resolved, and for an upper end that is open."""
-    low, high = noise.interval
-    return {"value": noise.b_simple, "interval": [low, high if math.isfinite(high) else None]}
+    """A noise scale with its interval; None for a value that is not resolved. An open upper end is null in the file."""
+    return {"value": noise.b_simple, "interval": list(noise.interval)}
 
 
 def say(noise: dict[str, Any]) -> str:

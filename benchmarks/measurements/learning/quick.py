@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -86,13 +87,9 @@ def last_row(record: SweepRecord) -> Row:
     return [row for row in compare([record], []).rows if row.frontier is not None][-1]
 
 
-def spent(runs: Any) -> int:
+def spent(runs: Iterable[TrialResult]) -> int:
     """Observations of runs, with those of their evaluations."""
-
-    def of(run: TrialResult) -> int:
-        return run.observations + run.evaluation_steps
-
-    return sum(map(of, runs))
+    return sum(run.observations + run.evaluation_steps for run in runs)
 
 
 def rows_of(cases: dict[str, Any]) -> list[list[str]]:

@@ -14,7 +14,6 @@ import json
 import os
 import shlex
 import statistics
-import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from typing import Any
 
 import tyro
 
-from rlscale.agents.cluster import connect, disconnect
+from rlscale.agents.cluster import connected
 from rlscale.agents.compute import resolve_compute
 from rlscale.agents.config import default_config
 from rlscale.agents.machine import describe_machine, find_commit
@@ -33,7 +32,7 @@ from rlscale.benchmarks.workers.calibration import Shape, measure_fleet
 from rlscale.envs import find_task
 from rlscale.returns import EPISODES, RecentReturn
 
-from ..measuring import CPU, print_table, settings_of, train, write_result
+from ..measuring import CPU, output_of, print_table, settings_of, train, write_result
 
 POINTS = 200  # of a learning curve in the record
 SAMPLING_SECONDS = 8.0
@@ -121,11 +120,8 @@ def sampling_rate() -> float:
     task, cores = find_task(SAMPLED), len(os.sched_getaffinity(0))
     usual = default_config(task)
     config = replace(usual, update=replace(usual.update, **UPDATE))
-    connect(None, cores)
-    try:
+    with connected(None, cores):
         reading = measure_fleet(config, task, resolve_compute(config), Shape(cores, 1, ENVIRONMENTS), SAMPLING_SECONDS)
-    finally:
-        disconnect()
     return statistics.median(reading.rates)
 
 
@@ -142,10 +138,7 @@ def ours(case: Case, seed: int) -> Curve:
 def in_a_process_of_its_own(case: str, seed: int) -> Curve:
     """The same of a library whose threads and environments shall be gone afterwards."""
     words = [sys.executable, "-m", __spec__.name, "--only", f"{case} {seed}"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{case} failed:\n{done.stderr}")
-    return [tuple(point) for point in json.loads(done.stdout.strip().splitlines()[-1])]
+    return [tuple(point) for point in json.loads(output_of(words).strip().splitlines()[-1])]
 
 
 def with_stable_baselines3(case: Case, seed: int) -> Curve:

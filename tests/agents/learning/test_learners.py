@@ -1,5 +1,7 @@
 """Several learners make the update of one; a stream makes that of a batch that is held; a loss is told and saved."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -97,6 +99,37 @@ def test_several_learners_make_the_update_of_one(ray_of_four, update, rounds, le
         assert several.optimizer_steps == one.optimizer_steps > 0
     finally:
         several.close()
+
+
+def test_mini_batches_of_resets_are_skipped_by_all_learners():
+    """A step with a zero gradient would still move Adam by its momentum, and count."""
+    settings = {"mini_batch": 4, "shuffle": "transitions", "max_grad_norm": None}
+    one = Learner(config_for(environments=8, **settings), TASK, CPU, False)
+    meeting, owed = threading.Barrier(2), [torch.zeros(0)] * 2
+
+    def sum_for(rank):
+        def add(total):
+            owed[rank] = total.clone()
+            meeting.wait(60)
+            both = owed[0] + owed[1]
+            meeting.wait(60)
+            total.copy_(both)
+
+        return add
+
+    two = [Learner(config_for(2, environments=8, **settings), TASK, CPU, False, rank, sum_for(rank)) for rank in range(2)]
+    rng = np.random.default_rng(9)
+    for iteration in range(3):
+        fragments = [make_fragment(rng, STEPS, 8, reset=rng.random((STEPS, 8)) < 0.7)]
+        alone = learn_batch(one, fragments, iteration, 1e-3)
+        with ThreadPoolExecutor(2) as threads:
+            calls = [threads.submit(learn_batch, learner, fragments, iteration, 1e-3) for learner in two]
+            shared = [call.result() for call in calls]
+        assert {result.optimizer_steps for result in shared} == {alone.optimizer_steps}
+        assert shared[0].figures == pytest.approx(alone.figures, rel=2e-4, abs=1e-5)
+        for learner in two:
+            np.testing.assert_allclose(learner.weights(), one.weights(), rtol=1e-3, atol=2e-5)
+    assert 0 < one.optimizer_steps < 3 * 12  # some were skipped
 
 
 @pytest.mark.parametrize("scale", ["none", "running"])

@@ -99,16 +99,25 @@ def test_the_window_reads_the_planted_scale(followed):
             NoiseRecord("value", "rollout", step, measure(scales["value"]), measure(1.0)),
         ]
 
-    window = NoiseWindow(followed)
+    window = NoiseWindow(followed, "rollout")
     assert window.scale() is None
     for step in range(40):
         window.add(update(step, 40_000.0 if step < 20 else 400.0))
     scale = window.scale()
     assert scale.value == pytest.approx(400, rel=0.15)
-    again = NoiseWindow(followed, window.statistics)
+    again = NoiseWindow(followed, "rollout", window.statistics)
     assert again.scale() == scale
     assert len(window.statistics) == 20
     two = BlockStatistics([5, 5], [1, 1], [1, 1])
     window.add([NoiseRecord(followed.removesuffix("_adam"), "rollout", 41, two, two)])
     assert len(window.statistics) == 20  # two blocks tell nothing
     assert window.scale() == scale
+
+
+@pytest.mark.parametrize(("kind", "other"), [("mini-batch", "rollout"), ("rollout", "mini-batch")])
+def test_the_window_reads_the_optimizer_steps_alone(kind, other):
+    """The joint loss of a whole iteration is measured as well, now and then, between blocks of another kind."""
+    window = NoiseWindow("joint", kind)
+    of_steps, of_iteration = BlockStatistics([4, 4, 4], [2, 2, 2], [1, 1, 1]), BlockStatistics([9, 9, 9], [7, 7, 7], [1, 1, 1])
+    window.add([NoiseRecord("joint", other, 0, of_iteration), *(NoiseRecord("joint", kind, step, of_steps) for step in range(3))])
+    assert window.statistics == [of_steps] * 3

@@ -12,6 +12,7 @@ import torch
 from run_records import add_joint, make_run
 
 from rlscale.agents.checks import check_config
+from rlscale.agents.cluster import LostHeadError
 from rlscale.agents.config import config_to_dict, default_config
 from rlscale.agents.learning import scaled_rate
 from rlscale.analysis.reading import read_noise
@@ -163,6 +164,7 @@ def planted(tmp_path, monkeypatch):
     def measure(asked, config, task, compute, shapes, kept, console):
         timed.append(config)
         learning = [{"batch_size": size, "blocks": None, "seconds": [ask.observation * size] * 2} for size in (8192, 16384)]
+        ask.shapes = shapes
         return [reading(shape) for shape in shapes], learning, 9e3
 
     for name, value in {
@@ -170,6 +172,7 @@ def planted(tmp_path, monkeypatch):
         "disconnect": None,
         "resolve_compute": SimpleNamespace(prepare_process=lambda: None, device=torch.device("cpu")),
         "busy_cpus": None,
+        "cpus_by_node": (2, 2, 2),
         "learning_times": {256: 1e-4, 4096: 1e-6},
     }.items():
         monkeypatch.setattr(advise_run, name, lambda *_, value=value: value)
@@ -237,3 +240,38 @@ def test_a_place_that_cannot_be_written_is_said_before_anything_is_measured(plan
         assert planted(USUAL, "--out", str(tmp_path / place)) == 2
         assert capsys.readouterr().err.startswith(f"rlscale: --out: cannot write {tmp_path / place}: ")
     assert not planted.timed
+
+
+def test_no_fleet_is_measured_that_no_node_has_room_for(planted, capsys, monkeypatch):
+    monkeypatch.setattr(advise_run, "watch_head", lambda _: contextlib.nullcontext())
+    assert planted(USUAL, "--ray-address", "auto", "--cpus", "6") == 0
+    assert {shape.threads for shape in planted.shapes} == {1, 2}
+
+
+def test_a_folder_that_holds_a_run_already_is_said_before_one_is_trained(planted, capsys, monkeypatch, tmp_path):
+    trained = []
+    monkeypatch.setattr(advise_run, "train", lambda *_, **__: trained.append(1))
+    there = tmp_path / "there"
+    (there / "run").mkdir(parents=True)
+    assert main(["advise", TASK.id, "--out", str(there)]) == 2
+    said = f"--out: {there} holds a run already. Choose another folder, or read that run: rlscale advise --run {there / 'run'}"
+    assert capsys.readouterr().err == f"rlscale: {said}\n"
+    assert not trained
+
+
+@pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt, 130), (LostHeadError, 2)])
+def test_a_stop_while_fleets_are_measured_names_the_run_that_was_trained(planted, capsys, monkeypatch, tmp_path, stop, code):
+    """A run that was named with --run is the user's own, and nothing has to be said of it."""
+
+    def stopped(*_):
+        raise stop
+
+    assert planted(USUAL) == 0
+    monkeypatch.setattr(advise_run, "train", lambda *_, **__: SimpleNamespace(state="finished"))
+    monkeypatch.setattr(advise_run, "measure", stopped)
+    capsys.readouterr()
+    there = tmp_path / "there"
+    assert main(["advise", TASK.id, "--cpus", "1", "--out", str(there)]) == code
+    assert capsys.readouterr().err.endswith(f". The run is kept; go on from it with: rlscale advise --run {there / 'run'}\n")
+    assert planted(USUAL) == code
+    assert "kept" not in capsys.readouterr().err

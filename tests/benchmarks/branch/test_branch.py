@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
 import pytest
 import torch
 from commands import COMMAND, Command
@@ -19,7 +20,7 @@ from commands import COMMAND, Command
 from rlscale.agents.config import config_from_dict, default_config
 from rlscale.agents.setup import prepare
 from rlscale.benchmarks.branch.branches import Branch, branch_config, dump, evaluator, learn, load, momentum_from_zero, run_branch
-from rlscale.benchmarks.branch.findings import find_page, fit, say
+from rlscale.benchmarks.branch.findings import find_page, fit, say, tables
 from rlscale.benchmarks.branch.options import BranchOptions, make_plan
 from rlscale.benchmarks.branch.run import Checkpoint, _branches, _start, _state
 from rlscale.envs import find_task
@@ -129,6 +130,37 @@ def test_bad_input_ends_in_one_line(trained, words, says):
     assert done.returncode == 2
     assert says in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "problem"),
+    [
+        ("96,384,1600,20000", "a branch of 20,000 would learn from 20,000 observations instead of 10,000"),
+        ("96,384,7200", "a branch of 7,200 would learn from 7,200 observations instead of 10,000"),
+        ("96,384,6400", "a branch of 6,400 would learn from 12,800 observations instead of 10,000"),
+    ],
+)
+def test_all_branches_learn_from_about_as_many_observations(trained, sizes, problem):
+    at, record = checkpoint(trained)
+    with pytest.raises(UsageError, match=f"--batch-sizes: {problem}. Give more --observations, or smaller sizes"):
+        make_plan(BranchOptions("run", observations=10_000, batch_sizes=sizes), at.config, record)
+    make_plan(BranchOptions("run", observations=10_000, batch_sizes="96,384,1600,9600"), at.config, record)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ({"rate_exponent": 2.5}, "--rate-exponent: 2.5 is above 2; the square root is 0.5 and linear is 1. Use 2 or less"),
+        ({"rate_exponent": 1000.0}, "--rate-exponent: 1000 is above 2"),
+        ({"rates": 16}, "--rates: 16 rates an octave apart are more than 15, .* Use 15 or fewer"),
+        ({"rates": 3000}, "--rates: 3,000 rates"),
+    ],
+)
+def test_rates_that_no_branch_could_learn_at_are_refused(trained, words, problem):
+    at, record = checkpoint(trained)
+    with pytest.raises(UsageError, match=problem):
+        make_plan(BranchOptions("run", observations=8192, **words), at.config, record)
+    make_plan(BranchOptions("run", observations=8192, rates=15, rate_exponent=2.0), at.config, record)
 
 
 def checkpoint(trained):
@@ -259,6 +291,56 @@ def test_a_diverged_branch_is_left_out(branched):
     assert asdict(fit({**record, "branches": [*record["branches"], extra]}))["progress"] == whole.progress
 
 
+@pytest.mark.parametrize(
+    ("diverged", "problem"),
+    [
+        (lambda b: b["batch_size"] == 512, "4 of 12 branches diverged, and 8 of 2 batch sizes are too few for a fit"),
+        (lambda b: b["batch_size"] > 32 and b["seed"], "4 of 12 branches diverged, and 8 of 3 batch sizes are too few"),
+    ],
+)
+def test_too_few_branches_left_is_said_in_one_line(branched, diverged, problem):
+    record = gaining(branched[1])
+    branches = [{**b, "final_return": None, "return_error": None} if diverged(b) else b for b in record["branches"]]
+    with pytest.raises(UsageError, match=f"--seeds: {problem}"):
+        fit({**record, "branches": branches})
+
+
+def unequal():
+    """A record of branches of whole batches that come near 10,000 observations, except the largest: 20,000. B_local is 5,000."""
+    rng = np.random.default_rng(0)
+    sizes, steps = (100, 400, 1600, 20_000), (100, 25, 6, 1)
+    rates = [[0.001 * size**0.5 * factor for factor in (0.5, 1.0, 2.0)] for size in sizes]
+    branches = [
+        {
+            "batch_size": size,
+            "learning_rate": rate,
+            "seed": seed,
+            "observations": size * count,
+            "final_return": 3
+            + 1e-3 * size * count / (1 + size / 5000) * math.exp(-0.3 * math.log(factor) ** 2) * (1 + 0.02 * rng.normal()),
+            "return_error": 0.01,
+        }
+        for seed in range(6)
+        for size, count, tried in zip(sizes, steps, rates, strict=True)
+        for factor, rate in zip((0.5, 1.0, 2.0), tried, strict=True)
+    ]
+    start = {"return": 3.0, "error": 0.01}
+    plan = {"sizes": sizes, "rates": rates}
+    return {"task": "t", "plan": plan, "start": start, "observations": 50_000, "noise": None, "branches": branches}
+
+
+def test_shares_are_of_what_small_batches_gain_from_as_many_observations():
+    """Branches of an earlier version may have learned from unequal numbers of them."""
+    record = unequal()
+    diverged = {**record["branches"][0], "final_return": None, "return_error": None, "observations": 100}
+    record["branches"].append(diverged)
+    frontier = fit(record)
+    shares = [float(row[-1].rstrip("%")) / 100 for row in tables(record, frontier)[0][2]]
+    assert shares == pytest.approx([1 / (1 + size / 5000) for size in frontier.sizes], abs=0.03)
+    known = {"command": ["rlscale"], "machine": {}, "commit": None}
+    assert find_page(record | known, frontier).observations == (10_000, 10_000, 9_600, 20_000)
+
+
 def test_the_start_is_measured_eight_times(trained):
     at, record = checkpoint(trained)
     plan = make_plan(BranchOptions("run", observations=8192, evaluation_episodes=16), at.config, record)
@@ -298,9 +380,13 @@ def test_gains_are_counted_from_the_start(branched):
 def test_a_published_records_page_and_tables_say_the_same():
     record = json.loads((ROOT / "results" / "branches" / "minatar-breakout.json").read_text())
     page = find_page(record, fit(record))
-    assert page.observations == pytest.approx(fmean(row["observations"] for row in record["branches"]))
-    whole = page.frontier.progress * page.observations
-    shares = [f"{gain / whole:.0%}" for gain, _ in page.frontier.gains]
+    learned = [
+        fmean(row["observations"] for row in record["branches"] if row["batch_size"] == size) for size in page.frontier.sizes
+    ]
+    assert page.observations == pytest.approx(learned)
+    shares = [
+        f"{gain / (page.frontier.progress * count):.0%}" for (gain, _), count in zip(page.frontier.gains, learned, strict=True)
+    ]
     assert [row[-1] for row in page.tables[0][2]] == shares
     (scale,) = (s for s in record["noise"]["scales"] if (s["head"], s["metric"]) == ("joint_policy_parameters", "adam"))
     assert (page.noise.value, list(page.noise.interval)) == (scale["value"], scale["interval"])

@@ -290,6 +290,15 @@ def test_a_sweep_is_extended_by_the_same_command_that_asks_for_more(undisturbed,
         run_sweeps(SweepOptions(**{**more, "batch_sizes": "80,160"}, jobs=0, out=str(tmp_path)), [], silent())
 
 
+def test_a_sweep_goes_on_with_as_many_jobs_as_there_are_now(undisturbed, tmp_path):
+    folder = copy_of(undisturbed, tmp_path)
+    plan = replace(make_plan("classic/cartpole", SweepOptions(**QUICK)), jobs=3)
+    Sweep.open(folder, plan.to_dict(), {"command": ["rlscale", "sweep"]}).close()
+    record = read_sweep(folder)
+    assert record.plan["jobs"] == 3
+    assert [extension["jobs"] for extension in record.manifest["extensions"]] == [3]
+
+
 SEQUENTIAL = [
     *(
         "classic/cartpole",
@@ -352,7 +361,7 @@ def test_trials_that_began_are_on_record(undisturbed, tmp_path):
     lines = (undisturbed.folder / "begun.jsonl").read_text().splitlines()
     assert [json.loads(line)["id"] for line in lines] == list(undisturbed.results)
     (folder / "begun.jsonl").write_text("\n".join(lines[:2]) + '\n{"id": "b80')
-    plan = make_plan("classic/cartpole", SweepOptions(**QUICK))
+    plan = make_plan("classic/cartpole", SweepOptions(**QUICK, jobs=0))
     sweep = Sweep.open(folder, plan.to_dict(), {})
     sweep.begin(next(iter(undisturbed.results.values())))
     sweep.close()
@@ -363,7 +372,7 @@ def test_trials_that_began_are_on_record(undisturbed, tmp_path):
 
 
 def test_two_writers_are_kept_apart(undisturbed):
-    plan = make_plan("classic/cartpole", SweepOptions(**QUICK))
+    plan = make_plan("classic/cartpole", SweepOptions(**QUICK, jobs=0))
     held = Sweep.open(undisturbed.folder, plan.to_dict(), {})
     try:
         ended = rlscale("sweep", *QUICK_WORDS, "--out", undisturbed.folder.parent, folder="/")

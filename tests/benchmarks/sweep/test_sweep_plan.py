@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import ray
 from planted import Planted
 from planted import make_plan as planted_plan
 from regressions import NOISE_SCALE, Regression
@@ -232,6 +233,13 @@ def test_the_pilots_other_rates_may_reach_a_goal_that_the_first_missed():
 def test_by_default_as_many_runs_are_side_by_side_as_there_are_cpus_for(actors, jobs, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     assert make_plan("atari/pong", SweepOptions(tasks=("atari/pong",), actors=actors)).jobs == jobs
+
+
+def test_of_a_cluster_its_own_cpus_count(own_ray):
+    ray.init(address="local", num_cpus=5, include_dashboard=False, logging_level="ERROR")
+    options = SweepOptions(tasks=("classic/cartpole",), ray_address="auto")
+    assert make_plan("classic/cartpole", options).jobs == 5
+    assert make_plan("classic/cartpole", replace(options, actors=2)).jobs == 2
 
 
 def test_the_last_goal_that_the_pilot_reached_is_sharpened():

@@ -1,5 +1,6 @@
 """What `rlscale workers` has measured is used again, and only where it was measured alike."""
 
+import contextlib
 import json
 from dataclasses import asdict
 from types import SimpleNamespace
@@ -22,7 +23,7 @@ def known():
 @pytest.fixture
 def measuring(monkeypatch, known):
     """The command without Ray: fleets begun and measured, and what stops it by the number of fleets begun before."""
-    seen = SimpleNamespace(begun=[], measured=[], learned=[], stops={})
+    seen = SimpleNamespace(begun=[], measured=[], learned=[], emulated=0, stops={})
 
     def measure(config, task, session, shape, seconds):
         seen.begun.append(shape)
@@ -35,11 +36,16 @@ def measuring(monkeypatch, known):
         seen.learned.append(len(seen.measured))
         return {"batch_size": 512 * len(seen.learned), "blocks": None, "seconds": [0.1 * len(seen.learned)] * 2}
 
-    planted = {"connect": None, "disconnect": None, "measure_emulator": 9e3, "sample_fragments": [], "find_frontier": known}
+    def measure_emulator(*_):
+        seen.emulated += 1
+        return 9e3
+
+    planted = {"connect": None, "disconnect": None, "sample_fragments": [], "find_frontier": known}
     for name, value in planted.items():
         monkeypatch.setattr(workers, name, lambda *_, value=value: value)
     monkeypatch.setattr(workers, "measure_fleet", measure)
     monkeypatch.setattr(workers, "measure_learner", measure_learner)
+    monkeypatch.setattr(workers, "measure_emulator", measure_emulator)
     return seen
 
 
@@ -92,6 +98,35 @@ def test_what_ifs_measure_no_fleet_again(tmp_path, measuring, capsys):
     assert measured == fleets
     assert len(learned) == with_sweep
     assert plans[0] != plans[1] != plans[2] != plans[3]
+
+
+def test_emulator_and_learner_are_kept_as_well(tmp_path, measuring):
+    """Stopped in the first fleet, then in a held-out one."""
+    words = ["workers", "minatar/breakout", "--cpus", "2", "--validate", "--out", str(tmp_path)]
+    fleets = len(to_measure(find_task("minatar/breakout"), 2))
+    measuring.stops |= {0: KeyboardInterrupt(), fleets + 1: KeyboardInterrupt()}
+    assert main(words) == 130
+    assert main(words) == 130
+    learned = len(measuring.learned)
+    assert learned > 0
+    assert main(words) == 0
+    assert (measuring.emulated, len(measuring.learned)) == (1, learned)
+    assert main([*words, "--again"]) == 0
+    assert (measuring.emulated, len(measuring.learned)) == (2, 2 * learned)
+
+
+def test_no_fleet_is_measured_that_no_node_has_room_for(tmp_path, measuring, monkeypatch):
+    monkeypatch.setattr(workers, "cpus_by_node", lambda _: (2, 2, 2))
+    monkeypatch.setattr(workers, "watch_head", lambda _: contextlib.nullcontext())
+    words = ["workers", "minatar/breakout", "--cpus", "6", "--ray-address", "auto", "--validate", "--out", str(tmp_path)]
+    assert main(words) == 0
+    assert {shape.threads for shape in measuring.measured} == {1, 2}
+
+
+def test_the_page_of_a_plan_names_the_budget(tmp_path, measuring):
+    words = ["workers", "minatar/breakout", "--cpus", "2", "--sweep", "planted", "--price-cpu-hour", "0.08", "--budget", "1000"]
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    assert "the fastest that costs at most 1,000: batch size" in (tmp_path / "plan.html").read_text()
 
 
 def test_again_measures_everything_anew_but_goes_on_with_itself(tmp_path, measuring):

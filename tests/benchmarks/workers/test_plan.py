@@ -4,14 +4,14 @@ import math
 from dataclasses import replace
 
 import pytest
-from planted import PONG, known_frontier, readings
+from planted import PONG, Planted, known_frontier, readings, write_sweep
 
 from rlscale.agents.checks import check_config
 from rlscale.agents.config import default_config
 from rlscale.benchmarks.options import parse_train
 from rlscale.benchmarks.workers.calibration import Shape, fit_fleet
 from rlscale.benchmarks.workers.options import WorkersOptions
-from rlscale.benchmarks.workers.plan import Known, choose, find_frontier, make_plan
+from rlscale.benchmarks.workers.plan import Known, choose, find_frontier, make_plan, say_asked
 from rlscale.benchmarks.workers.recommendation import train_command
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
@@ -123,6 +123,36 @@ def test_what_no_plan_meets(known):
         choose(made, None, 1e-9, currency=False)
     with pytest.raises(UsageError, match=r"no plan meets it and the budget"):
         choose(made, made.fastest().seconds, 1e-9, currency=True)
+
+
+@pytest.mark.parametrize(
+    ("deadline", "budget", "said"),
+    [
+        (None, None, "the fastest"),
+        (1800.0, None, "the cheapest that ends within 30 min 0 s"),
+        (None, 0.05, "the fastest that costs at most 0.05"),
+        (1800.0, 1_250_000.0, "the cheapest that ends within 30 min 0 s and costs at most 1,250,000"),
+    ],
+)
+def test_what_a_plan_was_chosen_for_names_deadline_and_budget(deadline, budget, said):
+    """With a budget faster, dearer plans stand in the same table."""
+    assert say_asked(deadline, budget) == said
+
+
+def test_a_worker_of_a_plan_holds_whole_groups_of_clones(known):
+    clones = replace(known, config=replace(known.config, rollout=replace(known.config.rollout, clones=4)))
+    made = make_plan(clones, fit_fleet(readings(), 16), LearnerTime(0.05, 0, 1e-4, 0), Price(1.0), cpus=8, lag=0)
+    assert {(c.batch_size, c.workers) for c in made.choices} == {
+        (size, 2**k) for size in known.rates for k in range(4) if size // 16 % (2**k * 4) == 0
+    }
+    for choice in made.choices:
+        assert typed(clones, choice).rollout.clones == 4
+
+
+def test_a_sweep_none_of_whose_runs_has_ended_is_told_of_by_its_flag(tmp_path):
+    write_sweep(tmp_path / "sweep", Planted(), most=0)
+    with pytest.raises(UsageError, match=r"^--sweep: there is no result to compare .* no run of it has ended"):
+        find_frontier(str(tmp_path / "sweep"), None, find_task("classic/cartpole"))
 
 
 def test_only_workers_that_divide_the_environments_are_looked_at(known, monkeypatch):

@@ -18,6 +18,7 @@ from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.workers import calibration
 from rlscale.benchmarks.workers import run as workers
 from rlscale.benchmarks.workers.calibration import Shape, fit_fleet, measure_learner, sample_fragments
+from rlscale.benchmarks.workers.options import cpus_by_node
 from rlscale.benchmarks.workers.plan import make_plan
 from rlscale.benchmarks.workers.recommendation import candidates, to_measure
 from rlscale.envs import find_task
@@ -69,6 +70,31 @@ def test_few_fleets_are_measured_and_many_could_be_used():
         assert len(few) <= 17
         assert {s.actors for s in few} >= {1, cpus}
     assert len(to_measure(PONG, 2)) == 7
+
+
+@pytest.mark.parametrize(
+    ("cpus", "nodes", "room"),
+    [
+        (6, (2, 2, 2), {1: 6, 2: 3}),
+        (6, (3, 3), {1: 6, 2: 2}),
+        (7, (5, 0, 2), {1: 7, 2: 3, 4: 1}),
+        (3, (2, 2, 2), {1: 3, 2: 1}),
+        (6, None, {1: 6, 2: 3, 4: 1}),
+    ],
+)
+def test_the_cpus_of_an_actor_are_all_of_one_node(cpus, nodes, room):
+    """Three nodes of two CPUs have six, and no place for an actor of four; two of three have place for two actors of two."""
+    few, grid = to_measure(PONG, cpus, nodes), candidates(PONG, cpus, nodes)
+    assert set(few) <= set(grid)
+    assert {t: max(s.actors for s in grid if s.threads == t) for t in {s.threads for s in grid}} == room
+    assert {s.threads for s in few} == set(room)
+
+
+def test_the_free_cpus_of_a_cluster_are_told_node_by_node(monkeypatch):
+    free = {"a": {"CPU": 2.0, "memory": 1e9}, "b": {"memory": 1e9}, "c": {"CPU": 3.5}}
+    monkeypatch.setattr("ray._private.state.available_resources_per_node", lambda: free)
+    assert cpus_by_node("auto") == (2, 0, 3)
+    assert cpus_by_node(None) is None
 
 
 def test_the_learner_is_timed_as_it_learns_late_in_a_run():

@@ -264,6 +264,19 @@ def test_the_verdict_is_said_in_two_sentences_and_its_figures_after_them():
     assert "one that is not resolved counting as a factor of ten." in one_open
 
 
+@pytest.mark.parametrize(
+    ("predicted", "said"),
+    [
+        ((40.0,), "The one intervention did not move B_crit as predicted."),
+        ((4.0,), "The one intervention moved B_crit as predicted."),
+        ((40.0, 40.0), "Of 2 interventions 0 moved B_crit as predicted."),
+        ((4.0, 40.0), "Of 2 interventions 1 moved B_crit as predicted."),
+    ],
+)
+def test_interventions_that_do_not_hold_are_not_said_to_hold(predicted, said):
+    assert said in say_verdict_details(verdict(ladder(SMALL), moved(*predicted)))
+
+
 def test_a_verdict_of_tasks_on_which_nothing_is_resolved_is_a_failure():
     found = verdict(rungs(*((decades, None) for decades in (2, 2.5, 3, 3.5, 2, 2.5, 3, 3.5))))
     assert found.state == "fails"

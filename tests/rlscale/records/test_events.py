@@ -1,5 +1,8 @@
 """What TensorBoard and Weights & Biases are given of a row."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from rlscale.noise import BlockStatistics, pool
@@ -21,6 +24,16 @@ def test_a_measurement_with_fewer_than_two_blocks_is_passed_over():
     expected = {"losses/entropy": 0.5, "noise/policy/trace_cov": pool([whole]).trace_cov}
     found = _figures(row_of(one_block, whole))
     assert found == pytest.approx({**expected, "noise/policy/grad_sq": pool([whole]).grad_sq})
+
+
+def test_a_measurement_with_two_blocks_hides_none_of_three():
+    """An interval needs three, and so does a noise scale that is resolved."""
+    rng = np.random.default_rng(0)
+    gradients = rng.normal(size=(8, 40)) + 1.0
+    whole = BlockStatistics([16] * 8, (gradients**2).sum(1), gradients @ gradients.mean(0))
+    two = replace(whole, size=np.where(np.arange(8) < 2, whole.size, 0.0))
+    assert _figures(row_of(whole, two)) == _figures(row_of(whole))
+    assert "noise/policy/b_simple" in _figures(row_of(whole))
 
 
 def test_a_run_resumed_within_one_second_keeps_the_events_before(tmp_path, monkeypatch):

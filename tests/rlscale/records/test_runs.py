@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rlscale.errors import UsageError
 from rlscale.noise import BlockStatistics
 from rlscale.records.files import read_lines, unpack
-from rlscale.records.run import Run, pack_statistics, read_run, unpack_statistics
+from rlscale.records.run import Run, pack_statistics, read_checkpoint, read_run, unpack_statistics
 
 
 @pytest.fixture
@@ -148,22 +148,22 @@ def test_no_run_there(tmp_path):
 def test_checkpoints_are_whole_or_refused(run):
     run.save_checkpoint(b"first" * 1000)
     run.save_checkpoint(b"second" * 1000)
-    assert run.load_checkpoint() == b"second" * 1000
+    assert read_checkpoint(run.folder) == b"second" * 1000
     path = run.folder / "checkpoint.pt"
     content = path.read_bytes()
     for damaged in (content[:-1], content[: len(content) // 2], b"", content[:-1] + b"x", b"PK" + content):
         path.write_bytes(damaged)
         with pytest.raises(UsageError, match="truncated or damaged"):
-            run.load_checkpoint()
+            read_checkpoint(run.folder)
     path.unlink()
     with pytest.raises(UsageError, match="before its first checkpoint"):
-        run.load_checkpoint()
+        read_checkpoint(run.folder)
 
 
 def test_a_crash_while_a_checkpoint_is_written_leaves_the_old_one(run):
     run.save_checkpoint(b"old")
     (run.folder / "checkpoint.pt.new").write_bytes(b"half of the new o")
-    assert run.load_checkpoint() == b"old"
+    assert read_checkpoint(run.folder) == b"old"
 
 
 def test_states(run):

@@ -132,6 +132,16 @@ def test_a_suggestion_is_doubted_while_the_policy_s_own_noise_is_not_resolved(tm
     assert "care" not in resolved
 
 
+@pytest.mark.parametrize("joint", [Estimate(600.0, (300.0, 900.0)), Estimate(600.0, (0.0, 4400.0))])
+def test_noise_of_the_policy_that_was_not_measured_is_no_reason_for_doubt(tmp_path, joint):
+    """The trials of a sweep measure the joint loss alone, and so does a job whose policy is frozen."""
+    comparison = compare([], [make_run(tmp_path / "run")])
+    row = replace(comparison.rows[0], predictions=(Prediction(*ADVISED, joint, 1, 1, None),))
+    (answer,) = answers(replace(comparison, rows=(row,)))
+    assert "its noise scale suggests 600 observations" in answer.sentence
+    assert answer.sentence.endswith("That is a prediction; 'rlscale sweep atari/pong' measures it.")
+
+
 @pytest.mark.parametrize(
     ("task", "command"),
     [

@@ -224,14 +224,21 @@ def test_the_ladder_clips_what_is_open_and_keeps_the_papers_values(tmp_path):
 def test_one_task_is_no_conclusion(tmp_path):
     one = write_sweep(tmp_path / "s", Planted(predicted=0.5))
     said = say_conclusion(rungs_of(compare([one], [])))
-    pattern = r"One task is no conclusion; here the noise scale that predicts it is (\S+) \[(\S+), (\S+)\] times B_crit."
+    pattern = (
+        r"One task is no conclusion; here, to a return of 200, the noise scale that predicts it is (\S+) \[(\S+), (\S+)\] times "
+        r"B_crit\."
+    )
     factor, low, high = map(float, re.fullmatch(pattern, said).groups())
     assert factor == pytest.approx(0.5, rel=0.05)
     assert low < factor < high
     other = write_sweep(tmp_path / "t", Planted(), "minatar/asterix")
     assert say_conclusion(rungs_of(compare([one, other], []))).startswith("No verdict yet: it needs 8 scored tasks.")
     silent = write_sweep(tmp_path / "u", Planted(), plan=make_plan(noise_runs=0))
-    assert say_conclusion(rungs_of(compare([silent], []))).endswith("; here the predicted figure is not resolved.")
+    assert say_conclusion(rungs_of(compare([silent], []))).endswith(
+        "; here, to a return of 200, the predicted figure is not resolved."
+    )
+    both = say_conclusion(rungs_of(compare([one, silent], [])))
+    assert both.startswith("One task is no conclusion; here, for classic/cartpole (u) to a return of 200, ")
 
 
 def test_the_command_uses_the_good_and_says_what_was_left_out(tmp_path, capsys):
@@ -300,6 +307,61 @@ def test_the_figure_of_one_task_is_of_the_prediction_that_the_sentence_is_about(
     published = Path(__file__).parents[3] / "results" / "ladder" / "umbrella"
     write_comparison(compare([read_sweep(published)], []), tmp_path / "one.html")
     text = (tmp_path / "one.html").read_text()
-    assert "One task is no conclusion; here the noise scale that predicts it is 17.0 [" in text
+    assert "One task is no conclusion; here, to a return of 0.8, the noise scale that predicts it is 17.0 [" in text
     assert text.count("One point per sweep, at its last goal") == 1
     assert "of the loss that is chosen below" not in text
+
+
+def test_runs_in_folders_of_one_name_are_told_apart(tmp_path):
+    runs = [make_run(tmp_path / place / "job") for place in "ab"]
+    comparison = compare([], runs)
+    assert [row.name for row in comparison.rows] == [f"atari/pong (run {run.folder})" for run in runs]
+    write_comparison(comparison, tmp_path / "page.html")
+    titles = re.findall(r"<summary>(.*?)</summary>", (tmp_path / "page.html").read_text())
+    assert [f"{run.folder} (single run)" in titles for run in runs] == [True, True]
+
+
+def test_best_rates_are_those_at_the_valid_batch_sizes(tmp_path):
+    """Of which the surface is: steps in which an environment is reset are no observations."""
+    record = write_sweep(tmp_path / "s", Planted(), change=lambda trial, run: replace(run, observations=run.observations // 2))
+    comparison = compare([record], [])
+    row = comparison.rows[-1]
+    valid = {point.run.batch_size: point.batch_size for point in row.points}
+    rates = [f"{row.frontier.best_rate(valid[size]):.2g}" for size in row.batch_sizes]
+    assert rates != [f"{row.frontier.best_rate(size):.2g}" for size in row.batch_sizes], "the case would show it"
+    write_comparison(comparison, tmp_path / "page.html")
+    (cells,) = re.findall(r"<td>best rate</td>(.*?)</tr>", (tmp_path / "page.html").read_text())
+    assert re.findall(r">([^<>]+)</td>", cells) == rates
+    assert [f"{float(row.learning_rates[0]):.2g}", f"{float(row.learning_rates[1]):.2g}"] == [rates[0], rates[-1]]
+
+
+def test_sweeps_without_b_crit_are_drawn_each_by_itself(tmp_path):
+    """Of two sizes alone no surface is fitted, so the caption of such a chart has neither surface nor curves."""
+    plan = make_plan(batch_sizes=(32, 128), seeds=1)
+    names = ("minatar/breakout", "minatar/asterix")
+    comparison = compare([write_sweep(tmp_path / name[-3:], Planted(scatter=0.1), name, plan, most=2) for name in names], [])
+    assert not any(row.frontier and row.frontier.fitted for row in comparison.rows), "the case would show it"
+    write_comparison(comparison, tmp_path / "page.html")
+    text = shown_text(tmp_path / "page.html")
+    assert text.count("Optimizer steps against observations") == 0
+    assert text.count("Each point is one run, with the steps that it took; ") == len(names)
+    assert "Diamond" not in text
+
+
+def test_a_question_without_an_answer_is_not_asked(tmp_path):
+    """Where no run reached a goal there is no statement and no chart."""
+    missed = write_sweep(tmp_path / "g", Planted(), "minatar/space_invaders", make_plan(most_observations=64))
+    comparison = compare([missed], [])
+    assert not rungs_of(comparison), "the case would show it"
+    write_comparison(comparison, tmp_path / "page.html")
+    assert "Does the noise scale predict" not in shown_text(tmp_path / "page.html")
+
+
+def test_a_noise_scale_that_suggests_nothing_is_not_shown_as_a_prediction(tmp_path):
+    comparison = compare([], [add_joint(make_run(tmp_path / "run", signal=0.0))])
+    write_comparison(comparison, tmp_path / "page.html")
+    text = shown_text(tmp_path / "page.html")
+    assert "does not say yet how many observations" in text
+    assert "of the joint loss, ratio of sums" not in text
+    assert "not resolved: mostly the value function's" in html.unescape(text)
+    assert "unless that is mostly the value function's" in html.unescape(text)

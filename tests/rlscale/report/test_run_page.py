@@ -84,6 +84,17 @@ def test_time_shares_add_up(tmp_path):
     assert shares == pytest.approx({"sampling": 20, "transfer": 4, "learning": 36, "noise": 4})
 
 
+def test_while_sampling_overlaps_learning_what_the_learner_waited_for_it_counts(tmp_path):
+    """So the parts add up to the run. RLlib's and Stable-Baselines3's rows have no transfer either, and do not overlap."""
+    run = make_run(tmp_path / "run", transfer=None)
+    assert time_shares(run) == pytest.approx({"sampling": 20, "transfer": 0, "learning": 36, "noise": 4})
+    overlapping = rewritten(run, lambda row: row | {"sampling_seconds": 2.0, "waiting_seconds": 1.0})
+    assert time_shares(overlapping) == pytest.approx({"sampling": 40, "transfer": 0, "learning": 36, "noise": 4})
+    assert sum(time_shares(overlapping).values()) == pytest.approx(overlapping.rows[-1]["seconds"])
+    write_report([overlapping], tmp_path / "page.html")
+    assert "what the learner waited" in (tmp_path / "page.html").read_text()
+
+
 def test_several_runs_and_a_run_without_episodes(tmp_path):
     page = tmp_path / "page.html"
     write_report([make_run(tmp_path / "a"), make_run(tmp_path / "b", episodes=0)], page)
@@ -189,6 +200,16 @@ def test_the_ratio_of_sums_is_on_the_page_as_the_suggestion(tmp_path):
     (cells,) = re.findall(r"<td[^>]*>the same as a ratio of sums: the suggestion</td>(.*?)</tr>", text)
     assert f"<td data-label='whole run'>{suggested}</td>" in cells
     assert f"{suggested}; of the joint loss, ratio of sums" in text
+
+
+def test_where_nothing_is_suggested_no_figure_is_called_the_suggestion(tmp_path):
+    """The joint loss's noise scale is resolved, and mostly the value function's."""
+    (answer,) = write_report([add_joint(make_run(tmp_path / "run", signal=0.0))], tmp_path / "report.html")
+    assert "does not say yet how many observations" in answer
+    text = (tmp_path / "report.html").read_text()
+    assert "the suggestion" not in text
+    assert re.search(r"<td[^>]*>the same as a ratio of sums</td>", text)
+    assert "<dt>predicted batch size</dt><dd>not resolved: mostly the value function&#x27;s</dd>" in text
 
 
 def test_the_mean_over_a_run_weighs_a_dense_beginning_no_more_than_the_rest(tmp_path):

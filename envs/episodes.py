@@ -3,7 +3,7 @@
 from typing import Any, ClassVar
 
 import numpy as np
-from gymnasium.spaces import Discrete, Space
+from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
@@ -16,24 +16,24 @@ class EpisodesVectorEnv(VectorEnv):  # type: ignore[misc]  # gymnasium is untype
     Args:
         num_envs: N.
         observation_space: of one environment.
-        actions: number of actions.
+        action_space: of one environment.
         max_episode_steps: after which an episode is cut short.
 
     Attributes:
-        state: (N, …) the state of every environment.
+        state: the state of every environment, (N, …) unless a subclass says otherwise in `renew`.
         steps: (N,) steps of the running episodes.
         prev_done: (N,) episodes that the next step resets.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
 
-    def __init__(self, num_envs: int, observation_space: Space, actions: int, max_episode_steps: int) -> None:
+    def __init__(self, num_envs: int, observation_space: Space, action_space: Space, max_episode_steps: int) -> None:
         self.num_envs = num_envs
         self.max_episode_steps = max_episode_steps
         self.single_observation_space = observation_space
-        self.single_action_space = Discrete(actions)
+        self.single_action_space = action_space
         self.observation_space = batch_space(observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.action_space = batch_space(action_space, num_envs)
         self.steps = np.zeros(num_envs, dtype=np.int32)
         self.prev_done = np.zeros(num_envs, dtype=bool)
 
@@ -49,6 +49,10 @@ class EpisodesVectorEnv(VectorEnv):  # type: ignore[misc]  # gymnasium is untype
         """What the agent sees of these states."""
         return state
 
+    def renew(self, state: np.ndarray, which: np.ndarray) -> None:
+        """Put the states of new episodes into those of the environments of the (N,) bool mask."""
+        state[which] = self.start(int(which.sum()))
+
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         self.state = self.start(self.num_envs)
@@ -57,7 +61,7 @@ class EpisodesVectorEnv(VectorEnv):  # type: ignore[misc]  # gymnasium is untype
     def restart(self, which: np.ndarray) -> np.ndarray:
         """Begin an episode in the environments of the (N,) bool mask; the observations of all."""
         self.state = self.state.copy()  # what was seen before may be the same array
-        self.state[which] = self.start(int(which.sum()))
+        self.renew(self.state, which)
         return self._begin(which)
 
     def _begin(self, which: np.ndarray) -> np.ndarray:
@@ -70,7 +74,7 @@ class EpisodesVectorEnv(VectorEnv):  # type: ignore[misc]  # gymnasium is untype
         reset = self.prev_done
         state, reward, terminated = self.move(self.state, actions)
         if reset.any():
-            state[reset] = self.start(int(reset.sum()))
+            self.renew(state, reset)
         self.state = state
         self.steps = np.where(reset, 0, self.steps + 1).astype(np.int32)
         terminated = terminated & ~reset

@@ -1,0 +1,62 @@
+"""A new run takes no option that nothing would look at; `check_config` does, for recorded runs and sweeps."""
+
+import pytest
+
+from rlscale.agents.checks import check_config
+from rlscale.agents.config import TrainConfig
+from rlscale.agents.idle_options import check_idle_options
+from rlscale.benchmarks.options import parse_train
+from rlscale.errors import UsageError
+
+ONE_STEP = "--epochs 1 --mini-batch None"
+STREAM = f"--stream --advantage-scale running {ONE_STEP}"
+
+
+def settings(words: str) -> TrainConfig:
+    """The settings of a run, which can work."""
+    config = parse_train(["classic/cartpole", *words.split()])
+    check_config(config)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--optimizer rmsprop --beta2 0.5", "--beta2: rmsprop has none. Leave it out, or give --optimizer adam as well"),
+        ("--algorithm a2c --beta2 0.5", "--beta2: rmsprop has none. Leave it out, or give --optimizer adam as well"),
+        (
+            f"--iteration-noise-period 1 {ONE_STEP}",
+            "--iteration-noise-period: blocks of whole environments show that noise in every step. "
+            "Leave it out, or give --shuffle transitions as well",
+        ),
+        (
+            f"--iteration-noise-period 1 {STREAM}",
+            "--iteration-noise-period: blocks of whole environments show that noise in every step. Leave it out",
+        ),
+        (
+            "--learners 2 --device cuda:1",
+            "--device: each of 2 learners gets an accelerator of its own, by Ray's choice. Give --device cuda",
+        ),
+    ],
+)
+def test_a_new_run_refuses_options_that_would_do_nothing(words, said):
+    config = settings(words)
+    with pytest.raises(UsageError) as refusal:
+        check_idle_options(config)
+    assert str(refusal.value) == said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--beta2 0.5",
+        "--algorithm a2c",
+        "--algorithm a2c --optimizer adam --beta2 0.5",
+        f"--iteration-noise-period 0 {ONE_STEP}",
+        "--iteration-noise-period 1 --shuffle transitions",
+        "--learners 2 --device cuda",
+        "--device cuda:1",
+    ],
+)
+def test_a_new_run_takes_options_that_do_something(words):
+    check_idle_options(settings(words))
