@@ -39,7 +39,9 @@ def shortest_command(words: Sequence[str]) -> list[str]:
 
 
 def _plans(options: SweepOptions) -> list[Any]:
-    return [make_plan(task, options) for task in options.tasks]
+    """As this machine would make them: no cluster is joined, and its CPUs are not asked for."""
+    here = replace(options, ray_address=None, jobs=None if options.jobs else options.jobs)
+    return [make_plan(task, here) for task in options.tasks]
 
 
 def _same(options: SweepOptions, plans: list[Any]) -> bool:

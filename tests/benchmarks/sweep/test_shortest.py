@@ -40,6 +40,8 @@ def test_a_rung_s_command_is_short_and_plans_exactly_the_same(rung):
         (["--entropy-coef", "0.010", "--beta2", ".98", "--hours", "1.50"], ["--hours", "1.5", "--beta2", "0.98"]),
         (["--jobs", "0", "--out", "here", "--report", "--no-report"], ["--jobs", "0", "--out", "here"]),
         (["--report"], ["--report"]),
+        (["--ray-address", "127.0.0.1:9", "--seed", "0"], ["--ray-address", "127.0.0.1:9"]),  # where nothing answers
+        (["--jobs", "900", "--ray-address", "head:6379", "--rates", "4"], ["--jobs", "900", "--ray-address", "head:6379"]),
         (["--learning-rate", "0.0123456789"], ["--learning-rate", "0.0123456789"]),
     ],
 )

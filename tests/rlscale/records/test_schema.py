@@ -82,6 +82,7 @@ def fresh(tmp_path_factory):
     config = replace(
         config,
         budget=replace(config.budget, observations=1500),
+        update=replace(config.update, shuffle="transitions"),
         noise=replace(config.noise, policy_noise_period=1, iteration_noise_period=1),
     )
     train(config, folder, command=["rlscale", "train"])
