@@ -12,7 +12,7 @@ from typing import Literal
 from rich.console import Console
 
 from rlscale.agents.checks import check_config
-from rlscale.agents.cluster import LostWorkerError, connect, disconnect, watch_head
+from rlscale.agents.cluster import LostWorkerError, connected, watch_head
 from rlscale.agents.compute import resolve_compute
 from rlscale.agents.config import Rollout, TrainConfig, Update, config_from_dict, default_config
 from rlscale.agents.machine import busy_cpus, find_commit
@@ -164,17 +164,13 @@ def _measured(
     asked = WorkersOptions(task.id, cpus=options.cpus, ray_address=options.ray_address, seconds=options.fleet_seconds)
     compute = resolve_compute(config)
     compute.prepare_process()
-    local = len(os.sched_getaffinity(0))
-    connect(options.ray_address, options.cpus or (1 if options.ray_address else local))
-    try:
+    with connected(options.ray_address, options.cpus or (1 if options.ray_address else len(os.sched_getaffinity(0)))):
         cpus = cpus_for_actors(options.cpus, options.ray_address)
         with watch_head(options.ray_address):
             shapes = to_measure(task, cpus, cpus_by_node(options.ray_address))
             fleets, learning, emulator = measure(asked, config, task, compute, shapes, None, console)
         critical = suggestion.value or (suggestion.interval or (0.0, 0.0))[0]
         times = learning_times(config, task, compute, critical)
-    finally:
-        disconnect()
     law, learner = fit_fleet(fleets, config.rollout.rollout_length), fit_updates(learning)
     found = []
     for actors in sorted({*range(1, min(cpus, 8) + 1), *(2**k for k in range(16) if 2**k <= cpus), cpus}):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from rlscale.agents.cluster import connect, disconnect, watch_head
+from rlscale.agents.cluster import connected, watch_head
 from rlscale.agents.compute import Compute, resolve_compute
 from rlscale.agents.config import TrainConfig, default_config
 from rlscale.agents.machine import busy_cpus, describe_machine, find_commit, find_versions
@@ -72,10 +72,8 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
             "--lag", "on this machine actors and learner share the same cores", "Leave it out, or give a cluster or a GPU"
         )
     folder = Path(options.out or f"workers/{config.task.replace('/', '-').replace(':', '-').replace('@', '-')}")
-    local = len(os.sched_getaffinity(0))
     busy = busy_cpus()
-    connect(options.ray_address, options.cpus or (1 if options.ray_address else local))
-    try:
+    with connected(options.ray_address, options.cpus or (1 if options.ray_address else len(os.sched_getaffinity(0)))):
         say_if_busy(console, busy)
         cpus = cpus_for_actors(options.cpus, options.ray_address)
         nodes = cpus_by_node(options.ray_address)
@@ -101,8 +99,6 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
             validation = None
             if options.validate:
                 validation = validate(options, config, task, compute, law, learner, fleets, grid, found.shape, kept, console)
-    finally:
-        disconnect()
     made = None
     if known is not None:
         made = make_plan(known, law, learner, price_of(options, compute), cpus, options.lag)

@@ -168,8 +168,7 @@ def planted(tmp_path, monkeypatch):
         return [reading(shape) for shape in shapes], learning, 9e3
 
     for name, value in {
-        "connect": None,
-        "disconnect": None,
+        "connected": contextlib.nullcontext(),
         "resolve_compute": SimpleNamespace(prepare_process=lambda: None, device=torch.device("cpu")),
         "busy_cpus": None,
         "cpus_by_node": (2, 2, 2),

@@ -40,7 +40,7 @@ def measuring(monkeypatch, known):
         seen.emulated += 1
         return 9e3
 
-    planted = {"connect": None, "disconnect": None, "sample_fragments": [], "find_frontier": known}
+    planted = {"connected": contextlib.nullcontext(), "sample_fragments": [], "find_frontier": known}
     for name, value in planted.items():
         monkeypatch.setattr(workers, name, lambda *_, value=value: value)
     monkeypatch.setattr(workers, "measure_fleet", measure)
