@@ -25,7 +25,7 @@ _USUAL: tuple[Network, TrainingDefaults] = (
     "nature_cnn",
     TrainingDefaults(environments=16, rollout_length=128, epochs=4, learning_rate=2.5e-4, entropy_coef=0.01, gae_lambda=0.95),
 )
-# What wins Pong soonest on two cores, measured: docs/speed.md, "Time to score".
+# What wins Pong soonest on two cores, measured: docs/speed.md, "Time to a stated return".
 _QUICKEST: dict[str, tuple[Network, TrainingDefaults]] = {
     f"pong@{_PIXELS}": (
         "small_cnn",

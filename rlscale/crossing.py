@@ -163,7 +163,7 @@ def find_crossing(points: Sequence[Evaluated], goal: float, *, bandwidth: float 
     Returns:
         A `Crossing`. Where the goal holds from the first evaluation on, or from ten steps on, that place is the value. The
         interval reaches down to zero where the goal may hold from there on, and has no upper end where it may not have been
-        reached at all. Not resolved where the curve stays below the goal, or does not hold it.
+        reached at all. Not resolved where the curve stays below the goal, does not hold it, or ends before that is seen.
 
     Raises:
         ValueError: no points.
@@ -172,9 +172,12 @@ def find_crossing(points: Sequence[Evaluated], goal: float, *, bandwidth: float 
         raise ValueError("points: at least one evaluation is needed")
     curve = _Curve(points, bandwidth)
     crossed = curve.reached(goal)
-    if math.isnan(crossed) or not curve.has_held(crossed):
+    if math.isnan(crossed):
         passed = bool((curve.y >= goal).any())
         reason = "the goal was passed and did not hold over the next 30% of the steps" if passed else "the goal was not reached"
+        return Crossing(goal, Estimate(None, None, reason), len(points))
+    if not curve.has_held(crossed):
+        reason = "the goal was passed, and the 30% of the steps over which it must hold were not seen to their end"
         return Crossing(goal, Estimate(None, None, reason), len(points))
     if crossed == curve.mesh[0]:
         return Crossing(goal, Estimate(math.exp(crossed), (0.0, math.exp(crossed))), len(points))

@@ -69,7 +69,7 @@ class SweepOptions:
     observations: int | None = None
     """A run that has spent so many is given up; None: the task's own limit."""
     evaluation_episodes: int | None = None
-    """Episodes of one evaluation of a frozen policy; None: 64, or 16 on Atari and EnvPool."""
+    """Episodes of one evaluation of a frozen policy; None: the task's own, mostly 64, 16 on Atari and EnvPool."""
     epochs: int = 1
     """Passes over each iteration batch. With more than one, or with mini-batches, S counts iterations (PPO as people run it)."""
     mini_batches: int = 1
@@ -83,9 +83,10 @@ class SweepOptions:
     warm_up: int = 10
     """Optimizer steps (with epochs or mini-batches: iterations) over which every run's rate rises from zero."""
     random_first_steps: int | None = None
-    """Up to so many random steps per environment before a run, to set them out of step; None: 100, 500 on Atari and EnvPool."""
+    """Up to so many random steps per environment before a run, to set them out of step; None: the task's own, mostly 100, or
+    500 on Atari and EnvPool."""
     rollout_length: int | None = None
-    """Steps of each environment per batch, the same at every batch size; None: the task's own, 5."""
+    """Steps of each environment per batch, the same at every batch size; None: the task's own, mostly 5."""
     reward_noise: float = 0.0
     """An experiment: standard deviation of noise on every reward that is learned from; the advantage scale stays as without."""
     clones: int = 1
@@ -345,6 +346,8 @@ def _check(task_id: str, options: SweepOptions, goals: tuple[float, ...]) -> Non
                 raise UsageError(flag, "with --jobs 0 there is no Ray", "Leave it out, or give --jobs 1 or more")
     if options.jobs and options.ray_address is None:
         require_processes("--jobs", options.jobs, PROCESS_BYTES["actor"])
+    if options.optimizer != "adam" and options.beta2 != SweepOptions.beta2:
+        raise UsageError("--beta2", f"{options.optimizer} has none", "Leave it out, or give --optimizer adam as well")
     if options.evaluation_episodes == 1:
         raise UsageError("--evaluation-episodes", "one episode has no standard error", "Give at least 2; 64 is the default")
 

@@ -30,7 +30,7 @@ STOPPED_CONFIDENCE = 0.97
 """Of the likelihood, for runs that were stopped when their interval was short enough.
 
 An interval is shortest when the scatter comes out too small, so stopping then selects short ones: at 0.95 they covered 91% in
-simulated sweeps (results/README.md, Simulated sweeps).
+the worst setting of simulated sweeps, by hand; at 0.97 see results/README.md, Simulated sweeps.
 """
 
 _BEYOND = 3.0  # how far, in ln B, the interval of B_crit may reach outside the sizes before it has no end

@@ -13,7 +13,7 @@ from ..analysis.summary import lost_actors, recent_return, time_shares
 from ..estimate import Estimate
 from ..records import RunRecord
 from ..text import format_quantity
-from .words import flags, say_next
+from .words import flags, say_aim, say_next
 
 __all__ = ["CONFIDENCE", "Answer", "answers", "run_answer", "say_suggestion"]
 
@@ -57,7 +57,7 @@ def _of_sweep(sweep: ComparedSweep) -> Answer:
     measured = [row for row in sweep.rows if row.measured.value is not None]
     reached = [row for row in sweep.rows if row.frontier is not None]
     row = (measured or reached or list(sweep.rows))[-1]
-    name = f"{row.name} to a return of {row.goal_label}"
+    name = f"{row.name} to {say_aim(row)}"
     asked = say_next(sweep) or f"next: {_instead(sweep, row)}"
     settle = f"{asked[0].upper()}{asked[1:]}"
     if row.quick and row.frontier is not None:

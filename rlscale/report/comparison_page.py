@@ -37,6 +37,7 @@ from .words import (
     say_next,
     say_prediction,
     say_predictor,
+    score_name,
     warnings,
 )
 
@@ -193,7 +194,7 @@ def _sweep_sections(sweep: ComparedSweep, charts: _Charts, *, frontier: bool) ->
                 _fit_table(sweep.rows) + (_next(sweep) if frontier else ""),
                 _FIT_NOTE,
             ),
-            part("Critical batch size and noise scale against return", return_figure(sweep)),
+            part(f"Critical batch size and noise scale against {score_name(sweep.rows[-1])}", return_figure(sweep)),
             noise,
             part("Learning rates", rate_figure(sweep), _rate_table(sweep)),
         ]

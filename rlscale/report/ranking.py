@@ -9,6 +9,7 @@ from ..analysis.predictions import ratio
 from ..text import format_quantity, stretches
 from .answers import CONFIDENCE, Answer
 from .chart_style import PALETTE, Figure, clip, finish, layer, log_axis, log_domain
+from .words import say_aim
 
 __all__ = ["rank_figure", "say_answers", "say_ranking"]
 
@@ -88,7 +89,7 @@ def rank_figure(found: list[Answer]) -> Figure | None:
         place = f"{number}. " if len(ranked) > 2 else ""
         said = {
             "task": answer.name,
-            "label": f"{place}{answer.row.name}\nto a return of {answer.row.goal_label}: {measured.say()}",
+            "label": f"{place}{answer.row.name}\nto {say_aim(answer.row)}: {measured.say()}",
         }
         said |= {"confidence": answer.confidence or ""}
         points.append({**said, "said": measured.say(), "value": measured.value, **ends})

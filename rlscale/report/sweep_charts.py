@@ -26,7 +26,7 @@ from .chart_style import (
     shown,
     slug,
 )
-from .words import head_name
+from .words import head_name, score_name
 
 __all__ = ["frontier_figure", "rate_figure", "return_figure"]
 
@@ -131,7 +131,8 @@ def return_figure(sweep: ComparedSweep) -> Figure:
                 at = {"return": window.mean_return, "seed": run.seed, "observations": window.observations}
                 windows.append({"series": moments[window.head], **at, **shown(window.scale)})
     measured, predicted, windows = ([p for p in part if p["mark"] != "nothing"] for part in (measured, predicted, windows))
-    title = f"{sweep.name}: critical batch size and noise scale against return"
+    score = score_name(sweep.rows[-1])
+    title = f"{sweep.name}: critical batch size and noise scale against {score}"
     count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
     along = f"{count} at batch size {batch:,.0f}" if batch else "the runs"
     note = (
@@ -147,7 +148,8 @@ def return_figure(sweep: ComparedSweep) -> Figure:
     domain = log_domain((p["value"] for p in everything), padding=4)
     for p in everything:
         p["from"], p["to"] = clip(p["low"] or 0.0, domain), clip(math.inf if p["high"] is None else p["high"], domain)
-    x = alt.X("return:Q", title="return (raw score)", scale=alt.Scale(zero=False, padding=16), axis=alt.Axis(tickCount=6))
+    axis = "return (raw score)" if score == "return" else f"{score}, held-out examples"
+    x = alt.X("return:Q", title=axis, scale=alt.Scale(zero=False, padding=16), axis=alt.Axis(tickCount=6))
     y = log_axis(alt.Y, "value", "observations", domain)
     low = log_axis(alt.Y, "from", "observations", domain)
     signs = {_MEASURED: ("diamond", "#000000")}
@@ -164,7 +166,7 @@ def return_figure(sweep: ComparedSweep) -> Figure:
     for data, size, rule, shift in groups:
         tooltip = [
             alt.Tooltip("series:N", title="what"),
-            alt.Tooltip("return:Q", title="return", format=".4~g"),
+            alt.Tooltip("return:Q", title=score, format=".4~g"),
             alt.Tooltip("text:N", title="observations"),
         ]
         resolved = [p for p in data if p["mark"] == "resolved"]

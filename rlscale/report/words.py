@@ -19,6 +19,7 @@ __all__ = [
     "head_name",
     "range_of",
     "remarks",
+    "say_aim",
     "say_all_agreements",
     "say_conclusion",
     "say_limit",
@@ -27,6 +28,7 @@ __all__ = [
     "say_predictor",
     "say_verdict",
     "say_verdict_details",
+    "score_name",
     "warnings",
 ]
 
@@ -145,6 +147,18 @@ def _gathered(said: Sequence[tuple[Row, str]]) -> list[str]:
     return sentences
 
 
+def score_name(row: Row) -> str:
+    """What goals are of: the return, or the accuracy or minus the loss on the held-out examples of a supervised task."""
+    return "return" if row.has_policy else "accuracy" if (row.goal or 0.0) > 0 else "minus the loss"
+
+
+def say_aim(row: Row) -> str:
+    """The goal of a sweep in words."""
+    label = row.goal_label
+    aims = {"return": f"a return of {label}", "accuracy": f"an accuracy of {label}"}
+    return aims.get(score_name(row), f"a loss of {label.removeprefix('-')}")
+
+
 def say_conclusion(rungs: Sequence[Rung]) -> str:
     """Whether the noise scale predicts the critical batch size, as far as these sweeps tell; one task is no conclusion."""
     if len({rung.row.task for rung in rungs}) > 1:
@@ -153,7 +167,7 @@ def say_conclusion(rungs: Sequence[Rung]) -> str:
     row = rungs[-1].row
     compared = row.ratio(*row.predictor)
     which = f"for {row.name} to" if len(rungs) > 1 else "to"
-    here = f"One task is no conclusion; here, {which} a return of {row.goal_label},"
+    here = f"One task is no conclusion; here, {which} {say_aim(row)},"
     if compared.value is None:
         return f"{here} {compared.reason or 'the prediction is not resolved'}."
     low, high = compared.interval or (0.0, math.inf)

@@ -129,6 +129,7 @@ def test_a_run_that_has_just_passed_a_goal_is_known_to_have_been_below_it_until_
                     found.take(Evaluated(s, 6.0 if s >= 100 else 0.0, 0.1, 128))
     assert not found.crossings
     assert 80 < found.not_before(5.0) < 100
+    assert "were not seen to their end" in find_crossing(list(found.evaluated.values()), 5.0).optimizer_steps.reason
 
 
 def rising(x):

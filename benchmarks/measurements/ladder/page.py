@@ -33,7 +33,7 @@ from rlscale.records import SweepRecord, read_sweep
 from rlscale.records.files import dump_json
 from rlscale.report.ladder_charts import verdict_figure
 from rlscale.report.pictures import write_figures
-from rlscale.report.words import QUANTITY_LABELS, head_name, say_prediction, say_verdict, say_verdict_details
+from rlscale.report.words import QUANTITY_LABELS, head_name, say_aim, say_prediction, say_verdict, say_verdict_details
 from rlscale.text import format_quantity
 
 from ..learning.noise_without_sweep import table
@@ -137,7 +137,7 @@ def _details(comparison: Comparison, rungs: Sequence[Rung]) -> str:
         ratio = rung.row.ratio(*PRIMARY)
         if rung.role == "development" and rung.left_out is None and ratio.value is not None:
             said.append(
-                f"Not counted, because it was looked at before: on {rung.row.task} to a return of {rung.row.goal_label}, with "
+                f"Not counted, because it was looked at before: on {rung.row.task} to {say_aim(rung.row)}, with "
                 f"{_steps(rung.row)}, B_crit is {ratio.say()} times the noise scale."
             )
     return " ".join(said)

@@ -243,6 +243,7 @@ def rlscale(*words, folder):
         (["classic/cartpole", "--batch-sizes", "80,320", "--hours", "1"], "--hours"),
         (["classic/cartpole", "--batch-sizes", "80,330", "--mini-batches", "4"], "--batch-sizes"),
         (["classic/cartpole", "--evaluation-episodes", "1"], "--evaluation-episodes"),
+        (["classic/cartpole", "--optimizer", "rmsprop", "--beta2", "0.9"], "--beta2"),
         (["classic/cartpole", "--quick", "--batch-sizes", "80,320"], "--quick"),
         (["classic/cartpole", "--quick", "--epochs", "3"], "--quick"),
         (["classic/cartpole", "--quick", "--mini-batches", "4"], "--quick"),

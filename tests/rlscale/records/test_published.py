@@ -8,6 +8,7 @@ import pytest
 
 from rlscale.analysis.comparison import compare
 from rlscale.records.sweep import read_sweep
+from rlscale.report.words import say_aim
 
 RESULTS = Path(__file__).parents[3] / "results"
 PUBLISHED = {  # per sweep: B_crit of the last goal by the response surface, its interval, and the noise scale that predicts it
@@ -43,8 +44,13 @@ def test_the_demo_says_what_its_pages_say():
 def test_the_published_sweep_of_a_supervised_task_says_what_it_said():
     rows = compare([read_sweep(RESULTS / "supervised" / "digits")], []).rows
     found = [(row.measured.value, row.s_min.value, row.predicted(*row.predictor).value) for row in rows]
-    assert [row.goal for row in rows] == [0.9, 0.95]
+    assert [(row.goal, say_aim(row)) for row in rows] == [(0.9, "an accuracy of 0.9"), (0.95, "an accuracy of 0.95")]
     assert found == [pytest.approx((39.1, 60.3, 79.4), rel=5e-3), pytest.approx((110, 81.1, 98.1), rel=5e-3)]
+
+
+def test_a_goal_of_a_loss_is_said_as_a_loss():
+    row = compare([read_sweep(RESULTS / "supervised" / "digits-autoencoder")], []).rows[-1]
+    assert say_aim(row) == f"a loss of {-row.goal:g}"
 
 
 @each_sweep
