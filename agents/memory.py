@@ -162,7 +162,7 @@ def _fragment_environments(config: TrainConfig, task: Task) -> int:
     most = max(FRAGMENT_BYTES // fragment_bytes(task, r.rollout_length, 1), 1)
     if config.adaptive or config.elastic:
         most = min(most, GROUP_ENVIRONMENTS * r.clones)
-    whole = [d for d in divisors_of(each) if d % r.clones == 0]
+    whole = [d for d in divisors_of(each) if d % r.clones == 0] or [each]  # which `check_config` refuses
     return max((d for d in whole if d <= most), default=whole[0])
 
 

@@ -106,11 +106,13 @@ def make_plan(options: BranchOptions, config: TrainConfig, record: RunRecord) ->
     length, last = config.rollout.rollout_length, record.rows[-1]
     observations = options.observations or max(last["observations"] // 5, 1)
     count = 1 if config.update.mini_batch is None else config.batch // config.update.mini_batch
-    unit = length * count if config.update.shuffle == "environments" else math.lcm(length, count)
-    sizes = _sizes(observations, length, unit) if options.batch_sizes is None else parse_sizes(options.batch_sizes)
+    each = length * config.rollout.clones
+    unit = each * count if config.update.shuffle == "environments" else math.lcm(each, count)
+    sizes = _sizes(observations, each, unit) if options.batch_sizes is None else parse_sizes(options.batch_sizes)
     for size in sizes:
-        if size % unit or size < 2 * length:
-            of = f"the run's rollout length of {length}" if unit == length else f"{unit}, for {count} mini-batches as in the run"
+        if size % unit or size < 2 * each:
+            kept = [f"{count} mini-batches"] * (count > 1) + [f"{config.rollout.clones} clones"] * (config.rollout.clones > 1)
+            of = f"{unit}, for {' and '.join(kept)} as in the run" if kept else f"the run's rollout length of {length}"
             raise UsageError("--batch-sizes", f"{size:,} is no multiple of {of}, or not of two environments", "Round it")
         learned = size * _steps(observations, size)
         if size > observations or abs(learned / observations - 1) > MOST_UNEVEN:
@@ -145,11 +147,11 @@ def _steps(observations: int, size: int) -> int:
     return max(round(observations / size), 1)
 
 
-def _sizes(observations: int, length: int, unit: int) -> tuple[int, ...]:
+def _sizes(observations: int, each: int, unit: int) -> tuple[int, ...]:
     """From the batch that makes `LEAST_STEPS` steps downwards, a factor of four apart, rounded down to multiples of `unit`."""
     largest = observations // LEAST_STEPS // unit
     sizes = [unit * (largest // FACTOR**j) for j in range(SIZES)]
-    return tuple(size for size in reversed(sizes) if size >= LEAST_ENVIRONMENTS * length)
+    return tuple(size for size in reversed(sizes) if size >= LEAST_ENVIRONMENTS * each)
 
 
 def _check_run(config: TrainConfig) -> None:

@@ -34,6 +34,7 @@ PILOT_OFFSETS = (0, 4, -4)  # of the pilot's rates, in half octaves
 PILOT_RUNS = len(PILOT_OFFSETS)
 SPAN = (1 / 8, 1 / 3, 1.0, 3.0, 8.0)  # sizes of the first runs, in critical batch sizes as far as known
 FEWEST_RUNS = 3  # at each size of the span
+FEWEST_SIZES = 3  # with a run that reached the goal, without which there is no surface
 OFFSETS = (-4, -3, -2, -1, 0, 1, 2, 3)  # rates to choose from, in half octaves from the best
 STEP_COST = 256  # observations that an optimizer step costs beside its own: on a CPU so many take as long as the step itself
 PATIENCE = 4.0  # a run is given up after so many times the steps that are expected of it
@@ -132,7 +133,7 @@ class Known:
 
 def fit_known(ended: Sequence[RunSoFar]) -> Known | None:
     """The surface through the runs that ended; None while fewer than three sizes have a run that reached the goal."""
-    if len({run.batch_size for run in ended if math.isfinite(run.optimizer_steps)}) < 3:
+    if len({run.batch_size for run in ended if math.isfinite(run.optimizer_steps)}) < FEWEST_SIZES:
         return None
     columns = zip(*((r.batch_size, r.optimizer_steps, r.observations, r.learning_rate) for r in ended), strict=True)
     sizes, steps, observations, rates = columns
@@ -170,14 +171,15 @@ def next_run(
     ended = [run for run in runs if not run.pending]
     known = fit_known(ended)
     tried = [run.batch_size for run in runs]
-    affordable = [size for size in sizes if SCATTER_ROOM * size * _expected(known, ended, size) <= most_observations]
-    sizes = affordable or [min(sizes, key=lambda size: (size * _expected(known, ended, size), -size))]
+    sizes = _affordable(known, ended, sizes, most_observations)
     # B_crit as far as known, within what the tried sizes can tell. A noise scale far below the pilot's size is not trusted with
     # runs of tens of thousands of steps: sharpening gets there where it is worth them.
     centre = max(noise_scale or pilot_size, pilot_size / 2)
     if known:
         centre = min(max(known.b_crit, min(tried) / 2), max(tried) * 2)
     span = [nearest_size(sizes, centre * factor) for factor in SPAN]
+    if known is None and len({pilot_size, *span}) < FEWEST_SIZES:
+        span = [nearest_size(sizes, max(span) * 4.0**-k) for k in reversed(range(FEWEST_SIZES))]
     counts = {size: sum(run.batch_size == size for run in runs) for size in span}
     missing = [size for size in dict.fromkeys(span) if counts[size] < (FEWEST_RUNS if known else 1)]
     if known is None or missing:
@@ -245,6 +247,19 @@ def _expected(known: Known | None, ended: Sequence[RunSoFar], size: int) -> floa
     best = min(reached, key=lambda run: run.optimizer_steps * run.batch_size)
     # Nothing is known of B_crit: allow for either branch.
     return best.optimizer_steps * max(1.0, best.batch_size / size)
+
+
+def _affordable(known: Known | None, ended: Sequence[RunSoFar], sizes: Sequence[int], most_observations: float) -> list[int]:
+    """Sizes at which a run is expected to reach the goal within its budget, ascending.
+
+    The observations to a goal fall with the batch size. So a run that reached it speaks for all smaller sizes, whatever is
+    expected, as long as nothing is known or what is known would leave out all that reached it.
+    """
+    reached = [run.batch_size for run in ended if math.isfinite(run.optimizer_steps)] or sizes[-1:]
+    found = [size for size in sizes if SCATTER_ROOM * size * _expected(known, ended, size) <= most_observations]
+    if known is None or max(found, default=0) < min(reached):
+        found = [size for size in sizes if size <= max([*reached, *found])]
+    return found
 
 
 def _sharpest(known: Known, runs: Sequence[RunSoFar], sizes: Sequence[int], ratio: float) -> tuple[int, float]:

@@ -46,8 +46,8 @@ class TrainingPlan(SweepPlan):
         """Settings of one trial's run. Noise runs measure every loss, other runs that measure noise the joint loss alone."""
         config, joint, heads = self.config, int(trial.measures_noise), int(trial.stage == "noise")
         environments = trial.batch_size // config.rollout.rollout_length
-        # As many actors as were asked for, or as the environments can be dealt to.
-        actors = max(n for n in range(config.actors + 1) if n == 0 or environments % n == 0)
+        # As many actors as were asked for, or as the environments, clones together, can be dealt to.
+        actors = max(n for n in range(config.actors + 1) if n == 0 or environments % (n * config.rollout.clones) == 0)
         mini_batch = None if self.mini_batches == 1 else trial.batch_size // self.mini_batches
         return replace(
             config,

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from rlscale.agents.config import TrainConfig
+from rlscale.agents.config import FEWEST_BLOCKS, TrainConfig
 from rlscale.agents.supervised import SupervisedConfig
 from rlscale.analysis.predictions import ADVISED, predict
 from rlscale.estimate import Estimate
@@ -255,8 +255,11 @@ class SweepPlan(ABC):
         if known is None:
             return None
         # A run that spends its budget on the way says nothing of the noise up to the goal.
-        affordable = [size for size in self.sizes if NOISE_ROOM * size * known.steps(size) <= self.most_observations]
-        size = nearest_size(affordable or self.sizes[:1], self.noise_scale(results) or known.b_crit)
+        # One of few environments shows no noise between them.
+        least = FEWEST_BLOCKS * self.least_batch // self.mini_batches
+        able = [size for size in self.sizes if size >= least] or self.sizes[-1:]
+        affordable = [size for size in able if NOISE_ROOM * size * known.steps(size) <= self.most_observations]
+        size = nearest_size(affordable or able[:1], self.noise_scale(results) or known.b_crit)
         return size, rounded(known.cheapest_rate(size)), PATIENCE * known.steps(size)
 
     def _pilot(self, results: Results) -> list[TrialResult]:

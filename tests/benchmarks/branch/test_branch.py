@@ -147,6 +147,23 @@ def test_all_branches_learn_from_about_as_many_observations(trained, sizes, prob
     make_plan(BranchOptions("run", observations=10_000, batch_sizes="96,384,1600,9600"), at.config, record)
 
 
+@pytest.mark.parametrize("shuffle", ["environments", "transitions"])
+def test_a_run_with_clones_is_branched_at_sizes_that_hold_all_clones_of_an_environment(trained, shuffle):
+    at, record = checkpoint(trained)
+    length = at.config.rollout.rollout_length
+    config = replace(
+        at.config,
+        rollout=replace(at.config.rollout, clones=4, environments=16),
+        update=replace(at.config.update, shuffle=shuffle, mini_batch=None if shuffle == "environments" else 4 * length),
+    )
+    plan = make_plan(BranchOptions("run", observations=60_000), config, record)
+    assert len(plan.sizes) >= 3
+    for size in plan.sizes:
+        assert size % (4 * length) == 0
+    with pytest.raises(UsageError, match=f"--batch-sizes: {6 * length:,} is no multiple of .* 4 clones as in the run"):
+        make_plan(BranchOptions("run", observations=60_000, batch_sizes=f"{6 * length},384,1536"), config, record)
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [

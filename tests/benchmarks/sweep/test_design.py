@@ -111,5 +111,26 @@ def test_no_run_is_spent_on_a_size_at_which_the_budget_ends_before_the_goal():
     assert max(run.batch_size for run in rich) == 20_480
 
 
-def test_with_hardly_any_budget_the_cheapest_size_is_run():
-    assert following(PILOT, 640.0, 1000).batch_size == 640
+@pytest.mark.parametrize("budget", [1.2, 1.5, 2.0, 3.0, 6.0])
+@pytest.mark.parametrize(("noise_scale", "b_crit"), [(640.0, 640), (10_000.0, 640), (10_000.0, 5120), (40.0, 40)])
+def test_a_tight_budget_still_leaves_three_sizes_to_try(budget, noise_scale, b_crit):
+    """Budget: in observations of the pilot at its best rate. Sizes up to its own take fewer observations than it did."""
+    runs = [*PILOT]
+    for number in range(3, 9):
+        planned = following(runs, noise_scale, budget * 400 * 640)
+        assert planned.stage == "span"
+        steps = 400 / (1 + b_crit / 640) * (1 + b_crit / planned.batch_size)
+        reached = steps * planned.batch_size < budget * 400 * 640
+        runs.append(RunSoFar(planned.batch_size, planned.learning_rate, steps if reached else math.inf, 1e5, number))
+    assert len({run.batch_size for run in runs if math.isfinite(run.optimizer_steps)}) >= 3
+
+
+def test_what_reached_the_goal_is_within_the_budget_whatever_the_surface_says():
+    """Every run at 80 to 320 reached the goal with 0.9 of its budget, and the surface expects 1.1 of two thirds at 80."""
+    s_min, b_crit = 500.0, 2000.0
+    budget = 1.35 * s_min * b_crit
+    runs = []
+    for number, (size, octave) in enumerate([(320, 0), (320, 1), (320, -1), *[(80, 0), (160, 0), (320, 0)] * 2]):
+        steps = s_min * (1 + b_crit / size) * math.exp(0.05 * octave**2 + 0.02 * math.sin(7.0 * number))
+        runs.append(RunSoFar(size, 0.01 * math.sqrt(size / 640) * 2.0**octave, steps, steps * size, number))
+    assert following(runs, b_crit, budget).batch_size >= 40

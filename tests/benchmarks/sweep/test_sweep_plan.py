@@ -13,6 +13,7 @@ from planted import Planted
 from planted import make_plan as planted_plan
 from regressions import NOISE_SCALE, Regression
 
+from rlscale.agents.checks import check_config
 from rlscale.agents.learning.results import NoiseRecord
 from rlscale.benchmarks.sweep.options import SweepOptions, make_plan, parse_sizes
 from rlscale.benchmarks.sweep.trial import _gain, _noise_at_goals, run_trial
@@ -87,6 +88,26 @@ def test_the_noise_runs_have_room_to_reach_the_goal(size, budget):
     runs = {name: result for name, result in results.items() if result.stage != "noise"}
     noise = replace(GRID_OF_SIX, most_observations=budget).next_trials(runs)
     assert [(trial.stage, trial.batch_size) for trial in noise] == [("noise", size)] * 8
+
+
+@pytest.mark.parametrize(("clones", "least"), [(1, 40), (4, 160)])
+def test_the_noise_runs_have_environments_between_which_noise_shows(clones, least):
+    """The joint noise scale is 3 observations, less than the five steps of one environment; eight make blocks enough."""
+    config = replace(GRID.config, rollout=replace(GRID.config.rollout, clones=clones))
+    plan = replace(GRID, config=config, batch_sizes=(20, 40, 80, 160, 320), pilot_batch=40)
+    results = complete(plan, planted(b_crit=10, scatter=0.02))
+    assert {r.batch_size for r in results.values() if r.stage == "noise"} == {least}
+    noise = plan.config_of(results["noise-1"])
+    assert noise.noise.step_blocks(least, noise.rollout.environments // clones, equal=False) == 8
+
+
+def test_actors_share_environments_with_all_clones_of_each():
+    plan = make_plan("minatar/breakout", SweepOptions(tasks=("minatar/breakout",), clones=4, actors=4, jobs=1))
+    trial = plan.next_trials({})[0]
+    for size, actors in ((20, 1), (40, 2), (60, 3), (80, 4), (100, 1)):
+        config = plan.config_of(replace(trial, batch_size=size))
+        check_config(config)
+        assert config.actors == actors
 
 
 def test_the_rates_are_centred_as_the_plan_says():
