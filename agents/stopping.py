@@ -6,19 +6,17 @@ interrupted, and so is the making of environments. Learning never is: the learne
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
 from .rollout import LocalFleet, RayFleet
 from .setup import RunSetup
 
-__all__ = ["StopRequests", "interrupted_by_sigterm"]
+__all__ = ["StopRequests"]
 
 PATIENCE_SECONDS = 1.0  # with the iteration under way
 AGAIN_SECONDS = 0.1  # between attempts to interrupt it, while it learns
@@ -81,19 +79,3 @@ class StopRequests:
                 self.interrupted = True
                 raise KeyboardInterrupt
             frame = frame.f_back
-
-
-@contextlib.contextmanager
-def interrupted_by_sigterm() -> Iterator[None]:
-    """Where no `StopRequests` takes it, SIGTERM raises KeyboardInterrupt as Ctrl-C does, so that what was begun is cleared away.
-
-    In another thread than the main one, and once Ray has been imported, which lets SIGTERM raise SystemExit, nothing changes.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -27,6 +27,7 @@ from .checks import check_config
 from .cluster import connect, disconnect, head_address, require_room, watch_head
 from .cluster.head_node import LostHeadError, answers
 from .cluster.processes import LostWorkerError
+from .cluster.sigterm import interrupted_by_sigterm
 from .config import TrainConfig, config_from_dict, config_to_dict
 from .idle_options import check_idle_options
 from .learning import NoiseRecord, UpdateResult, step_kind
@@ -34,7 +35,7 @@ from .metrics import RayMetrics
 from .networks import PARAMETER_ORDER
 from .session import Session
 from .setup import RunSetup, prepare
-from .stopping import StopRequests, interrupted_by_sigterm
+from .stopping import StopRequests
 
 __all__ = ["Outcome", "train"]
 

@@ -5,6 +5,7 @@ import sys
 from importlib import import_module
 
 from rlscale.errors import UsageError
+from rlscale.text import first_line
 
 from .interface import TaskEnv
 from .task import Task, TaskListing
@@ -35,7 +36,7 @@ def find_task(name: str) -> Task:
             "TASK", f"cannot import {error.name!r}", "Run from the folder that holds the module, or install it"
         ) from error
     except Exception as error:
-        raise UsageError("TASK", f"importing {module_name!r} failed: {error}", "Mend the module") from error
+        raise UsageError("TASK", f"importing {module_name!r} failed: {first_line(error)}", "Mend the module") from error
     try:
         make = getattr(module, attribute)
     except AttributeError as error:
@@ -45,11 +46,13 @@ def find_task(name: str) -> Task:
     try:
         env = make(1)
     except Exception as error:
-        raise UsageError("TASK", f"{name}(1) failed: {type(error).__name__}: {error}", "Mend the callable") from error
+        raise UsageError("TASK", f"{name}(1) failed: {type(error).__name__}: {first_line(error)}", "Mend the callable") from error
     from gymnasium.vector import AutoresetMode, VectorEnv
 
     if not isinstance(env, VectorEnv):
         raise UsageError("TASK", f"{name} returned {type(env).__name__}", "Return a gymnasium.vector.VectorEnv")
+    if env.num_envs != 1:
+        raise UsageError("TASK", f"{name}(1) returned {env.num_envs} environments", "Return as many as it is asked for")
     if env.metadata.get("autoreset_mode") != AutoresetMode.NEXT_STEP:
         raise UsageError(
             "TASK", f"{name} does not reset on the next step", "Set metadata['autoreset_mode'] = AutoresetMode.NEXT_STEP"

@@ -2,7 +2,8 @@
 
 `connect` starts a local instance of Ray or joins an existing cluster. `placement` says what each process of a run reserves and
 whether there is room for all of them. `head_node` notices a dead head node long before Ray does. `processes` has what every Ray
-process of a run shares: its settings, the user's folder, and what the loss of a process means.
+process of a run shares: its settings, the user's folder, and what the loss of a process means. `sigterm` makes SIGTERM an
+interrupt, where Ray would write the stack of the process.
 
 What the processes do is elsewhere: the rollout actors in `..rollout`, the learners in `..learning`. Start with `connect`.
 """

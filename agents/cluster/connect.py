@@ -13,6 +13,7 @@ from rlscale.errors import UsageError
 from rlscale.text import first_line
 
 from .head_node import HeadWatch, require_head
+from .sigterm import interrupted_by_sigterm
 
 __all__ = ["connect", "connected", "disconnect", "free_cpus", "head_address", "spilled_bytes", "store_bytes", "watch_head"]
 
@@ -50,8 +51,12 @@ def connect(address: str | None, cpus: int, store: int | None = None, *, learner
     if address is None:
         # Ray would start workers at niceness 15. They are the run: beside one ordinary program it came almost to a halt.
         os.environ.setdefault("RAY_worker_niceness", "0")
-        with contextlib.chdir(_PACKAGE.parent):
-            ray.init(address="local", num_cpus=cpus, object_store_memory=store, include_dashboard=False, **options)
+        try:
+            with contextlib.chdir(_PACKAGE.parent):
+                ray.init(address="local", num_cpus=cpus, object_store_memory=store, include_dashboard=False, **options)
+        except Exception as error:  # Ray has no class of its own for a node that is not there in time
+            problem = f"it did not start on this machine: {first_line(error).rstrip('.')}"
+            raise UsageError("Ray", problem, "Try again when the machine is less busy") from error
     else:
         known = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
         if known != "auto":
@@ -158,9 +163,10 @@ def disconnect() -> None:
 
 @contextlib.contextmanager
 def connected(address: str | None, cpus: int) -> Iterator[None]:
-    """Connected to Ray as by `connect`, and at the end no longer."""
+    """Connected to Ray as by `connect`, and at the end no longer. Meanwhile SIGTERM raises KeyboardInterrupt."""
     connect(address, cpus)
     try:
-        yield
+        with interrupted_by_sigterm():  # Ray's own handler writes the stack of the process
+            yield
     finally:
         disconnect()

@@ -52,7 +52,8 @@ def run(arguments: list[str]) -> int:
         )
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for name in _COLUMNS:
-        table.add_column(name, overflow="fold", justify="left" if name in _COLUMNS[:3] else "right")
+        whole = name == "folder"  # so that it can be copied
+        table.add_column(name, overflow="fold", no_wrap=whole, justify="left" if name in _COLUMNS[:3] else "right")
     for place in found:
         try:
             cells = _sweep(place) if is_sweep(place) else _run(place)
@@ -95,14 +96,12 @@ def _sweep(folder: Path) -> list[str]:
         row = predicted[-1]
         return [record.task, count, observations, f"goal {row.goal_label}", row.predicted(*row.predictor).say(), ""]
     measured = [row for row in rows if row.measured.value is not None]
-    if not measured:
-        return [record.task, count, observations, "", "", "not identifiable"]
-    row = measured[-1]
+    row = (measured or list(rows))[-1]
     return [
         record.task,
         count,
         observations,
         f"goal {row.goal_label}",
         say_prediction(row, *(PLAIN if row.has_policy else row.predictor)),
-        row.measured.say(),
+        row.measured.say() if measured else "not identifiable",
     ]

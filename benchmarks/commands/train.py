@@ -81,9 +81,12 @@ def run(arguments: list[str]) -> int:
         )
     if outcome.state == "stopped":
         console.print(f"go on with:  {go_on}", markup=False, highlight=False, soft_wrap=True)
-    if not config.recording.report:
+    if not outcome.observations:
+        early = f"it ended before its first iteration: give more time to  {go_on}"
+        console.print(early, markup=False, highlight=False, soft_wrap=True)
+    elif not config.recording.report:
         console.print(f"see it with: rlscale report {shlex.quote(str(folder))}", markup=False, highlight=False, soft_wrap=True)
-    elif outcome.observations:
+    else:
         write_page([str(folder)])
     return 0
 

@@ -75,10 +75,14 @@ class TrainingDisplay:
 
     def _take_in(self, row: dict[str, Any], noise: list[NoiseRecord]) -> None:
         if self._first is None:
-            self._first = (time.monotonic(), row["observations"], row["optimizer_steps"])
+            now = time.monotonic()
+            self._first = (now, row["observations"], row["optimizer_steps"])
+            gone = 0.0  # seconds of the run before this session, whose clock starts after Ray and the environments are there
             for earlier in self._before:
                 if earlier["iteration"] < row["iteration"]:  # later ones are made again
                     self._recent.add(earlier["episodes"], earlier["return_mean"])
+                    gone = earlier["seconds"]
+            self._started = now - (row["seconds"] - gone)
             self._before = ()
         self._row = row
         self._losses += len(row["losses"])

@@ -21,7 +21,8 @@ def next_command(record: SweepRecord, rows: Sequence[Row]) -> list[str] | None:
 
     A quick sweep whose prediction is resolved goes on as one that measures, another one with twice the noise runs. A sequential
     sweep that was stopped goes on with the same command, with twice the budget where that is spent; one that ended gets half the
-    width of its interval in ln B_crit. A grid gets a size beyond the end at which B_crit is open, or else twice the seeds.
+    width of its interval in ln B_crit. A grid gets a size beyond the end at which B_crit is open, or twice the seeds where it
+    is open at both ends or the size at that end did not reach the goal.
 
     Args:
         record: of the sweep.
@@ -50,7 +51,10 @@ def next_command(record: SweepRecord, rows: Sequence[Row]) -> list[str] | None:
         return [word for word in words if word not in ("--quick", "--no-quick")]
     low, high = reached[-1].measured.interval or (0.0, math.inf)
     if sizes is not None:
-        more = [sizes[0] // 4] * (low == 0 and sizes[0] % (4 * _unit(record)) == 0) + sizes + [4 * sizes[-1]] * (high == math.inf)
+        arrived = {point.run.batch_size for point in reached[-1].points if not point.missed}
+        smaller = low == 0 and high < math.inf and sizes[0] in arrived and sizes[0] % (4 * _unit(record)) == 0
+        larger = high == math.inf and low > 0 and sizes[-1] in arrived
+        more = [sizes[0] // 4] * smaller + sizes + [4 * sizes[-1]] * larger
         if len(more) > len(sizes):
             return _with(words, "--batch-sizes", ",".join(map(str, more)))
         return _with(words, "--seeds", str(2 * plan["seeds"]))

@@ -241,7 +241,7 @@ def _conflicts(before: Mapping[str, Any], now: Mapping[str, Any], changed: set[s
         conflicts.add("batch_sizes")  # a grid stays one, with all of its sizes
     if "quick" in changed and now["quick"]:
         conflicts.add("quick")  # its runs would measure, and be said to predict alone
-    return sorted(f"--{_TYPED.get(name, name.rpartition('.')[2]).replace('_', '-')}" for name in conflicts)
+    return sorted({f"--{_TYPED.get(name, name.rpartition('.')[2]).replace('_', '-')}" for name in conflicts})
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> set[str]:

@@ -161,6 +161,14 @@ def test_a_ray_address_that_does_not_answer(tmp_path):
     assert list(tmp_path.rglob("*")) in ([], [tmp_path / "runs"])
 
 
+def test_a_run_that_ended_before_its_first_iteration_names_no_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "toy/catch", "--seconds", "1e-9", "--run", "short"]) == 0
+    said = capsys.readouterr().out
+    assert "rlscale report" not in said
+    assert "it ended before its first iteration: give more time to  rlscale train toy/catch --resume short" in said
+
+
 def test_what_a_run_prints_when_piped(run):
     done = rlscale("train", "classic/cartpole", *QUICK, "--run", "second", cwd=run.parent)
     assert "record in second" in done.stdout

@@ -8,6 +8,7 @@ from planted import Planted, make_plan, write_sweep
 from run_records import make_run
 
 from rlscale.analysis import compare
+from rlscale.analysis.predictions import PLAIN
 from rlscale.analysis.summary import recent_return
 from rlscale.benchmarks.cli import main
 from rlscale.records import read_run, read_sweep
@@ -68,6 +69,26 @@ def test_a_sweep_lists_the_noise_scale_that_its_page_shows(here, capsys):
     row = compare([read_sweep(digits)], []).rows[-1]
     assert row.predicted(*row.predictor).value is not None, "the case would show it"
     assert say_prediction(row, *row.predictor) in line_of(said, "goal 0.95")
+
+
+def test_a_sweep_without_b_crit_lists_its_noise_scale(here, capsys):
+    sweep = write_sweep(here / "sweeps" / "narrow", Planted(b_crit=1e9, s_min=1e-3, scatter=0.1))
+    row = compare([sweep], []).rows[-1]
+    assert (row.measured.value, row.predicted(*row.predictor).value) != (None, None)
+    assert row.measured.value is None
+    assert main(["runs", "sweeps"]) == 0
+    listed = line_of(capsys.readouterr().out, "sweeps/narrow")
+    assert "not identifiable" in listed
+    assert say_prediction(row, *PLAIN) in listed
+
+
+def test_a_folder_is_never_broken_over_lines(here, capsys):
+    name = "runs/own_environment-make-20261126-220603"
+    make_run(here / name)
+    path = here / name / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "state": "failed", "reason": "it could not " * 20}))
+    assert main(["runs"]) == 0
+    assert name in capsys.readouterr().out
 
 
 def test_bad_input_is_one_line(here, capsys):

@@ -25,6 +25,7 @@ def row(number, **changes):
     usual = {
         "iteration": number,
         "observations": 1_000 * (number + 1),
+        "seconds": 30.0 * number,
         "optimizer_steps": 3 * (number + 1),
         "observations_per_second": 512.3,
         "sampling_observations_per_second": 2048.0,
@@ -147,3 +148,12 @@ def test_the_time_left_is_that_of_the_budget_which_ends_first(monkeypatch, budge
     line = shown([row(0), row(1)], terminal=False, budget=budget).splitlines()[-1]
     assert line.endswith(left)
     assert ("left" in line) == bool(left)
+
+
+def test_the_time_left_counts_from_the_run_s_own_start(monkeypatch):
+    """Ray and the environments took a minute before it; a session before took 100 of the 120 seconds of the record."""
+    clock = iter([0.0, *[80.0] * 100])
+    monkeypatch.setattr(train_display.time, "monotonic", lambda: next(clock))
+    before = [row(0, seconds=100.0), row(1, seconds=150.0)]
+    said = shown([row(1, seconds=120.0)], terminal=False, budget=Budget(observations=None, seconds=70.0), before=before)
+    assert said.splitlines()[-1].endswith("0:50 left")

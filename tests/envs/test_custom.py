@@ -41,3 +41,17 @@ def test_a_module_without_a_file_is_told_as_well(here):
         with pytest.raises(UsageError) as refusal:
             find_task(f"{name}:make")
         assert refusal.value.problem == f"module {name!r} ({place}) has no 'make'"
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("return gym.make_vec('CartPole-v1', 4)", "crowd:make(1) returned 4 environments"),
+        ("raise RuntimeError('boom\\nsecond line')", "crowd:make(1) failed: RuntimeError: boom"),
+    ],
+)
+def test_what_a_callable_does_wrong_is_one_line(here, body, problem):
+    (here / "crowd.py").write_text(f"import gymnasium as gym\n\n\ndef make(num_envs):\n    {body}\n")
+    with pytest.raises(UsageError) as refusal:
+        find_task("crowd:make")
+    assert refusal.value.problem == problem

@@ -1,6 +1,7 @@
 """Reaching Ray: what does not answer is noticed within seconds, in one line."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import time
 import pytest
 import ray
 
-from rlscale.agents.cluster.connect import connect
+from rlscale.agents.cluster.connect import connect, connected
 from rlscale.errors import UsageError
 
 pytestmark = pytest.mark.usefixtures("own_ray")
@@ -105,3 +106,24 @@ def test_too_few_cpus():
             connect(None, 3)
     finally:
         ray.shutdown()
+
+
+def test_a_local_ray_that_does_not_start_is_one_line(monkeypatch):
+    """What Ray raises when its node is not there in time is a bare `Exception` of several lines."""
+
+    def late(**options):
+        raise Exception("The current node timed out during startup.\nThis could happen because")
+
+    monkeypatch.setattr(ray, "init", late)
+    with pytest.raises(UsageError) as caught:
+        connect(None, 1)
+    assert caught.value.field == "Ray"
+    assert caught.value.problem == "it did not start on this machine: The current node timed out during startup"
+
+
+def test_sigterm_while_connected_is_an_interrupt(capfd):
+    assert threading.current_thread() is threading.main_thread(), "elsewhere the signal would end the tests"
+    with pytest.raises(KeyboardInterrupt), connected(None, 1):
+        signal.raise_signal(signal.SIGTERM)
+    assert not ray.is_initialized()
+    assert "SIGTERM received" not in capfd.readouterr().err

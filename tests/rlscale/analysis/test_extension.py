@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -167,6 +168,17 @@ def test_a_grid_is_asked_for_a_size_beyond_its_open_end_or_for_seeds(tmp_path):
     record = write_sweep(tmp_path / "narrow" / FOLDER, Planted(b_crit=100_000, scatter=0.05), plan=narrow)
     assert asked(record) == [*TASK, "--batch-sizes", "32,128,512,2048"]
     assert asked(write_sweep(tmp_path / "wide" / FOLDER, Planted(scatter=0.1))) == [*TASK, "--seeds", "4"]
+
+
+def test_a_grid_gets_no_larger_size_where_its_largest_did_not_reach_the_goal(tmp_path):
+    """S falls as 1/B up to 2,048, where the goal takes 15.3 million observations; at 8,192 it would take 16.2."""
+    for most, more in ((15_200_000, ["--seeds", "4"]), (15_400_000, ["--batch-sizes", "32,128,512,2048,8192"])):
+        plan = make_plan(batch_sizes=(32, 128, 512, 2048), goals=(200.0,), most_observations=most)
+        record = write_sweep(tmp_path / str(most) / FOLDER, Planted(b_crit=100_000, curvature=1e-4, scatter=1e-3), plan=plan)
+        low, high = compare([record], []).sweeps[0].rows[-1].measured.interval
+        assert low > 0
+        assert high == math.inf
+        assert asked(record) == [*TASK, *more]
 
 
 def test_a_smaller_size_is_asked_for_where_its_environments_and_mini_batches_are_whole(tmp_path):
