@@ -12,7 +12,7 @@ __all__ = ["interrupted_by_sigterm"]
 def interrupted_by_sigterm() -> Iterator[None]:
     """Where no `StopRequests` takes it, SIGTERM raises KeyboardInterrupt as Ctrl-C does, so that what was begun is cleared away.
 
-    In another thread than the main one, and once Ray has been imported, which lets SIGTERM raise SystemExit, nothing changes.
+    In another thread than the main one nothing changes. Ray's start puts a handler of its own in place of this one.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -21,4 +21,5 @@ def interrupted_by_sigterm() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        if before is not None:  # as where the handler was not set by Python
+            signal.signal(signal.SIGTERM, before)
