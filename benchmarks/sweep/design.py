@@ -252,14 +252,12 @@ def _expected(known: Known | None, ended: Sequence[RunSoFar], size: int) -> floa
 def _affordable(known: Known | None, ended: Sequence[RunSoFar], sizes: Sequence[int], most_observations: float) -> list[int]:
     """Sizes at which a run is expected to reach the goal within its budget, ascending.
 
-    The observations to a goal fall with the batch size. So a run that reached it speaks for all smaller sizes, whatever is
-    expected, as long as nothing is known or what is known would leave out all that reached it.
+    The observations to a goal fall with the batch size. So where this would leave out all sizes at which a run reached it, these
+    runs speak for all smaller sizes.
     """
     reached = [run.batch_size for run in ended if math.isfinite(run.optimizer_steps)] or sizes[-1:]
     found = [size for size in sizes if SCATTER_ROOM * size * _expected(known, ended, size) <= most_observations]
-    if known is None or max(found, default=0) < min(reached):
-        found = [size for size in sizes if size <= max([*reached, *found])]
-    return found
+    return found if max(found, default=0) >= min(reached) else [size for size in sizes if size <= max(reached)]
 
 
 def _sharpest(known: Known, runs: Sequence[RunSoFar], sizes: Sequence[int], ratio: float) -> tuple[int, float]:

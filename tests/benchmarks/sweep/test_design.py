@@ -122,7 +122,9 @@ def test_a_tight_budget_still_leaves_three_sizes_to_try(budget, noise_scale, b_c
         steps = 400 / (1 + b_crit / 640) * (1 + b_crit / planned.batch_size)
         reached = steps * planned.batch_size < budget * 400 * 640
         runs.append(RunSoFar(planned.batch_size, planned.learning_rate, steps if reached else math.inf, 1e5, number))
-    assert len({run.batch_size for run in runs if math.isfinite(run.optimizer_steps)}) >= 3
+    reached = {run.batch_size for run in runs if math.isfinite(run.optimizer_steps)}
+    assert len(reached) >= 3
+    assert max(reached) >= 8 * min(reached), "so that the frontier can bend between them"
 
 
 def test_what_reached_the_goal_is_within_the_budget_whatever_the_surface_says():

@@ -90,11 +90,11 @@ def test_the_noise_runs_have_room_to_reach_the_goal(size, budget):
     assert [(trial.stage, trial.batch_size) for trial in noise] == [("noise", size)] * 8
 
 
-@pytest.mark.parametrize(("clones", "least"), [(1, 40), (4, 160)])
-def test_the_noise_runs_have_environments_between_which_noise_shows(clones, least):
+@pytest.mark.parametrize(("clones", "mini_batches", "least"), [(1, 1, 40), (4, 1, 160), (1, 4, 40)])
+def test_the_noise_runs_have_environments_between_which_noise_shows(clones, mini_batches, least):
     """The joint noise scale is 3 observations, less than the five steps of one environment; eight make blocks enough."""
     config = replace(GRID.config, rollout=replace(GRID.config.rollout, clones=clones))
-    plan = replace(GRID, config=config, batch_sizes=(20, 40, 80, 160, 320), pilot_batch=40)
+    plan = replace(GRID, config=config, mini_batches=mini_batches, batch_sizes=(20, 40, 80, 160, 320), pilot_batch=40)
     results = complete(plan, planted(b_crit=10, scatter=0.02))
     assert {r.batch_size for r in results.values() if r.stage == "noise"} == {least}
     noise = plan.config_of(results["noise-1"])

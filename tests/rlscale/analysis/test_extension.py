@@ -170,6 +170,13 @@ def test_a_grid_is_asked_for_a_size_beyond_its_open_end_or_for_seeds(tmp_path):
     assert asked(write_sweep(tmp_path / "wide" / FOLDER, Planted(scatter=0.1))) == [*TASK, "--seeds", "4"]
 
 
+def test_a_grid_that_is_open_at_both_ends_is_asked_for_seeds(tmp_path):
+    plan = make_plan(batch_sizes=(64, 256, 1024), rates=1, seeds=2)
+    record = write_sweep(tmp_path / FOLDER, Planted(scatter=1.5), plan=plan)
+    assert compare([record], []).sweeps[0].rows[-1].measured.interval in (None, (0.0, math.inf))
+    assert asked(record) == [*TASK, "--seeds", "4"]
+
+
 def test_a_grid_gets_no_larger_size_where_its_largest_did_not_reach_the_goal(tmp_path):
     """S falls as 1/B up to 2,048, where the goal takes 15.3 million observations; at 8,192 it would take 16.2."""
     for most, more in ((15_200_000, ["--seeds", "4"]), (15_400_000, ["--batch-sizes", "32,128,512,2048,8192"])):
