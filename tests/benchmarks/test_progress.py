@@ -24,6 +24,7 @@ def clock(monkeypatch):
 def row(iteration, observations, steps):
     return {
         "iteration": iteration,
+        "seconds": 60.0 + 10.0 * iteration,
         "observations": observations,
         "batch_observations": 100,
         "optimizer_steps": steps,
@@ -38,9 +39,8 @@ def row(iteration, observations, steps):
 def lines_of(budget, rows, clock):
     """The last line after each row; a row comes every ten seconds, the first after a minute of making environments."""
     clock[0] += 50
-    display, shown = None, io.StringIO()
+    shown = io.StringIO()
     display = TrainingDisplay("task", budget, Console(file=shown, width=200))
-    display._started = 100.0
     for each in rows:
         clock[0] += 10
         display.update(each, [])
