@@ -234,7 +234,7 @@ def _conclude(error: float, constant: float, baseline: str) -> str:
     """What errors in decades, of a prediction and of a baseline, say of a hypothesis."""
     said = f"The prediction errs by {error:.3f} decades, {baseline} by {constant:.3f}."
     if error > FAILURE or error >= constant:
-        alone = f" By its own error, at most {FAILURE}, it would not be refuted."
+        alone = f" Its own error is at most {FAILURE} and alone would not refute it; {baseline} does, which errs less."
         return f"Refuted. {said}" + ("" if error > FAILURE else alone)
     return f"{'Confirmed' if error <= SUCCESS else 'Undecided'}. {said}"
 

@@ -117,9 +117,8 @@ def _verdict(comparison: Comparison, rungs: Sequence[Rung]) -> str:
     others = {kept.state for _, kept in with_missed_runs(comparison, rungs).values()} - {found.state}
     if others:
         other = " or ".join(sorted(others))
-        said.append(
-            f"It hangs on [noise runs that missed the goal](#{MISSED}), which are left out: with them it can be “{other}”."
-        )
+        missed = f"[noise runs that missed the goal](#{MISSED})"
+        said.append(f"This verdict is not settled: {missed} are left out, and with them it can be “{other}”.")
     if any(rung.row.task == PONG and rung.left_out is None and rung.role == "task" for rung in rungs):
         without = [rung for rung in rungs if rung.row.task != PONG]
         said.append(f"Without Pong: {say_verdict(verdict(without, interventions_of(without)))}")
@@ -185,7 +184,7 @@ def _growth(comparison: Comparison, rungs: Sequence[Rung]) -> str:
         reached = [row for row in sweep.rows if row.measured.value is not None]
         if len(reached) > 1:
             rows += [
-                [f"`{sweep.record.folder.name}`", row.goal_label, row.measured.say(), row.predicted(*PRIMARY).say()]
+                [f"`{sweep.record.folder.name}`", row.goal_label, row.measured.say(), say_prediction(row, *PRIMARY)]
                 for row in reached
             ]
     return markdown_table(["rung", "goal", "B_crit", "predicted"], rows)
