@@ -29,7 +29,7 @@ from .chart_style import (
     shown,
     slug,
 )
-from .words import QUANTITY_LABELS, flags, head_name
+from .words import flags, head_name
 
 __all__ = ["ladder_figure", "verdict_figure"]
 
@@ -171,12 +171,11 @@ def verdict_figure(rungs: Sequence[Rung]) -> Figure | None:
     marks = ["Hollow: not scored. "] if unscored else []
     marks += ["Triangle: the prediction is not resolved, its true value lies to the right. "] if open_ended else []
     marks += ["Lines: to the same task with noise on its rewards, or with clones. "] if moves else []
-    key = ", ".join(f"{p['number']}: {p['task']} (goal {p['goal']})" for p in numbered)
+    key = ", ".join(f"{p['number']}\u00a0{p['task']} to\u00a0{p['goal']}" for p in numbered)
     note = (
-        f"{key}. "
-        f"One point per sweep, at its last goal, with 95% intervals both ways. Predicted: the noise scale of the loss "
-        f"{head_name(PRIMARY[0])}, {QUANTITY_LABELS[PRIMARY[1]]}. Dashed: y = x. {''.join(marks)}"
-        "Grey crosses, for reference: the paper's own tasks, in images, tokens or observations."
+        f"One point per sweep, at its last goal, with 95% intervals both ways. Predicted: the noise scale of the joint loss "
+        f"on the policy's parameters, averaged to the goal, in Adam's metric. Dashed: y = x. {''.join(marks)}"
+        f"Grey crosses, for reference: the paper's own tasks, in images, tokens or observations. Tasks and goals: {key}."
     )
     return Figure(slug("verdict"), title, note, finish(alt.layer(*layers), _HEIGHT))
 

@@ -309,7 +309,9 @@ def test_the_picture_has_a_point_for_every_rung_with_both_figures():
     data = [(part["mark"]["type"], part["data"]["values"]) for part in layers]
     names = [(point["number"], point["task"]) for mark, points in data if mark == "text" for point in points]
     assert sorted(names) == [(1, "a (noisy)"), (2, "c"), (3, "b"), (4, "a")], "numbered from the top down"
-    assert verdict_figure(found).note.startswith("1: a (noisy) (goal 1), 2: c (goal 1), 3: b (goal 1), 4: a (goal 1). ")
+    assert verdict_figure(found).note.endswith(
+        " Tasks and goals: 1\u00a0a (noisy) to\u00a01, 2\u00a0c to\u00a01, 3\u00a0b to\u00a01, 4\u00a0a to\u00a01."
+    )
     (move,) = [points for mark, points in data if mark == "line" and "pair" in points[0]]
     assert [(point["x"], point["y"]) for point in move] == [(500.0, 1000.0), (2000.0, 4000.0)]
     (full,) = [[point["task"] for point in points] for mark, points in data if mark == "circle"]
