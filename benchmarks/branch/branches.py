@@ -92,14 +92,17 @@ def branch_config(config: TrainConfig, batch_size: int, seed: int) -> TrainConfi
 
 
 def evaluator(setup: RunSetup, episodes: int, seed: int) -> Evaluator:
-    """Evaluates policies of the run, all on the same random numbers where the seed and the key are the same."""
+    """Evaluates policies of the run.
+
+    Each evaluation needs a key of its own: with one key for all they share an error, and the fit takes them as independent.
+    """
     update = setup.config.update
     return Evaluator(
         setup.task, update.network, update.width, episodes=episodes, bfloat16=setup.compute.acts_in_bfloat16, seed=seed, threads=1
     )
 
 
-def run_branch(config: TrainConfig, learner: bytes, environments: bytes, branch: Branch, episodes: int) -> BranchResult:
+def run_branch(config: TrainConfig, learner: bytes, environments: bytes, branch: Branch, episodes: int, key: int) -> BranchResult:
     """Learn on from the checkpoint and measure the return at the end.
 
     Args:
@@ -108,6 +111,7 @@ def run_branch(config: TrainConfig, learner: bytes, environments: bytes, branch:
         environments: the state of a fleet of this batch size, likewise.
         branch: what to do.
         episodes: of the evaluation.
+        key: of its random numbers.
     """
     started = time.perf_counter()
     setup, learned, observations = learn(config, learner, environments, branch)
@@ -116,7 +120,7 @@ def run_branch(config: TrainConfig, learner: bytes, environments: bytes, branch:
     if np.isfinite(weights).all():
         evaluating = evaluator(setup, episodes, config.seed)
         try:
-            at = evaluating.evaluate(weights, 0).at(branch.steps)
+            at = evaluating.evaluate(weights, key).at(branch.steps)
         finally:
             evaluating.close()
         mean, error = at.return_mean, at.return_error

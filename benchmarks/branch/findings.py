@@ -39,8 +39,9 @@ def fit(record: dict[str, Any]) -> LocalFrontier:
             f"{problem} are too few for a fit, which needs {LEAST_BRANCHES} of {LEAST_SIZES}",
             "Use more, or a smaller --rate-exponent for lower rates at large batch sizes, with another --out",
         )
+    valid = _valid_sizes(rows)
     return fit_branches(
-        [row["batch_size"] for row in rows],
+        [valid[row["batch_size"]] for row in rows],
         [row["learning_rate"] for row in rows],
         [row["final_return"] - record["start"]["return"] for row in rows],
         [row["observations"] for row in rows],
@@ -63,17 +64,18 @@ def say(record: dict[str, Any], frontier: LocalFrontier) -> list[str]:
     if b.value is None:
         first = f"{where}: the local critical batch size is {b.say()} (95%): {b.reason}."
     else:
-        within, learned = frontier.largest_within(0.2), fmean(_learned(record, frontier))
+        within, learned = frontier.largest_within(0.2), fmean(_learned(record))
         first = (
             f"{where}: at {b.say()} observations an iteration (95%) the next {learned:,.0f} are half as well spent as in "
             f"small batches, and up to {within.say()} at least 80% as well."
         )
     lines = [first]
     rates = {size: (min(r), max(r)) for size, r in zip(plan["sizes"], plan["rates"], strict=True)}
+    tried = [rates[size] for size in _valid_sizes(_ended(record))]
     edges = [
         f"{size:,.0f}"
-        for size, best in zip(frontier.sizes, frontier.best_rates, strict=True)
-        if not rates[int(size)][0] / 1.2 <= best <= rates[int(size)][1] * 1.2
+        for size, best, (least, most) in zip(frontier.sizes, frontier.best_rates, tried, strict=True)
+        if not least / 1.2 <= best <= most * 1.2
     ]
     if edges:
         lines.append(
@@ -89,7 +91,7 @@ def say(record: dict[str, Any], frontier: LocalFrontier) -> list[str]:
 def tables(record: dict[str, Any], frontier: LocalFrontier) -> list[Cells]:
     """Title, columns and rows of the gains by batch size, and of the noise scales at the checkpoint."""
     gains = []
-    columns = frontier.sizes, frontier.best_rates, frontier.gains, _learned(record, frontier)
+    columns = frontier.sizes, frontier.best_rates, frontier.gains, _learned(record)
     for size, rate, (gain, error), learned in zip(*columns, strict=True):
         share = f"{gain / (frontier.progress * learned):.0%}" if math.isfinite(frontier.progress) else "–"
         known = (f"{gain:.3g} ± {error:.2g}", share) if math.isfinite(gain) else ("rates too far off", "")
@@ -125,7 +127,7 @@ def find_page(record: dict[str, Any], frontier: LocalFrontier) -> BranchPage:
         record["task"],
         say(record, frontier),
         frontier,
-        _learned(record, frontier),
+        _learned(record),
         noise_beside(record),
         tables(record, frontier),
         again,
@@ -138,10 +140,19 @@ def _ended(record: dict[str, Any]) -> list[dict[str, Any]]:
     return [row for row in record["branches"] if row["final_return"] is not None]
 
 
-def _learned(record: dict[str, Any], frontier: LocalFrontier) -> tuple[float, ...]:
+def _learned(record: dict[str, Any]) -> tuple[float, ...]:
     """Observations that the fitted branches of each size learned from, on average; whole batches make them unequal."""
     rows = _ended(record)
-    return tuple(fmean(row["observations"] for row in rows if row["batch_size"] == size) for size in frontier.sizes)
+    return tuple(fmean(row["observations"] for row in rows if row["batch_size"] == size) for size in _valid_sizes(rows))
+
+
+def _valid_sizes(rows: Sequence[dict[str, Any]]) -> dict[int, float]:
+    """Observations of an iteration by the steps that it is named after, which count those that only reset an environment.
+
+    B_local then counts what the noise scale beside it counts.
+    """
+    sizes = sorted({row["batch_size"] for row in rows})
+    return {size: fmean(row["observations"] / row["steps"] for row in rows if row["batch_size"] == size) for size in sizes}
 
 
 def _interval(scale: dict[str, Any]) -> tuple[float, float]:

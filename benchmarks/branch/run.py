@@ -221,6 +221,7 @@ def _run(at: Checkpoint, plan: BranchPlan, branches: list[Branch], jobs: int, st
     waiting: set[Future[BranchResult]] = set()
     left = iter(branches)
     states: dict[tuple[int, int], bytes] = {}
+    keys = {branch: START_EVALUATIONS + number for number, branch in enumerate(_branches(plan))}
     # Ctrl-C reaches the workers as well; they leave it to this process, which ends them.
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
     with pool as workers:
@@ -229,7 +230,7 @@ def _run(at: Checkpoint, plan: BranchPlan, branches: list[Branch], jobs: int, st
                 while len(waiting) < jobs and (branch := next(left, None)) is not None:
                     steps.begin(f"B {branch.batch_size:,}  rate {branch.learning_rate:.3g}  seed {branch.seed}")
                     state = _state(at, plan, branch, frozen, states)
-                    waiting.add(workers.submit(run_branch, at.config, at.learner, state, branch, plan.episodes))
+                    waiting.add(workers.submit(run_branch, at.config, at.learner, state, branch, plan.episodes, keys[branch]))
                 if not waiting:
                     return
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)

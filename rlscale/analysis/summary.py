@@ -104,11 +104,18 @@ def _evenly_measured(run: RunRecord, head: str, kind: str, metric: str) -> list[
 
 
 def _evenly_spaced(iterations: Sequence[int]) -> set[int]:
-    """The last iteration, and those before it by whole multiples of the median distance between the last quarter of them."""
+    """From the last one backwards, those at least the median distance between the last quarter of them apart.
+
+    Not those in phase with the last one: a job of RLlib that is restored begins to count anew.
+    """
     distinct = sorted(set(iterations))
     gaps = np.diff(distinct[-max(len(distinct) // 4, 2) :])
     spacing = int(np.median(gaps)) if len(gaps) else 1
-    return {iteration for iteration in distinct if (distinct[-1] - iteration) % spacing == 0}
+    kept = distinct[-1:]
+    for iteration in reversed(distinct):
+        if kept[-1] - iteration >= spacing:
+            kept.append(iteration)
+    return set(kept)
 
 
 def mean_batch(run: RunRecord) -> float:

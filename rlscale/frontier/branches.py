@@ -94,8 +94,9 @@ def fit_branches(
         confidence: of the interval.
 
     Raises:
-        ValueError: lengths differ, a size, rate or number of observations is not positive, or there are fewer than three sizes
-            or ten branches.
+        ValueError: lengths differ, a size, rate or number of observations is not positive, a gain is not finite, an error is
+            negative or not finite, the confidence does not lie between 0 and 1, or there are fewer than three sizes or ten
+            branches.
     """
     b, rate, g, d = (np.atleast_1d(np.asarray(v, dtype=np.float64)) for v in (batch_size, learning_rate, gain, observations))
     error = np.zeros_like(g) if gain_error is None else np.atleast_1d(np.asarray(gain_error, dtype=np.float64))
@@ -106,6 +107,11 @@ def fit_branches(
             raise ValueError(f"{name} must be positive and finite")
     if not np.isfinite(g).all():
         raise ValueError("gain must be finite")
+    for name, v in (("gain_error", error), ("start_error", np.asarray(start_error, dtype=np.float64))):
+        if not (np.isfinite(v) & (v >= 0)).all():
+            raise ValueError(f"{name} must be zero or more, and finite")
+    if not 0 < confidence < 1:
+        raise ValueError("confidence must lie between 0 and 1")
     if len(np.unique(b)) < 3 or len(b) < 10:
         raise ValueError("batch_size: a local frontier needs three batch sizes and ten branches")
     fit = _Fit(np.log(b), np.log(rate), g, d, error, start_error)

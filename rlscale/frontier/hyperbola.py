@@ -56,18 +56,22 @@ class Frontier:
         """S = s_min (1 + b_crit/B) for a batch size or an array of them.
 
         Raises:
-            ValueError: the frontier is not identified.
+            ValueError: the frontier is not identified, or a batch size is not positive.
         """
         s_min, b_crit = self._identified()
+        if not np.all(np.asarray(batch_size) > 0):
+            raise ValueError("batch_size must be positive")
         return s_min * (1.0 + b_crit / batch_size)
 
     def observations(self, batch_size: _Floats) -> _Floats:
         """E = s_min (B + b_crit) for a batch size or an array of them.
 
         Raises:
-            ValueError: the frontier is not identified.
+            ValueError: the frontier is not identified, or a batch size is not positive.
         """
         s_min, b_crit = self._identified()
+        if not np.all(np.asarray(batch_size) > 0):
+            raise ValueError("batch_size must be positive")
         return s_min * (batch_size + b_crit)
 
     def overhead_batch(self, overhead: float = 0.2) -> Estimate:

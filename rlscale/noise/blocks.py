@@ -27,6 +27,9 @@ _RUN = 1024  # elements whose squares are added in the gradients' own precision
 class BlockStatistics:
     """All that the estimators need from one batch cut into K blocks: float64 arrays of shape (K,).
 
+    Raises:
+        ValueError: vectors of different lengths, a number that is not finite, a negative size, or one block number for two.
+
     Attributes:
         size: n_k, valid observations of block k; a block may be empty.
         square: |g_k|², squared norm of the block's mean gradient.
@@ -46,8 +49,13 @@ class BlockStatistics:
         identity = np.arange(*count) if block is None else np.asarray(block, dtype=np.int64)
         if len(count) != 1 or any(a.shape != count for a in arrays.values()) or identity.shape != count:
             raise ValueError("size, square, dot and block must be vectors of one length, the number of blocks")
+        for name, array in arrays.items():
+            if not np.isfinite(array).all():
+                raise ValueError(f"{name}: not finite")
         if np.any(arrays["size"] < 0):
             raise ValueError("size: a block cannot hold a negative number of observations")
+        if len(np.unique(identity)) < len(identity):
+            raise ValueError("block: a number occurs twice; every block of an update needs its own")
         for name, array in arrays.items():
             object.__setattr__(self, name, array)
         object.__setattr__(self, "block", identity)
@@ -69,15 +77,15 @@ def block_statistics(
     Args:
         block_gradients: the mean gradient of each block over its valid observations: a (K, P) tensor or array, or K
             entries, each a flat tensor or a list of parameter-shaped tensors.
-        block_sizes: (K,) valid observations of each block; a block of size 0 is left out of ĝ.
+        block_sizes: (K,) valid observations of each block; a block of size 0 is left out, whatever its gradient.
         blocks: (K,) integers naming the blocks, see `BlockStatistics.block`.
         metric: (P,) diagonal of a matrix M, all positive. Then |g|² is g·Mg and g_k·ĝ is g_k·Mĝ, and the noise scale is
             tr(MΣ) / G·MG. None for the plain one.
         mean_out: optional (P,) tensor that receives ĝ, so that a caller who needs it reads the gradients only once.
 
     Raises:
-        ValueError: there are fewer than two blocks, shapes differ, a size is negative, there is no observation at all, or a
-            gradient is not finite.
+        ValueError: there are fewer than two blocks, shapes differ, a size is negative, there is no observation at all, a
+            gradient is not finite, or a block is named twice.
     """
     matrix = _as_matrix(block_gradients)
     sizes = np.asarray(block_sizes, dtype=np.float64)
@@ -91,6 +99,10 @@ def block_statistics(
         metric = _as_matrix([metric]).to(matrix)[0]
         if metric.shape != matrix.shape[1:]:
             raise ValueError(f"metric has shape {tuple(metric.shape)}, but there are {matrix.shape[1]} parameters")
+    empty = np.flatnonzero(sizes == 0)
+    if not matrix[empty].isfinite().all():  # means over no observations, 0/0
+        matrix = matrix.clone()
+        matrix[empty] = 0
     products = block_products(matrix, sizes=sizes, mean_out=mean_out, metric=metric)
     return statistics_of(products[-1], sizes, blocks)
 

@@ -204,8 +204,8 @@ def fieller(a: float, b: float, covariance: np.ndarray, t: float) -> tuple[float
         t: quantile of Student's distribution.
 
     Returns:
-        The lowest and the highest such ratio; the highest is inf where b does not stand out from zero. Both are zero where every
-        such ratio is negative.
+        The lowest and the highest such ratio; the highest is inf where b does not stand out from zero. Both are zero where b
+        stands out above zero and every such ratio is negative.
     """
     vaa, vab, vbb = float(covariance[0, 0]), float(covariance[0, 1]), float(covariance[1, 1])
     quadratic, linear, constant = b * b - t * t * vbb, a * b - t * t * vab, a * a - t * t * vaa
@@ -226,7 +226,8 @@ def _top_tenth_share(statistics: Sequence[BlockStatistics]) -> float:
     for s in statistics:
         n = s.size.sum()
         mean_sq = (s.size * s.dot).sum() / n
-        for name, value in zip(s.block, s.size * (s.square - 2 * s.dot + mean_sq), strict=True):
+        held = s.size > 0
+        for name, value in zip(s.block[held], (s.size * (s.square - 2 * s.dot + mean_sq))[held], strict=True):
             noise[int(name)] = noise.get(int(name), 0.0) + float(value)
     values = np.sort(np.maximum(list(noise.values()), 0.0))[::-1]
     total = values.sum()

@@ -59,10 +59,10 @@ def frontier_figure(sweep: ComparedSweep) -> Figure:
             critical.append({"goal": label, "estimate": row.measured.say(), **at})
     counted = sweep.rows[0].steps_name
     title = f"{sweep.name}: {counted} against observations"
-    steps = "whose steps are corrected by the fitted surface to the best learning rate of its batch size"
+    corrected = "whose steps are corrected by the fitted surface to the best learning rate of its batch size"
     drawn = "Curves: (S/S_min - 1)(E/E_min - 1) = 1, fitted. Diamond: the critical batch size, where both are twice their least. "
     note = (
-        f"Each point is one run, {steps if any_fitted else 'with the steps that it took'}; "
+        f"Each point is one run, {corrected if any_fitted else 'with the steps that it took'}; "
         f"along a grey line the batch size is that at its end. {drawn if critical else ''}"
         "Triangle: a run that missed the goal, whose true point lies beyond it."
     )

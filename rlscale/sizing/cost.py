@@ -183,12 +183,15 @@ def plan(
             frontier counts observations, and a machine's time counts steps. A size that is not named has no such steps.
 
     Raises:
-        ValueError: there is nothing to choose from, the frontier or the curve is not identified there, or a price is negative.
+        ValueError: there is nothing to choose from, a batch size or number of workers is not positive, the frontier or the
+            curve is not identified there, or a price, or what is hired, is negative.
     """
     if not len(batch_sizes) or not len(workers):
         raise ValueError("batch_sizes and workers must each name one or more")
-    if min(price.cpu_hour, price.gpu_hour) < 0:
-        raise ValueError("price must not be negative")
+    if not min(batch_sizes) > 0 or not min(workers) >= 1:
+        raise ValueError("batch_sizes must be positive, and workers at least 1")
+    if min(price.cpu_hour, price.gpu_hour, price.worker_cpus, price.learner_cpus, price.learner_gpus) < 0:
+        raise ValueError("price must not be negative, nor what is hired")
     choices = []
     for count in workers:
         for size in batch_sizes:

@@ -5,6 +5,7 @@ The frontier is taken to be the hyperbola with a critical batch size that somebo
 wall times are known here. Plans with a measured frontier, in seconds and at a price, are in `rlscale.sizing.cost`.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -59,10 +60,10 @@ def scale_out(
         blocks: of an update.
 
     Raises:
-        ValueError: the critical batch size, or a number of machines, is not positive.
+        ValueError: the critical batch size is not positive and finite, or a number of machines is not at least 1.
     """
-    if not critical_batch > 0 or not all(count >= 1 for count in machines):
-        raise ValueError("critical_batch must be positive, and machines at least 1")
+    if not 0 < critical_batch < math.inf or not all(count >= 1 for count in machines):
+        raise ValueError("critical_batch must be positive and finite, and machines at least 1")
     environments = [2**k for k in range(_MOST_ENVIRONMENTS.bit_length())]
     sampling = {count: fleet.seconds(workers, count, threads) for count in environments}
 

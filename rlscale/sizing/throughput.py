@@ -29,22 +29,34 @@ _LEAST, _MOST = (1e-6, 1e-9), (10.0, 1.0)  # where σ and κ are sought, beside 
 
 @dataclass(frozen=True)
 class _Region:
-    """All (σ, κ) that the readings allow, (m,) each, with the range of ln λ at each of them."""
+    """All (σ, κ) that the readings allow, (m,) each, with the range of ln λ at each of them.
+
+    Attributes:
+        endless: whether σ, and whether κ, may be as large as one likes: then so may λ, while the rates of more than one worker
+            hardly differ from those at the largest σ and κ that were tried.
+    """
 
     contention: np.ndarray
     coherency: np.ndarray
     log_rate: np.ndarray
     half_width: np.ndarray
+    endless: tuple[bool, bool]
 
     def range_of(self, value: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> tuple[float, float]:
         """Least and largest of a function of (σ, κ)."""
         found = value(self.contention, self.coherency)
         return float(found.min()), float(found.max())
 
+    def ends(self, parameter: int) -> tuple[float, float]:
+        """Least and largest σ (0) or κ (1)."""
+        low, high = self.range_of(lambda s, k: (s, k)[parameter])
+        return low, math.inf if self.endless[parameter] else high
+
     def rates(self, workers: float) -> tuple[float, float]:
         """Least and largest X(n)."""
         log = self.log_rate + _log_shape(np.array(float(workers)), self.contention, self.coherency)
-        return float(np.exp((log - self.half_width).min())), float(np.exp((log + self.half_width).max()))
+        most = math.inf if workers == 1 and any(self.endless) else float(np.exp((log + self.half_width).max()))
+        return float(np.exp((log - self.half_width).min())), most
 
 
 @dataclass(frozen=True)
@@ -77,7 +89,7 @@ class ThroughputCurve:
         """X(n), observations per second of so many workers. The interval is of the law, not of one more reading.
 
         Without a value where a parameter that matters there is not identified: at another count than the only one measured,
-        or beyond the largest with fewer than four.
+        beyond the largest with fewer than four, or at one worker where only larger counts were measured and do not tell.
 
         Raises:
             ValueError: `workers` is not at least 1.
@@ -88,6 +100,8 @@ class ThroughputCurve:
         value = math.exp(log_rate + float(_log_shape(np.array(float(workers)), contention, coherency)))
         interval = None if self._region is None else self._region.rates(workers)
         counts = sorted(set(self.workers))
+        if workers == 1 and self.rate.value is None:
+            return self.rate
         if len(counts) == 1 and workers != counts[0]:
             return Estimate(None, None, f"only {counts[0]:g} workers were measured; measure another count")
         if self.coherency.value is None and workers > counts[-1]:
@@ -148,10 +162,13 @@ def fit_throughput(workers: Any, observations_per_second: Any, *, confidence: fl
         allowed = float(stdtrit(freedom, (1 + confidence) / 2)) ** 2 * max(variance, _NOISE_FLOOR**2)
         region = readings.region(best, parameters, q + allowed)
 
-    def estimate(value: float, of: Callable[[_Region], tuple[float, float]]) -> Estimate:
-        return Estimate(value, None if region is None else of(region))
-
     contention, coherency = best
+    untold = contention > _MOST[0] or coherency > _MOST[1]
+
+    def estimate(value: float, of: Callable[[_Region], tuple[float, float]]) -> Estimate:
+        reason = f"{n.min():g} workers and more cannot tell it; measure one alone" if untold else None
+        return Estimate(None if untold else value, None if region is None else of(region), reason)
+
     unknown = f"{counts} worker count{'s' * (counts > 1)} cannot tell it"
     no_contention = Estimate(None, None, f"contention is not identified: {unknown}; measure a second one")
     no_coherency = Estimate(None, None, f"coherency is not identified: {unknown}; measure {4 - counts} more")
@@ -160,8 +177,8 @@ def fit_throughput(workers: Any, observations_per_second: Any, *, confidence: fl
         alone = Estimate(None, None, f"only {n[0]:g} workers were measured; measure one alone")
     return ThroughputCurve(
         rate=alone,
-        contention=estimate(contention, lambda r: r.range_of(lambda s, k: s)) if parameters > 1 else no_contention,
-        coherency=estimate(coherency, lambda r: r.range_of(lambda s, k: k)) if parameters > 2 else no_coherency,
+        contention=estimate(contention, lambda r: r.ends(0)) if parameters > 1 else no_contention,
+        coherency=estimate(coherency, lambda r: r.ends(1)) if parameters > 2 else no_coherency,
         peak=_peak(contention, coherency, region) if parameters > 2 else no_coherency,
         residual=math.sqrt((q + readings.within) / n.size),
         workers=tuple(n.tolist()),
@@ -208,16 +225,21 @@ class _Readings:
         """Every point of ever finer grids whose squares are at most `most`, and the best one."""
         axes = [_axis(i, parameters) for i in (0, 1)]
         points = [np.array([best])]
+        endless: tuple[bool, bool] | None = None
         for _ in range(4):
             axes = [np.unique(np.append(axis, value)) for axis, value in zip(axes, best, strict=True)]
             s, k = np.meshgrid(*axes, indexing="ij")
             inside = self.profile(s, k)[1] <= most
             points.append(np.stack([s[inside], k[inside]], axis=-1))
+            if endless is None:
+                ends = [len(axis) > 1 and bool(inside.take(-1, axis=i).any()) for i, axis in enumerate(axes)]
+                endless = (ends[0], ends[1])
             spans = [np.flatnonzero(inside.any(axis=1 - i)) for i in (0, 1)]
             axes = [_between(axis, int(span[0]), int(span[-1])) for axis, span in zip(axes, spans, strict=True)]
         s, k = np.concatenate(points).T
         log_rate, squares, curvature = self.profile(s, k)
-        return _Region(s, k, log_rate, np.sqrt(np.maximum(most - squares, 0.0) / curvature))
+        assert endless is not None
+        return _Region(s, k, log_rate, np.sqrt(np.maximum(most - squares, 0.0) / curvature), endless)
 
 
 def _log_shape(n: np.ndarray, contention: Any, coherency: Any) -> np.ndarray:

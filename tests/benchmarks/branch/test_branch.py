@@ -1,12 +1,14 @@
 """`rlscale branch` as a user types it: a real run, real branches, stopped and gone on with, and bad input in one line."""
 
 import html
+import io
 import json
 import math
 import shutil
 import signal
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,13 +18,16 @@ import numpy as np
 import pytest
 import torch
 from commands import COMMAND, Command
+from rich.console import Console
 
 from rlscale.agents.config import config_from_dict, default_config
 from rlscale.agents.setup import prepare
+from rlscale.benchmarks.branch import run as run_module
 from rlscale.benchmarks.branch.branches import Branch, branch_config, dump, evaluator, learn, load, momentum_from_zero, run_branch
 from rlscale.benchmarks.branch.findings import find_page, fit, say, tables
 from rlscale.benchmarks.branch.options import BranchOptions, make_plan
-from rlscale.benchmarks.branch.run import Checkpoint, _branches, _start, _state
+from rlscale.benchmarks.branch.run import START_EVALUATIONS, Checkpoint, _branches, _run, _start, _state
+from rlscale.benchmarks.steps import Steps
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.records import read_run
@@ -71,7 +76,8 @@ def test_branches_of_a_run_give_a_sentence_tables_a_page_and_a_record(trained, b
     assert all(0.9 * 2048 < b["observations"] <= 2048 for b in record["branches"])
     kinds = {(s["head"], s["metric"]) for s in record["noise"]["scales"]}
     assert {("joint", "plain"), ("joint", "adam"), ("joint", "hessian"), ("joint_policy_parameters", "hessian")} <= kinds
-    assert record["fit"]["sizes"] == [32, 128, 512]
+    learned = [fmean(b["observations"] / b["steps"] for b in record["branches"] if b["batch_size"] == s) for s in (32, 128, 512)]
+    assert record["fit"]["sizes"] == pytest.approx(learned)
 
 
 @pytest.mark.long
@@ -192,10 +198,10 @@ def test_a_branch_of_a_vanishing_rate_ends_where_it_began(trained):
     at, record = checkpoint(trained)
     plan = make_plan(BranchOptions("run", observations=8192, evaluation_episodes=16), at.config, record)
     state = _state(at, plan, Branch(128, 1e-12, 0, 3), {}, {})
-    ended = run_branch(at.config, at.learner, state, Branch(128, 1e-12, 0, 3), 16)
+    ended = run_branch(at.config, at.learner, state, Branch(128, 1e-12, 0, 3), 16, 5)
     weights = load(at.learner)["parameters"].numpy()
     evaluating = evaluator(prepare(branch_config(at.config, 128, 0), find_task(at.config.task)), 16, at.config.seed)
-    assert ended.final_return == pytest.approx(evaluating.evaluate(weights, 0).at(1).return_mean)
+    assert ended.final_return == pytest.approx(evaluating.evaluate(weights, 5).at(1).return_mean)
     evaluating.close()
 
 
@@ -332,6 +338,7 @@ def unequal():
             "batch_size": size,
             "learning_rate": rate,
             "seed": seed,
+            "steps": count,
             "observations": size * count,
             "final_return": 3
             + 1e-3 * size * count / (1 + size / 5000) * math.exp(-0.3 * math.log(factor) ** 2) * (1 + 0.02 * rng.normal()),
@@ -356,6 +363,39 @@ def test_shares_are_of_what_small_batches_gain_from_as_many_observations():
     assert shares == pytest.approx([1 / (1 + size / 5000) for size in frontier.sizes], abs=0.03)
     known = {"command": ["rlscale"], "machine": {}, "commit": None}
     assert find_page(record | known, frontier).observations == (10_000, 10_000, 9_600, 20_000)
+
+
+def test_b_local_counts_no_steps_that_only_reset_an_environment():
+    """As the noise scale beside it does: where a tenth of the steps are such, B_local is nine tenths as large."""
+    record = unequal()
+    fewer = [{**row, "observations": 0.9 * row["observations"]} for row in record["branches"]]
+    whole, valid = fit(record), fit({**record, "branches": fewer})
+    assert valid.sizes == pytest.approx([0.9 * size for size in whole.sizes])
+    assert valid.b_local.value == pytest.approx(0.9 * whole.b_local.value, rel=1e-3)
+
+
+def test_no_two_branches_are_evaluated_on_the_same_random_numbers(trained, monkeypatch):
+    """Nor a branch and the start: an error that they shared would shift all gains, and the fit takes them as independent."""
+    at, record = checkpoint(trained)
+    plan = make_plan(BranchOptions("run", observations=2048, batch_sizes="32,128,512", rates=2, seeds=2), at.config, record)
+    branches, keys = list(_branches(plan)), []
+
+    class Pool(ThreadPoolExecutor):
+        def __init__(self, jobs, **_):
+            super().__init__(jobs)
+
+        def submit(self, run, *given):
+            keys.append(given[-1])
+            return super().submit(lambda: given[-1])
+
+    monkeypatch.setattr(run_module, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(run_module, "_state", lambda *_: b"")
+    assert len(list(_run(at, plan, branches, 2, Steps(Console(file=io.StringIO()), 12)))) == 12
+    assert len({*keys, *range(START_EVALUATIONS)}) == 12 + START_EVALUATIONS
+    resumed = keys[5:]
+    keys.clear()
+    list(_run(at, plan, branches[5:], 2, Steps(Console(file=io.StringIO()), 12)))
+    assert keys == resumed
 
 
 def test_the_start_is_measured_eight_times(trained):
@@ -397,9 +437,8 @@ def test_gains_are_counted_from_the_start(branched):
 def test_a_published_records_page_and_tables_say_the_same():
     record = json.loads((ROOT / "results" / "branches" / "minatar-breakout.json").read_text())
     page = find_page(record, fit(record))
-    learned = [
-        fmean(row["observations"] for row in record["branches"] if row["batch_size"] == size) for size in page.frontier.sizes
-    ]
+    sizes = record["plan"]["sizes"]
+    learned = [fmean(row["observations"] for row in record["branches"] if row["batch_size"] == size) for size in sizes]
     assert page.observations == pytest.approx(learned)
     shares = [
         f"{gain / (page.frontier.progress * count):.0%}" for (gain, _), count in zip(page.frontier.gains, learned, strict=True)

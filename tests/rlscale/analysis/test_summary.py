@@ -45,6 +45,16 @@ def test_a_dense_beginning_counts_no_more_than_the_rest(first):
     assert abs(np.log(crowded.noise_scale.value / expected.noise_scale.value)) > 0.2, "the case would show it"
 
 
+def test_a_job_that_was_restored_keeps_its_measurements():
+    """RLlib counts the updates anew, so that every fourth one is another from then on; both halves of the run count."""
+    before, after = range(0, 50, 4), range(51, 100, 4)
+    measured = {i: statistics(1.0 if i < 50 else 0.1, i) for i in (*before, *after)}
+    found = noise_over_run(record(measured, 99), "policy", "rollout")
+    expected = run_average([measured[i] for i in (*before, *after) if i != 48], 128.0)  # three iterations before the next one
+    assert found.updates == len(measured) - 1
+    assert found.noise_scale.value == pytest.approx(expected.noise_scale.value)
+
+
 def test_what_was_not_measured_has_no_average():
     assert noise_over_run(record({}, 3), "policy", "rollout") is None
 

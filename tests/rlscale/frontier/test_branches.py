@@ -114,3 +114,19 @@ def test_one_collapsed_branch_is_an_outlier():
 def test_bad_arguments_are_named(change, says):
     with pytest.raises(ValueError, match=says):
         fit_branches(*change(*planted(np.random.default_rng(0), 0.1)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"confidence": 95}, "confidence must lie between 0 and 1"),
+        ({"start_error": -0.5}, "start_error must be zero or more"),
+        ({"gain_error": math.nan}, "gain_error must be zero or more, and finite"),
+    ],
+)
+def test_bad_options_are_named(wrong, says):
+    branches = planted(np.random.default_rng(0), 0.1)
+    if "gain_error" in wrong:
+        wrong = {"gain_error": np.r_[wrong["gain_error"], np.zeros(len(branches[0]) - 1)]}
+    with pytest.raises(ValueError, match=says):
+        fit_branches(*branches, **wrong)

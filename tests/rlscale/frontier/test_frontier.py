@@ -121,6 +121,9 @@ def test_overhead_batch():
     assert fifth.value == pytest.approx(0.2 * frontier.b_crit.value)
     assert fifth.interval == pytest.approx((0.2 * frontier.b_crit.interval[0], 0.2 * frontier.b_crit.interval[1]))
     assert frontier.observations(fifth.value) == pytest.approx(1.2 * frontier.e_min.value)
+    for of in (frontier.optimizer_steps, frontier.observations):
+        with pytest.raises(ValueError, match="batch_size must be positive"):
+            of(np.array([64.0, -100.0]))
     with pytest.raises(ValueError, match="overhead"):
         frontier.overhead_batch(0)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from statistics_by_hand import statistics_of
 
-from rlscale.noise import block_products, block_statistics, noise_scale
+from rlscale.noise import BlockStatistics, block_products, block_statistics, noise_scale
 
 shapes = st.tuples(st.integers(3, 12), st.integers(1, 40), st.integers(0, 2**32 - 1))
 
@@ -148,3 +148,26 @@ def test_a_metric_of_another_length_is_refused():
 def test_block_statistics_refuses(gradients, sizes, word):
     with pytest.raises(ValueError, match=word):
         block_statistics(gradients, sizes)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        (([4, 4], [1.0, math.nan], [1.0, 1.0]), "square: not finite"),
+        (([4, math.nan], [1.0, 1.0], [1.0, 1.0]), "size: not finite"),
+        (([4, 4], [1.0, 1.0], [1.0, 1.0], [3, 3]), "block: a number occurs twice"),
+    ],
+)
+def test_statistics_that_would_be_wrong_in_silence_are_refused(wrong, word):
+    with pytest.raises(ValueError, match=word):
+        BlockStatistics(*wrong)
+
+
+def test_the_gradient_of_an_empty_block_is_not_read():
+    """The mean over no observation is 0/0. What the caller handed over stays as it was."""
+    gradients = torch.tensor([[1.0, 2.0], [math.nan, math.nan], [3.0, 1.0]])
+    found = block_statistics(gradients, [4, 0, 4])
+    expected = block_statistics(gradients[[0, 2]], [4, 4])
+    assert found.square[[0, 2]].tolist() == expected.square.tolist()
+    assert found.dot[[0, 2]].tolist() == expected.dot.tolist()
+    assert gradients[1].isnan().all()

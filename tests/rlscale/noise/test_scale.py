@@ -299,6 +299,8 @@ def test_top_tenth_share():
     assert noise_scale(statistics_of(g, [4] * 20)).top_tenth_share > 0.9
     even = np.tile([[1.0, 0.0], [-1.0, 0.0]], (10, 1))
     assert noise_scale(statistics_of(even, [4] * 20)).top_tenth_share == pytest.approx(0.1)
+    emptier = statistics_of(np.concatenate([even, np.zeros((20, 2))]), [4] * 20 + [0] * 20)
+    assert noise_scale(emptier).top_tenth_share == pytest.approx(0.1), "an empty block is none"
 
 
 # --- what is refused ---------------------------------------------------------------------------------------------------

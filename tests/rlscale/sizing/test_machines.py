@@ -1,5 +1,7 @@
 """More machines: exact wall times on planted laws."""
 
+import math
+
 import pytest
 
 from rlscale.sizing import FleetTime, HandOver, LearnerTime, ServiceTime, fit_throughput, scale_out
@@ -36,7 +38,7 @@ def test_where_the_learner_is_the_limit_machines_give_nothing():
     assert [(one.machines, one.batch_size, one.bound) for one in found] == [(1, 10, "learning")]
 
 
-@pytest.mark.parametrize(("critical", "machines"), [(0.0, (1,)), (100.0, (0, 1))])
+@pytest.mark.parametrize(("critical", "machines"), [(0.0, (1,)), (100.0, (0, 1)), (math.inf, (1,)), (math.nan, (1,))])
 def test_what_cannot_be(critical, machines):
     with pytest.raises(ValueError, match="must be positive"):
         scale_out(critical, fleet(1.0, 0.0), LearnerTime(0.1, 0.0, 0.0, 0.0), workers=1, machines=machines)

@@ -213,6 +213,11 @@ def test_what_cannot_be_planned(frontier):
         plan(frontier, curve, learner, Price(1.0), batch_sizes=[], workers=[1])
     with pytest.raises(ValueError, match="price"):
         plan(frontier, curve, learner, Price(-1.0), batch_sizes=[100], workers=[1])
+    with pytest.raises(ValueError, match="nor what is hired"):
+        plan(frontier, curve, learner, Price(1.0, worker_cpus=-1), batch_sizes=[100], workers=[1])
+    for sizes, workers in (([100], [0]), ([0], [1])):
+        with pytest.raises(ValueError, match="batch_sizes must be positive, and workers at least 1"):
+            plan(frontier, curve, learner, Price(1.0), batch_sizes=sizes, workers=workers)
     with pytest.raises(ValueError, match="not identified"):
         plan(fit([64, 128], [100, 90]), curve, learner, Price(1.0), batch_sizes=[100], workers=[1])
     for wrong in ((0, 1, 1), (1, 0, 1), (1, 1, 0)):

@@ -99,6 +99,19 @@ def test_one_count_has_students_interval():
     assert found.interval == pytest.approx((math.exp(logs.mean() - half), math.exp(logs.mean() + half)), rel=1e-6)
 
 
+def test_large_counts_alone_do_not_tell_one_worker():
+    """σ may then be as large as one likes, and λ with it; the rates of the counts that were measured stay known."""
+    even = fit_throughput([8, 16, 32], [100.0, 101.0, 99.0])
+    assert even.contention.interval[1] == even.rate.interval[1] == math.inf
+    assert even.predict(1) == even.rate
+    assert even.predict(16).interval[1] < 130
+    falling = fit_throughput([8, 16, 32], [100.0, 80.0, 60.0])  # more steeply than any law: the best σ is beyond all bounds
+    assert falling.rate.value is falling.contention.value is falling.predict(1).value is None
+    assert falling.rate.reason == "8 workers and more cannot tell it; measure one alone"
+    assert falling.predict(16).value == pytest.approx(78, rel=0.05)
+    assert math.isfinite(fit_throughput([1, 1, 2, 2, 4, 4], law([1, 1, 2, 2, 4, 4])).contention.interval[1])
+
+
 def test_a_count_that_errs_widens_the_interval():
     """Readings that agree with each other but not with the law do not make it certain."""
     counts = np.repeat([1, 2, 4, 8, 16], 3)
