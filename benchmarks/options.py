@@ -15,15 +15,18 @@ from typing import Any, TypeVar
 
 import tyro
 
-from rlscale.agents.checks import fit_defaults
+from rlscale.agents.checks import fit_defaults, require_not_negative
 from rlscale.agents.config import TrainConfig, config_of_run, default_config
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.records import read_run
 
-__all__ = ["flag_of", "parse", "parse_train"]
+__all__ = ["check_rate_exponent", "flag_of", "parse", "parse_train"]
 
 Kind = TypeVar("Kind")
+MOST_EXPONENT = (
+    2.0  # of a learning rate in the batch size: twice the linear rule's; from some hundreds on no computer holds the rates
+)
 
 
 def parse(kind: type[Kind], command: str, arguments: list[str], default: Kind | None = None) -> Kind:
@@ -58,6 +61,18 @@ def parse(kind: type[Kind], command: str, arguments: list[str], default: Kind | 
         mend = f"Did you mean {' or '.join(near)}? {see_help}" if near else see_help
         raise UsageError(unknown[0], "there is no such option", mend)
     return options
+
+
+def check_rate_exponent(exponent: float) -> None:
+    """Refuse a `--rate-exponent` below zero or above 2.
+
+    Raises:
+        UsageError: it is.
+    """
+    require_not_negative({"rate-exponent": exponent})
+    if exponent > MOST_EXPONENT:
+        problem = f"{exponent:g} is above {MOST_EXPONENT:g}; the square root is 0.5 and linear is 1"
+        raise UsageError("--rate-exponent", problem, f"Use {MOST_EXPONENT:g} or less")
 
 
 def flag_of(name: str, value: Any) -> list[str]:

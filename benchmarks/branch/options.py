@@ -12,6 +12,7 @@ from rlscale.agents.config import TrainConfig
 from rlscale.errors import UsageError
 from rlscale.records import RunRecord
 
+from ..options import check_rate_exponent
 from ..sweep.options import parse_sizes
 
 __all__ = ["BranchOptions", "BranchPlan", "make_plan"]
@@ -21,7 +22,6 @@ LEAST_ENVIRONMENTS = 4
 SIZES, FACTOR = 6, 4
 LEAST_SIZES, LEAST_BRANCHES = 3, 10  # that `rlscale.frontier.fit_branches` fits a curve to
 MOST_UNEVEN = 0.25  # of the observations, that whole batches may add to a branch or take from it
-MOST_EXPONENT = 2.0  # twice the linear rule's; from some hundreds on no computer holds the rates
 MOST_RATES = 15  # an octave apart they reach from a hundredth of the run's rate to a hundred times as much
 
 
@@ -91,10 +91,8 @@ def make_plan(options: BranchOptions, config: TrainConfig, record: RunRecord) ->
     """
     require_positive({"observations": options.observations, "rates": options.rates, "seeds": options.seeds})
     require_positive({"evaluation-episodes": options.evaluation_episodes})
-    require_not_negative({"noise-batches": options.noise_batches, "jobs": options.jobs, "rate-exponent": options.rate_exponent})
-    if options.rate_exponent > MOST_EXPONENT:
-        problem = f"{options.rate_exponent:g} is above {MOST_EXPONENT:g}; the square root is 0.5 and linear is 1"
-        raise UsageError("--rate-exponent", problem, f"Use {MOST_EXPONENT:g} or less")
+    require_not_negative({"noise-batches": options.noise_batches, "jobs": options.jobs})
+    check_rate_exponent(options.rate_exponent)
     if options.rates > MOST_RATES:
         problem = f"{options.rates:,} rates an octave apart are more than {MOST_RATES}, from 1/128 to 128 times the run's own"
         raise UsageError("--rates", problem, f"Use {MOST_RATES} or fewer")

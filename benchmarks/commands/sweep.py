@@ -4,6 +4,7 @@ import shlex
 from pathlib import Path
 
 from rlscale.agents.cluster import LostWorkerError
+from rlscale.records import read_sweep
 
 from ..console import plain_console
 from ..options import parse
@@ -15,7 +16,7 @@ __all__ = ["run"]
 
 
 def run(arguments: list[str]) -> int:
-    """Run the sweeps that the arguments describe.
+    """Run the sweeps that the arguments describe; 1 where every run of a sweep failed.
 
     Raises:
         UsageError: options, a task or a folder that cannot be used.
@@ -33,4 +34,6 @@ def run(arguments: list[str]) -> int:
         error.add_note(f"What had ended is recorded in {options.out}; go on with: {shlex.join(command)}")
         raise
     page = str(Path(options.out) / "comparison.html") if options.report else None
-    return run_compare(CompareOptions(folders=tuple(map(str, folders)), out=page))
+    code = run_compare(CompareOptions(folders=tuple(map(str, folders)), out=page))
+    nothing = any(all(result.failed for result in read_sweep(folder).results.values()) for folder in folders)
+    return code or int(nothing)

@@ -19,6 +19,7 @@ from rlscale.envs import Network, Task, find_task
 from rlscale.envs.supervised import SupervisedTask, find_supervised
 from rlscale.errors import UsageError
 
+from ..options import check_rate_exponent
 from .kinds import SupervisedPlan, TrainingPlan
 from .plan import SweepPlan
 
@@ -173,8 +174,6 @@ def make_training_plan(task_id: str, options: SweepOptions) -> TrainingPlan:
     usual = task.sweep
     length = options.rollout_length or usual.rollout_length
     observations = options.observations or usual.observations
-    if length < 1:
-        raise UsageError("--rollout-length", f"{length} is not a positive number", "Give one above zero")
     shared = _shared(task, options)
     sizes = shared["batch_sizes"]
     if sizes is not None:
@@ -276,6 +275,16 @@ def _shared(task: Task | SupervisedTask, options: SweepOptions) -> dict[str, Any
         for flag, given in (("--total-observations", options.total_observations), ("--hours", options.hours)):
             if given is not None:
                 raise UsageError(flag, "a grid makes all of its runs", "Leave out --batch-sizes, or name fewer")
+        if options.interval_ratio != SweepOptions.interval_ratio:
+            raise UsageError("--interval-ratio", "a grid makes all of its runs", "Leave it out, or leave out --batch-sizes")
+    else:
+        for flag, given, usual in (
+            ("--rates", options.rates, SweepOptions.rates),
+            ("--seeds", options.seeds, SweepOptions.seeds),
+        ):
+            if given != usual:
+                problem = "without --batch-sizes the sweep chooses every run's rate, and takes a fresh seed for each"
+                raise UsageError(flag, problem, "Leave it out; a smaller --interval-ratio makes more runs")
     return {
         "goals": goals,
         "batch_sizes": sizes,
@@ -311,6 +320,7 @@ def _check(task_id: str, options: SweepOptions, goals: tuple[float, ...]) -> Non
         {
             "rates": options.rates,
             "seeds": options.seeds,
+            "rollout-length": options.rollout_length,
             "observations": options.observations,
             "total-observations": options.total_observations,
             "hours": options.hours,
@@ -330,10 +340,10 @@ def _check(task_id: str, options: SweepOptions, goals: tuple[float, ...]) -> Non
             "jobs": options.jobs,
             "actors": options.actors,
             "random-first-steps": options.random_first_steps,
-            "rate-exponent": options.rate_exponent,
             "reward-noise": options.reward_noise,
         }
     )
+    check_rate_exponent(options.rate_exponent)
     if options.quick:
         _check_quick(options)
     if not 1 < options.interval_ratio < math.inf:

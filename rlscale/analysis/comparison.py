@@ -266,7 +266,7 @@ def _say_none_reached(runs: Sequence[TrialResult]) -> str:
             f"{said}, and none for want of observations: name a lower goal (--goals) or another learning rate (--learning-rate), "
             "and another --out"
         )
-    return f"{said}, every one failed: mend what their errors say, then name another --out"
+    return f"{said}, every one failed: mend what their errors say, then type the same command again"
 
 
 def _row(record: SweepRecord, name: str, goal: float) -> Row:

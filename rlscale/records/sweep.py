@@ -75,7 +75,7 @@ class Sweep:
     """A sweep being written. Only one process can hold it, until `close`.
 
     Attributes:
-        results: of the trials that ended, by id.
+        results: of the trials that ended, by id; those that failed in an earlier session are made again.
         begun: trials that began, by id.
         left_out: what could not be used, one sentence each.
     """
@@ -86,7 +86,9 @@ class Sweep:
         (folder / _RESULTS).touch()
         end_torn_line(folder / _RESULTS)
         record = read_sweep(folder, "--out")
-        self.results, self.left_out = record.results, record.left_out
+        failed = {id: result for id, result in record.results.items() if result.failed}
+        self.results = {id: result for id, result in record.results.items() if id not in failed}
+        self.left_out = (*record.left_out, *(f"{folder.name}: {id} failed ({run.reason})" for id, run in failed.items()))
         self.begun = _read_begun(folder)
         self._lines: IO[str] = (folder / _RESULTS).open("a", encoding="utf-8")
 
@@ -214,7 +216,7 @@ def read_sweep(folder: Path | str, field: str = "SWEEP") -> SweepRecord:
             said = f"lacks {error}" if isinstance(error, KeyError) else str(error)
             left_out.append(f"{where} {fault} and was left out ({said})")
             continue
-        if result.id in results:
+        if result.id in results and not results[result.id].failed:
             left_out.append(f"{where} repeats an earlier one and was left out")
         else:
             results[result.id] = result

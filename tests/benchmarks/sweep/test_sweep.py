@@ -1,6 +1,7 @@
 """Sweeps as they run: killed at random moments, failing runs, workers that die, Ray and in process, and bad input."""
 
 import contextlib
+import io
 import json
 import os
 import random
@@ -174,6 +175,14 @@ def test_one_runs_failure_does_not_end_the_sweep(tmp_path, monkeypatch):
     assert {r.reason for r in lost} == {"RuntimeError: the seed that fails"}
     assert all(r.seconds > 0 for r in lost), "a budget of hours must end a sweep whose runs fail"
     assert any(r.seed == 1 and r.state == "finished" for r in results.values())
+    monkeypatch.setattr(kinds, "TrainingCourse", plain)
+    shown = io.StringIO()
+    run_sweeps(SweepOptions(**{**QUICK, "seeds": 2}, jobs=0, out=str(tmp_path)), [], Console(file=shown, width=200))
+    assert shown.getvalue().count("failed (RuntimeError: the seed that fails); that trial is made again") == len(lost)
+    mended = read_sweep(folder)
+    assert {r.state for r in mended.results.values()} == {"finished"}
+    assert len(mended.results) == len(results)
+    assert mended.left_out == ()
 
 
 @pytest.mark.long
@@ -239,6 +248,11 @@ def rlscale(*words, folder):
         (["gym/MountainCar-v0"], "--goals"),
         (["classic/cartpole", "--rates", "0"], "--rates"),
         (["classic/cartpole", "--interval-ratio", "1"], "--interval-ratio"),
+        (["classic/cartpole", "--rollout-length", "0"], "--rollout-length"),
+        (["classic/cartpole", "--rate-exponent", "1e9"], "--rate-exponent"),
+        (["classic/cartpole", "--seeds", "5"], "--seeds"),
+        (["classic/cartpole", "--rates", "3"], "--rates"),
+        (["classic/cartpole", "--batch-sizes", "80,320", "--interval-ratio", "4"], "--interval-ratio"),
         (["classic/cartpole", "--hours", "0"], "--hours"),
         (["classic/cartpole", "--batch-sizes", "80,320", "--hours", "1"], "--hours"),
         (["classic/cartpole", "--batch-sizes", "80,330", "--mini-batches", "4"], "--batch-sizes"),

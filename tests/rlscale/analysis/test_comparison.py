@@ -346,7 +346,7 @@ def test_exports_that_cannot_be_made(tmp_path, monkeypatch):
             "and none for want of observations: name a lower goal (--goals) or another learning rate (--learning-rate), "
             "and another --out",
         ),
-        ("failed", "no run reached this goal, every one failed: mend what their errors say, then name another --out"),
+        ("failed", "no run reached this goal, every one failed: mend what their errors say, then type the same command again"),
     ],
 )
 def test_the_mend_follows_what_the_runs_died_of(tmp_path, state, mend):
