@@ -39,7 +39,7 @@ class SweepOptions:
     """Measure the critical batch size of tasks: train at several batch sizes and learning rates, fit the frontier.
 
     Without --batch-sizes the sweep decides itself on one run after another, until B_crit is sharp enough. The same command goes
-    on where it stopped; a smaller --interval-ratio, more --seeds or --batch-sizes, or a larger budget extends a sweep.
+    on where it stopped; a smaller --interval-ratio or a larger budget extends it, and more --seeds or --batch-sizes a grid.
     """
 
     tasks: Annotated[tuple[str, ...], tyro.conf.Positional]
