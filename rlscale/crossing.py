@@ -161,7 +161,8 @@ def find_crossing(points: Sequence[Evaluated], goal: float, *, bandwidth: float 
         bandwidth: of the smoothing, in ln S.
 
     Returns:
-        A `Crossing`. Where the goal holds from the first evaluation on, or from ten steps on, that place is the value. The
+        A `Crossing`. Where the goal holds from the first evaluation on, or from ten steps on, that place is the value and the
+        upper end: the policy may have reached it earlier, and no scatter of the evaluations is allowed for. Elsewhere the
         interval reaches down to zero where the goal may hold from there on, and has no upper end where it may not have been
         reached at all. Not resolved where the curve stays below the goal, does not hold it, or ends before that is seen.
 

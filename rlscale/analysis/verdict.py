@@ -263,6 +263,7 @@ class TaskTable:
 
     @classmethod
     def of(cls, rungs: Sequence[Rung], head: str, quantity: str) -> "TaskTable":
+        """Rungs of one task count as one, by the mean of those whose prediction is resolved, if there is one."""
         rows: dict[str, list[tuple[float, float | None]]] = {}
         for rung in rungs:
             if rung.left_out is None:
