@@ -24,9 +24,7 @@ from rlscale.records import read_run
 __all__ = ["check_rate_exponent", "flag_of", "parse", "parse_train"]
 
 Kind = TypeVar("Kind")
-MOST_EXPONENT = (
-    2.0  # of a learning rate in the batch size: twice the linear rule's; from some hundreds on no computer holds the rates
-)
+MOST_EXPONENT = 2.0  # of a rate in the batch size: twice the linear rule's; from some hundreds on no computer holds the rates
 
 
 def parse(kind: type[Kind], command: str, arguments: list[str], default: Kind | None = None) -> Kind:
