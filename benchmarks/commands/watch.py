@@ -18,8 +18,7 @@ from pathlib import Path
 from rlscale.analysis.comparison import compare
 from rlscale.errors import UsageError
 from rlscale.records import RunRecord, is_sweep
-from rlscale.records.files import read_manifest
-from rlscale.records.run import SCHEMA
+from rlscale.records.run import read_run_manifest
 from rlscale.report.page import write_page as write_markup
 from rlscale.report.run_page import write_report
 from rlscale.text import first_line
@@ -116,8 +115,7 @@ class _Pages:
         found = hashlib.sha256()
         for folder in self._folders:
             with suppress(UsageError):  # a run whose process was killed writes nothing more
-                manifest = read_manifest(folder / "manifest.json", what="run", schema=SCHEMA, field="RUN")
-                found.update(RunRecord(folder, manifest, []).state.encode())
+                found.update(RunRecord(folder, read_run_manifest(folder), []).state.encode())
             with suppress(OSError):
                 for path in sorted(folder.iterdir()):
                     if path.resolve() != self._page.resolve() and path.is_file():

@@ -21,9 +21,11 @@ from typing import Any
 from ..errors import UsageError
 
 __all__ = [
+    "RESTORE",
     "TORN",
     "dump_json",
     "end_torn_line",
+    "fault_of",
     "finite",
     "folder_name",
     "is_full",
@@ -31,10 +33,12 @@ __all__ = [
     "now",
     "read_lines",
     "read_manifest",
+    "read_object",
     "when_there_is_room",
     "write_atomically",
 ]
 
+RESTORE = "Restore it from a copy"  # the mend of what is damaged
 ROOM_SECONDS = 600
 TORN = b"\x18"  # ends a line that a crash cut short, once another line follows it
 
@@ -60,13 +64,59 @@ def finite(value: Any) -> Any:
     return value
 
 
-def read_manifest(path: Path, *, what: str, schema: int, field: str) -> dict[str, Any]:
+def fault_of(stored: Any, needed: Any, name: str = "") -> str | None:
+    """What is wrong with an object that was read, for people; None if it holds what is needed. More than that is no fault.
+
+    Args:
+        stored: as JSON gave it.
+        needed: a type, or several; a list of one such, for a list of them; or what is needed by the name of each field.
+        name: of the object within what was read; empty for all of it.
+    """
+    if isinstance(needed, Mapping):
+        if not isinstance(stored, Mapping):
+            return f"{name or 'it'} is no object"
+        inside = f"{name}." if name else ""
+        faults = (
+            fault_of(stored[field], kind, inside + field) if field in stored else f"{inside}{field} is missing"
+            for field, kind in needed.items()
+        )
+    elif isinstance(needed, list):
+        if not isinstance(stored, list):
+            return f"{name} is no list"
+        faults = (fault_of(item, needed[0], name) for item in stored)
+    else:
+        return None if isinstance(stored, needed) else f"{name} cannot be {dump_json(stored):.40}"
+    return next((fault for fault in faults if fault), None)
+
+
+def read_object(path: Path, field: str, mend: str) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        UsageError: it cannot be read, or holds no object; `field` is what the user named the folder with.
+        FileNotFoundError, NotADirectoryError: it is not there.
+    """
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise UsageError(field, f"cannot read {path}: {error.strerror}", mend) from None
+    except ValueError:
+        stored = None
+    if not isinstance(stored, dict):
+        raise UsageError(field, f"{path} is damaged", RESTORE)
+    return stored
+
+
+def read_manifest(path: Path, *, what: str, schema: int, needed: Mapping[str, Any], field: str) -> dict[str, Any]:
     """The manifest of a folder, if this version can read it.
 
     Args:
         path: of the manifest.
         what: the folder should hold: `run` or `sweep`.
         schema: version of the format that is read.
+        needed: what it must hold, for `fault_of`.
         field: what the user named the folder with, for the error.
 
     Raises:
@@ -74,23 +124,19 @@ def read_manifest(path: Path, *, what: str, schema: int, field: str) -> dict[str
     """
     folder, mend = path.parent, f"Name the folder of a {what}"
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = read_object(path, field, mend)
     except FileNotFoundError:
         if what == "run" and (folder / "sweep.json").exists():
             raise UsageError(field, f"{folder} is a sweep, not a run", f"See it with: rlscale compare {folder}") from None
         raise UsageError(field, f"{folder} holds no {what} ({path.name} is missing)", mend) from None
     except NotADirectoryError:
         raise UsageError(field, f"{folder} is a file", mend) from None
-    except OSError as error:
-        raise UsageError(field, f"cannot read {path}: {error.strerror}", mend) from None
-    except ValueError:
-        manifest = None
-    if not isinstance(manifest, dict):
-        raise UsageError(field, f"{path} is damaged", "Restore it from a copy")
     if manifest.get("schema") != schema:
         raise UsageError(
             field, f"{folder} has schema {manifest.get('schema')}, this rlscale reads {schema}", "Use the version that wrote it"
         )
+    if fault := fault_of(manifest, needed):
+        raise UsageError(field, f"{path} is damaged: {fault}", RESTORE)
     return manifest
 
 

@@ -30,6 +30,7 @@ from .files import (
     TORN,
     dump_json,
     end_torn_line,
+    fault_of,
     lock_folder,
     now,
     read_lines,
@@ -38,12 +39,55 @@ from .files import (
     write_atomically,
 )
 
-__all__ = ["SCHEMA", "Run", "RunRecord", "pack_statistics", "read_checkpoint", "read_run", "unpack_statistics"]
+__all__ = [
+    "SCHEMA",
+    "Run",
+    "RunRecord",
+    "pack_statistics",
+    "read_checkpoint",
+    "read_run",
+    "read_run_manifest",
+    "unpack_statistics",
+]
 
 SCHEMA = 1
 _MANIFEST, _ROWS, _CHECKPOINT = "manifest.json", "iterations.jsonl", "checkpoint.pt"
 _METRICS = {"plain": "", "adam": "adam_"}  # prefix of the fields
 _CHECKPOINT_MAGIC = b"rlscale checkpoint 1\n"
+# What pages, listings and a resumed run take from a record without asking whether it is there, for `fault_of`.
+_FIGURE = (int, float, type(None))
+_NEEDED = {
+    "state": str,
+    "created": str,
+    "task": {"id": str, "goals": [(int, float)], "preprocessing": object, "frame_skip": object},
+    "config": dict,
+    "command": [str],
+    "commit": (str, type(None)),
+    "seed": (int, type(None)),
+    "machine": dict,
+    "device": str,
+    "precision": str,
+    "threads": int,
+    "versions": dict,
+    "parameters": int,
+    "segments": [{"first_iteration": int, "environments": str}],
+    "process": int,
+}
+_NEEDED_IN_ROW = {
+    "iteration": int,
+    "observations": int,
+    "optimizer_steps": int,
+    "seconds": _FIGURE,
+    "batch_observations": int,
+    "episodes": int,
+    "return_mean": _FIGURE,
+    "episode_length_mean": _FIGURE,
+    "learning_rate": _FIGURE,
+    "sampling_seconds": _FIGURE,
+    "transfer_seconds": _FIGURE,
+    "learning_seconds": _FIGURE,
+    "noise": [{"head": str, "kind": str, "size": list, "square": list, "dot": list}],
+}
 
 
 @dataclass(frozen=True)
@@ -135,7 +179,7 @@ class Run:
         Raises:
             UsageError: there is no run, another process holds it, or it cannot be written.
         """
-        manifest = read_manifest(folder / _MANIFEST, what="run", schema=SCHEMA, field="--resume")
+        manifest = read_run_manifest(folder, "--resume")
         try:
             run = cls(folder, manifest)
         except OSError as error:
@@ -225,6 +269,15 @@ def read_checkpoint(folder: Path, field: str = "--resume") -> bytes:
     return payload
 
 
+def read_run_manifest(folder: Path, field: str = "RUN") -> dict[str, Any]:
+    """The manifest of a run.
+
+    Raises:
+        UsageError: no run there, one of another schema, or a damaged manifest; `field` is what the user named the folder with.
+    """
+    return read_manifest(folder / _MANIFEST, what="run", schema=SCHEMA, needed=_NEEDED, field=field)
+
+
 def read_run(folder: Path | str, field: str = "RUN") -> RunRecord:
     """Read a run, finished or not. A torn last line, as a crash leaves it, is passed over.
 
@@ -233,25 +286,27 @@ def read_run(folder: Path | str, field: str = "RUN") -> RunRecord:
         field: what the user named it with, for the error.
 
     Raises:
-        UsageError: no run there, one of another schema, or a damaged line among good ones.
+        UsageError: no run there, one of another schema, a damaged manifest, or a damaged line among good ones.
     """
     folder = Path(folder)
-    manifest = read_manifest(folder / _MANIFEST, what="run", schema=SCHEMA, field=field)
+    manifest = read_run_manifest(folder, field)
     lines, tail = read_lines(folder / _ROWS, field, "Name the folder of a run")
     rows: list[dict[str, Any]] = []
     torn = len(tail)
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
-            iteration = row["iteration"]
-        except (ValueError, KeyError, TypeError):
+            fault = fault_of(row, _NEEDED_IN_ROW)
+        except ValueError:
             if line.endswith(TORN):  # a torn line that a resumed run has closed off
                 torn += len(line)
                 continue
+            fault = "it is no JSON"
+        if fault:
             raise UsageError(
-                field, f"line {number} of {folder / _ROWS} is damaged", "Restore the file, or remove that line"
-            ) from None
-        while rows and rows[-1]["iteration"] >= iteration:  # the run was resumed from an earlier checkpoint
+                field, f"line {number} of {folder / _ROWS} is damaged: {fault}", "Restore the file, or remove that line"
+            )
+        while rows and rows[-1]["iteration"] >= row["iteration"]:  # the run was resumed from an earlier checkpoint
             rows.pop()
         rows.append(row)
     return RunRecord(folder, manifest, rows, torn)

@@ -20,7 +20,19 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..errors import UsageError
-from .files import TORN, dump_json, end_torn_line, lock_folder, now, read_lines, read_manifest, unpack, write_atomically
+from .files import (
+    RESTORE,
+    TORN,
+    dump_json,
+    end_torn_line,
+    lock_folder,
+    now,
+    read_lines,
+    read_manifest,
+    read_object,
+    unpack,
+    write_atomically,
+)
 from .trial import Trial, TrialResult
 
 __all__ = ["EXTENDABLE", "SWEEP_SCHEMA", "Sweep", "SweepRecord", "is_sweep", "read_sweep"]
@@ -59,10 +71,15 @@ class SweepRecord:
 
     @property
     def ladder(self) -> dict[str, Any]:
-        """What makes it a rung of the ladder: `role`, `state`, and `base` of an intervention; empty for any other sweep."""
-        path = self.folder / "ladder.json"
-        read: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        return read
+        """What makes it a rung of the ladder: `role`, `state`, and `base` of an intervention; empty for any other sweep.
+
+        Raises:
+            UsageError: what says so is damaged.
+        """
+        try:
+            return read_object(self.folder / "ladder.json", "FOLDER", "Check its permissions")
+        except FileNotFoundError:
+            return {}
 
     @property
     def plan(self) -> dict[str, Any]:
@@ -201,7 +218,7 @@ def read_sweep(folder: Path | str, field: str = "SWEEP") -> SweepRecord:
     """
     folder = Path(folder)
     manifest = _read_manifest(folder, field)
-    lines, _ = read_lines(folder / _RESULTS, field, "Restore it from a copy")  # the sweep repeats the run of a torn last line
+    lines, _ = read_lines(folder / _RESULTS, field, RESTORE)  # the sweep repeats the run of a torn last line
     results: dict[str, TrialResult] = {}
     left_out = []
     for number, line in enumerate(lines, 1):
@@ -223,16 +240,16 @@ def read_sweep(folder: Path | str, field: str = "SWEEP") -> SweepRecord:
     return SweepRecord(folder, manifest, results, tuple(left_out))
 
 
-_PLAN = {"config", "batch_sizes", "goals"}
+# What pages, listings and the next command take from a sweep without asking whether it is there.
+_NEEDED = {
+    "task": {"id": str},
+    "plan": {"config": dict, "batch_sizes": (list, type(None)), "goals": [(int, float)]},
+    "command": [str],
+}
 
 
 def _read_manifest(folder: Path, field: str) -> dict[str, Any]:
-    path = folder / _MANIFEST
-    manifest = read_manifest(path, what="sweep", schema=SWEEP_SCHEMA, field=field)
-    task, plan = manifest.get("task"), manifest.get("plan")
-    if not (isinstance(task, dict) and "id" in task and isinstance(plan, dict) and set(plan) >= _PLAN):
-        raise UsageError(field, f"{path} is damaged: task or plan is missing", "Restore it from a copy")
-    return manifest
+    return read_manifest(folder / _MANIFEST, what="sweep", schema=SWEEP_SCHEMA, needed=_NEEDED, field=field)
 
 
 def _conflicts(before: Mapping[str, Any], now: Mapping[str, Any], changed: set[str]) -> list[str]:

@@ -11,6 +11,7 @@ from rlscale.analysis import compare
 from rlscale.analysis.predictions import PLAIN
 from rlscale.analysis.summary import recent_return
 from rlscale.benchmarks.cli import main
+from rlscale.benchmarks.commands import watch
 from rlscale.records import read_run, read_sweep
 from rlscale.report.words import say_prediction
 
@@ -57,6 +58,44 @@ def test_what_cannot_be_read_is_said_beside_the_others(here, capsys):
     said = " ".join(capsys.readouterr().out.split())
     assert "runs/good" in said
     assert "cannot be read" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "odd", "fault"),
+    [
+        ("run/manifest.json", lambda _: {"schema": 1}, "manifest.json is damaged: state is missing"),
+        (
+            "run/iterations.jsonl",
+            lambda _: {"iteration": 0},
+            "line 1 of run/iterations.jsonl is damaged: observations is missing",
+        ),
+        ("sweep/sweep.json", lambda _: {"schema": 1}, "sweep.json is damaged: task is missing"),
+        ("sweep/sweep.json", lambda whole: whole | {"task": {"id": None}}, "sweep.json is damaged: task.id cannot be null"),
+        ("sweep/sweep.json", lambda whole: whole | {"plan": whole["plan"] | {"goals": None}}, "plan.goals is no list"),
+        ("sweep/ladder.json", lambda _: [], "ladder.json is damaged"),
+    ],
+)
+def test_one_odd_record_takes_no_listing_down(here, capsys, name, odd, fault):
+    make_run(here / "good")
+    make_run(here / "run", iterations=2)
+    write_sweep(here / "sweep", Planted(scatter=0.1), most=1)
+    path, folder = here / name, name.partition("/")[0]
+    whole = json.loads(path.read_text()) if path.name == "sweep.json" else None
+    path.write_text(json.dumps(odd(whole)) + "\n")
+    assert main(["compare", "good", folder, "--out", "None"]) == 0
+    assert f"{fault}; it was left out" in capsys.readouterr().out
+    assert main(["compare", folder]) == 2
+    assert fault in capsys.readouterr().err
+    assert main(["runs", "."]) == 0
+    said = capsys.readouterr().out
+    assert "good" in said
+    assert ("cannot be read: " in said) is (path.name != "ladder.json"), "which a listing does not show"
+    if folder == "run":
+        assert main(["report", "good", folder]) == 0
+        assert f"{fault}; it was left out" in capsys.readouterr().out
+        assert main(["train", "atari/pong", "--resume", folder]) == 2
+        assert main(["branch", folder]) == 2
+        assert watch._Pages([here / folder], here / "page.html").text()
 
 
 def test_a_sweep_lists_the_noise_scale_that_its_page_shows(here, capsys):

@@ -8,23 +8,24 @@ import numpy as np
 from rlscale.noise import BlockStatistics
 from rlscale.records.run import Run, pack_statistics, read_run
 
+FACTS = {
+    "task": {"id": "atari/pong", "preprocessing": "grey", "frame_skip": 4, "goals": [-19, 0]},
+    "config": {"task": "atari/pong", "seed": 0, "update": {"epochs": 1, "note": "<script>alert(1)</script>"}},
+    "command": ["rlscale", "train", "<b>"],
+    "commit": None,
+    "seed": 0,
+    "machine": {"cores": 2, "accelerator": None},
+    "device": "cpu",
+    "precision": "float32",
+    "threads": 2,
+    "versions": {"torch": "2"},
+    "parameters": 10,
+    "segments": [{"first_iteration": 0, "environments": "as they were"}],
+}
+
 
 def make_run(folder, *, signal=0.8, iterations=40, episodes=3, transfer=0.1):
-    facts = {
-        "task": {"id": "atari/pong", "preprocessing": "grey", "frame_skip": 4, "goals": [-19, 0]},
-        "config": {"task": "atari/pong", "seed": 0, "update": {"epochs": 1, "note": "<script>alert(1)</script>"}},
-        "command": ["rlscale", "train", "<b>"],
-        "commit": None,
-        "seed": 0,
-        "machine": {"cores": 2, "accelerator": None},
-        "device": "cpu",
-        "precision": "float32",
-        "threads": 2,
-        "versions": {"torch": "2"},
-        "parameters": 10,
-        "segments": [{"first_iteration": 0, "environments": "as they were"}],
-    }
-    run = Run.create(folder, facts)
+    run = Run.create(folder, FACTS)
     rng = np.random.default_rng(0)
     for i in range(iterations):
         g = rng.normal(size=(8, 20)) + signal
@@ -38,6 +39,8 @@ def make_run(folder, *, signal=0.8, iterations=40, episodes=3, transfer=0.1):
                 "batch_observations": 128,
                 "episodes": episodes,
                 "return_mean": float(i) if episodes else None,
+                "episode_length_mean": None,
+                "learning_rate": None,
                 "sampling_seconds": 0.5,
                 "transfer_seconds": transfer,
                 "learning_seconds": 1.0,

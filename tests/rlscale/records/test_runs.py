@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from run_records import FACTS
 
 from rlscale.errors import UsageError
 from rlscale.noise import BlockStatistics
@@ -20,17 +21,24 @@ from rlscale.records.run import Run, pack_statistics, read_checkpoint, read_run,
 
 @pytest.fixture
 def run(tmp_path):
-    run = Run.create(tmp_path / "some" / "run", {"task": {"id": "t"}, "segments": []})
+    run = Run.create(tmp_path / "some" / "run", {**FACTS, "segments": []})
     yield run
     run.close()
 
 
+NOISE = {"head": "joint", "kind": "rollout", "size": [8], "square": [1.0], "dot": [1.0]}
+
+
 def row(iteration, **more):
-    return {"iteration": iteration, "observations": 10 * (iteration + 1), **more}
+    counted = dict.fromkeys(("optimizer_steps", "batch_observations", "episodes"), 10)
+    seconds = dict.fromkeys(("seconds", "sampling_seconds", "transfer_seconds", "learning_seconds"), 1.5)
+    unknown = dict.fromkeys(("return_mean", "episode_length_mean", "learning_rate"))
+    found = {"observations": 10 * (iteration + 1), **counted, **seconds, **unknown, "noise": []}
+    return {"iteration": iteration, **found, **more}
 
 
 def test_rows_come_back(run):
-    rows = [row(0, figure=0.1, missing=None), row(1, noise=[{"head": "joint"}])]
+    rows = [row(0, figure=0.1, missing=None), row(1, noise=[NOISE])]
     for r in rows:
         run.append(r)
     record = read_run(run.folder)
@@ -117,9 +125,46 @@ def test_iterations_made_again_replace_the_earlier_ones(run):
 
 def test_damage_in_the_middle_is_an_error(run):
     path = run.folder / "iterations.jsonl"
-    path.write_text('{"iteration": 0}\nnonsense\n{"iteration": 1}\n')
+    path.write_text(f"{json.dumps(row(0))}\nnonsense\n{json.dumps(row(1))}\n")
     with pytest.raises(UsageError, match="line 2"):
         read_run(run.folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        (None, "it is no object"),
+        ({"observations": None}, "observations cannot be null"),
+        ({"iteration": "2"}, 'iteration cannot be "2"'),
+        ({"episodes": ...}, "episodes is missing"),
+        ({"noise": 3}, "noise is no list"),
+        ({"noise": [NOISE, {"head": "joint"}]}, "noise.kind is missing"),
+    ],
+)
+def test_a_row_that_lacks_what_is_read_is_damaged(run, changes, fault):
+    odd = changes and {name: value for name, value in (row(1) | changes).items() if value is not ...}
+    (run.folder / "iterations.jsonl").write_text(f"{json.dumps(row(0))}\n{json.dumps(odd)}\n")
+    with pytest.raises(UsageError, match=f"line 2 .*{fault}"):
+        read_run(run.folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        (dict.fromkeys(FACTS | {"state": None, "created": None}, ...), "state is missing"),
+        ({"task": None}, "task is no object"),
+        ({"task": FACTS["task"] | {"id": None}}, "task.id cannot be null"),
+        ({"task": FACTS["task"] | {"goals": [1, "many"]}}, 'task.goals cannot be "many"'),
+        ({"config": []}, r"config cannot be \[\]"),
+        ({"segments": [{}]}, "segments.first_iteration is missing"),
+    ],
+)
+@pytest.mark.parametrize("read", [read_run, Run.resume])
+def test_a_manifest_that_lacks_what_is_read_is_damaged(run, changes, fault, read):
+    manifest = {name: value for name, value in (run.manifest | changes).items() if value is not ...}
+    (run.folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UsageError, match=rf"manifest.json is damaged: {fault}\. Restore it"):
+        read(run.folder)
 
 
 def test_an_existing_run_is_never_overwritten(run):
@@ -174,7 +219,8 @@ def test_states(run):
 
 
 def test_a_dead_process_is_not_running(tmp_path):
-    code = "import os; from pathlib import Path; from rlscale.records.run import Run; Run.create(Path('run'), {}); os._exit(9)"
+    made = f"Run.create(Path('run'), {FACTS})"
+    code = f"import os; from pathlib import Path; from rlscale.records.run import Run; {made}; os._exit(9)"
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False)
     assert read_run(tmp_path / "run").state == "interrupted"
 
