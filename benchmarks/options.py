@@ -144,4 +144,7 @@ def _in_one_line(box: str, see_help: str) -> UsageError:
         return UsageError(flag, f"there is no choice {choice[1]}", f"Use one of {choice[2]}")
     problem = text.rpartition(f"Error parsing {flag}: ")[2].removeprefix("Missing argument ")
     problem = re.sub(r"no type matching (.+) could be instantiated from \['(.*)'\]", r"'\2' is none of \1", problem)
+    power = re.search(r"'(\d+(?:\.\d*)?e\+?1?\d)'", problem, re.IGNORECASE)
+    if power and ("INT" in problem or "int()" in problem) and (whole := float(power[1])).is_integer():
+        return UsageError(flag, problem, f"Write {whole:.0f}")
     return UsageError(flag, problem, see_help)

@@ -15,6 +15,7 @@ from scipy.stats import ttest_ind
 
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
+from rlscale.records.files import fault_of
 from rlscale.text import format_quantity
 
 __all__ = ["compare_files", "rate_ratio"]
@@ -81,6 +82,8 @@ def _read(path: Path) -> dict[str, Any]:
         known = (
             bool(rates)
             and min(rates) > 0
+            and all(row.keys() == record["rounds"][0].keys() for row in record["rounds"])
+            and fault_of(record, {"nodes": [{"count": int, "cpus": (int, float), "gpus": (int, float)}]}) is None
             and all(name in record for name in ("suite", "version", "nodes", "commit", "precision"))
         )
     except OSError as error:
@@ -88,5 +91,5 @@ def _read(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError):
         known = False
     if not known:
-        raise UsageError("--compare", f"{path} is no result of rlscale bench, or an empty one", mend)
+        raise UsageError("--compare", f"{path} is no result of rlscale bench, or no whole one", mend)
     return record

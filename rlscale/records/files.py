@@ -14,6 +14,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -187,10 +188,12 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-    except OSError:
-        temporary.unlink(missing_ok=True)  # half a file on a full disk is in the way
+        os.replace(temporary, path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()  # half a file on a full disk is in the way
+        error.filename = str(path)  # a write that fails does not say of which file it is
         raise
-    os.replace(temporary, path)
 
 
 def is_full(error: OSError) -> bool:

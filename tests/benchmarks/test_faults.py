@@ -60,13 +60,21 @@ def test_a_full_disk_leaves_the_page_that_was_there(here, capsys, monkeypatch):
     (here / "page.html").write_bytes(before)
 
     def full(file):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "page.html")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # of which file, the system does not say
 
     monkeypatch.setattr(os, "fsync", full)
     assert main(["report", "run", "--out", "page.html"]) == 1
     assert capsys.readouterr().err == "rlscale: no room to write page.html: No space left on device\n"
     assert (here / "page.html").read_bytes() == before
     assert sorted(path.name for path in here.iterdir()) == ["page.html", "run"]
+
+
+def test_a_folder_in_the_place_of_the_page_is_left_with_nothing_beside_it(here, capsys):
+    make_run(here / "run")
+    (here / "folder").mkdir()
+    assert main(["report", "run", "--out", "folder"]) == 2
+    assert "--out: cannot write folder: Is a directory" in capsys.readouterr().err
+    assert sorted(path.name for path in here.iterdir()) == ["folder", "run"]
 
 
 def test_what_a_user_names_is_printed_as_typed(here, capsys):

@@ -76,6 +76,12 @@ def test_what_changed_is_said(tmp_path):
     assert "within the noise" in learning
 
 
+@pytest.mark.parametrize("changes", [{"rounds": [{"a": 1.0, "b": 2.0}, {"a": 1.0}]}, {"nodes": [{"cpus": 2}]}, {"nodes": 2}])
+def test_what_is_not_whole_cannot_be_compared(tmp_path, changes):
+    with pytest.raises(UsageError, match=r"--compare: .*c\.json is no result of rlscale bench, or no whole one"):
+        compare_files(result(tmp_path / "c.json", [1.0], **changes), result(tmp_path / "a.json", [1.0]), Console(quiet=True))
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [("{}", "is no result"), ("[", "is no result"), ('{"rounds": []}', "is no result"), (None, "cannot read")],
