@@ -1,5 +1,7 @@
 """The `rlscale` command: finds the subcommand, runs it, and turns an expected failure into one line and an exit code."""
 
+import io
+import os
 import sys
 
 from rlscale import __version__
@@ -28,7 +30,11 @@ def main(arguments: list[str] | None = None) -> int:
         The exit code of the process: 0 done or stopped, 1 failed, 2 bad input or a cluster that is gone, 130 interrupted.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # no notebook's or other program's own
+            stream.reconfigure(errors="replace")  # a place that takes ASCII alone gets ? for our other signs
     try:
+        _require_utf8(arguments)
         return _run(arguments)
     except UsageError as error:
         said, code = [str(getattr(error, "cause", error))], 2  # one that an actor raised brings its traceback along
@@ -48,6 +54,15 @@ def main(arguments: list[str] | None = None) -> int:
         said, code = [str(error), *_notes(error)], 2 if isinstance(error, LostHeadError) else 1
     print(f"rlscale: {'. '.join(said)}", file=sys.stderr)
     return code
+
+
+def _require_utf8(arguments: list[str]) -> None:
+    for word in arguments:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            shown = repr(os.fsencode(word))[1:]
+            raise UsageError(shown, "it is not UTF-8, as records and pages are", "Use another name") from None
 
 
 def _run(arguments: list[str]) -> int:

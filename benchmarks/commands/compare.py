@@ -3,6 +3,7 @@
 What is compared is in `rlscale.analysis.comparison`; how the page looks, in `rlscale.report.comparison_page`.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from rlscale.analysis.export import to_csv, to_parquet
 from rlscale.analysis.extension import next_command
 from rlscale.analysis.verdict import rungs_of
 from rlscale.errors import UsageError
-from rlscale.records import RunRecord, SweepRecord, is_sweep, read_run, read_sweep
+from rlscale.records import RunRecord, SweepRecord, is_run, is_sweep, read_run, read_sweep
 from rlscale.report.answers import answers
 from rlscale.report.ranking import say_answers
 from rlscale.report.words import flags, range_of, remarks, say_conclusion, say_next, say_prediction, say_predictor, warnings
@@ -127,13 +128,12 @@ def read_folders(folders: Sequence[str]) -> tuple[list[SweepRecord], list[RunRec
     sweeps: list[SweepRecord] = []
     runs: list[RunRecord] = []
     errors: list[UsageError] = []
-    for folder in dict.fromkeys(Path(name).resolve() for name in folders):
-        named = next(Path(name) for name in folders if Path(name).resolve() == folder)
-        if not is_sweep(named) and not (named / "manifest.json").exists():
-            problem = "holds neither a sweep nor a run" if named.exists() else "does not exist"
-            inside = named.is_dir() and any(is_sweep(one) or (one / "manifest.json").exists() for one in named.iterdir())
-            mend = f"Name those in it: {named}/*" if inside else "Name folders that rlscale sweep or rlscale train wrote"
-            errors.append(UsageError("FOLDER", f"{named} {problem}", mend))
+    places: dict[str, str] = {}
+    for name in folders:
+        places.setdefault(os.path.realpath(name), name)  # Path.resolve raises where links go in a circle
+    for named in map(Path, places.values()):
+        if not is_sweep(named) and not is_run(named):
+            errors.append(_without_record(named))
             continue
         try:
             if is_sweep(named):
@@ -152,6 +152,21 @@ def read_folders(folders: Sequence[str]) -> tuple[list[SweepRecord], list[RunRec
     if errors and not sweeps and not runs:
         raise errors[0]
     return sweeps, runs, [f"{error.problem}; it was left out" for error in errors]
+
+
+def _without_record(folder: Path) -> UsageError:
+    """Why nothing is read from a folder in which no record is seen."""
+    problem, mend = "holds neither a sweep nor a run", "Name folders that rlscale sweep or rlscale train wrote"
+    try:
+        if any(is_sweep(one) or is_run(one) for one in folder.iterdir()):
+            mend = f"Name those in it: {folder}/*"
+    except NotADirectoryError:
+        pass
+    except FileNotFoundError:
+        problem = "does not exist"
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+    return UsageError("FOLDER", f"{folder} {problem}", mend)
 
 
 def terminal_tables(comparison: Comparison) -> list[Table]:

@@ -1,5 +1,6 @@
 """`rlscale runs`: lists the runs and sweeps that are there, with their state, task, return and noise scale."""
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from rlscale.analysis import compare
 from rlscale.analysis.predictions import PLAIN, predict_from_run
 from rlscale.analysis.summary import recent_return
 from rlscale.errors import UsageError
-from rlscale.records import is_sweep, read_run, read_sweep
+from rlscale.records import is_run, is_sweep, read_run, read_sweep
 from rlscale.report.words import say_prediction
 
 from ..console import plain_console
@@ -41,9 +42,13 @@ def run(arguments: list[str]) -> int:
     """
     options = parse(RunsOptions, "runs", arguments)
     for folder in options.folders:
-        if not Path(folder).is_dir() and options.folders != RunsOptions().folders:
-            problem = "is a file" if Path(folder).exists() else "does not exist"
-            raise UsageError("FOLDER", f"{folder} {problem}", "Name folders that hold runs or sweeps")
+        try:
+            os.listdir(folder)
+        except OSError as error:
+            if options.folders != RunsOptions().folders:
+                said = {FileNotFoundError: "does not exist", NotADirectoryError: "is a file"}
+                problem = said.get(type(error), f"cannot be read: {error.strerror}")
+                raise UsageError("FOLDER", f"{folder} {problem}", "Name folders that hold runs or sweeps") from None
     found = sorted({place for folder in options.folders for place in _records(Path(folder), _DEPTH)})
     if not found:
         where = " and ".join(options.folders)
@@ -65,12 +70,16 @@ def run(arguments: list[str]) -> int:
 
 
 def _records(folder: Path, depth: int) -> list[Path]:
-    """Folders of runs and sweeps in that folder; the runs of a sweep are not listed."""
-    if not folder.is_dir():
+    """Folders of runs and sweeps in that folder, and those that cannot be read; the runs of a sweep are not listed."""
+    if not os.path.isdir(folder):
         return []
-    if is_sweep(folder) or (folder / "manifest.json").exists():
+    if is_sweep(folder) or is_run(folder):
         return [folder]
-    return [place for child in sorted(folder.iterdir()) if depth for place in _records(child, depth - 1)]
+    try:
+        children = sorted(folder.iterdir())
+    except OSError:
+        return [folder]
+    return [place for child in children if depth for place in _records(child, depth - 1)]
 
 
 def _run(folder: Path) -> list[str]:

@@ -118,7 +118,7 @@ class _Pages:
                 found.update(RunRecord(folder, read_run_manifest(folder), []).state.encode())
             with suppress(OSError):
                 for path in sorted(folder.iterdir()):
-                    if path.resolve() != self._page.resolve() and path.is_file():
+                    if os.path.realpath(path) != os.path.realpath(self._page) and path.is_file():
                         about = path.stat()
                         found.update(f"{path} {about.st_size} {about.st_mtime_ns}\n".encode())
         return found.hexdigest()

@@ -10,7 +10,7 @@ and `read_sweep`.
 """
 
 from .files import folder_name
-from .run import Run, RunRecord, read_run
+from .run import Run, RunRecord, is_run, read_run
 from .sweep import Sweep, SweepRecord, is_sweep, read_sweep
 from .trial import Trial, TrialResult
 
@@ -22,6 +22,7 @@ __all__ = [
     "Trial",
     "TrialResult",
     "folder_name",
+    "is_run",
     "is_sweep",
     "read_run",
     "read_sweep",

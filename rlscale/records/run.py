@@ -43,6 +43,7 @@ __all__ = [
     "SCHEMA",
     "Run",
     "RunRecord",
+    "is_run",
     "pack_statistics",
     "read_checkpoint",
     "read_run",
@@ -158,10 +159,10 @@ class Run:
         Raises:
             UsageError: the folder exists, or cannot be written.
         """
-        if folder.exists():
-            mend = "Choose another name, or go on with it: --resume " + str(folder)
-            raise UsageError("--run", f"{folder} exists already and is never overwritten", mend)
         try:
+            if folder.exists():
+                mend = "Choose another name, or go on with it: --resume " + str(folder)
+                raise UsageError("--run", f"{folder} exists already and is never overwritten", mend)
             folder.parent.mkdir(parents=True, exist_ok=True)
             folder.mkdir()
         except OSError as error:
@@ -232,6 +233,8 @@ class Run:
         """
         steps = []
         for path in sorted((self.folder / "snapshots").glob("*.npy")):
+            if not path.stem.isdecimal():  # a file of the user's
+                continue
             if int(path.stem) <= up_to:
                 steps.append(int(path.stem))
             else:
@@ -243,11 +246,16 @@ class Run:
         os.close(self._lock)
 
 
+def is_run(folder: Path) -> bool:
+    """Whether the folder holds a run, of whatever version; not where that cannot be seen, and reading it says why."""
+    return os.path.exists(folder / _MANIFEST)  # Path.exists raises where a name is too long or a folder private
+
+
 def read_checkpoint(folder: Path, field: str = "--resume") -> bytes:
     """The payload of a run's checkpoint, whoever holds the run.
 
     Raises:
-        UsageError: there is none, or it is not whole.
+        UsageError: there is none, it cannot be read, or it is not whole.
     """
     path = folder / _CHECKPOINT
     try:
@@ -258,6 +266,8 @@ def read_checkpoint(folder: Path, field: str = "--resume") -> bytes:
             f"{path} does not exist: the run ended before its first checkpoint",
             "Start it again under another name",
         ) from None
+    except OSError as error:
+        raise UsageError(field, f"cannot read {path}: {error.strerror}", "Check its permissions, or restore it") from None
     magic, _, rest = stored.partition(b"\n")
     digest, _, payload = rest.partition(b"\n")
     if magic + b"\n" != _CHECKPOINT_MAGIC or hashlib.sha256(payload).hexdigest().encode() != digest:

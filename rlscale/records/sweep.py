@@ -202,8 +202,8 @@ def _unwritable(folder: Path, error: OSError) -> UsageError:
 
 
 def is_sweep(folder: Path) -> bool:
-    """Whether the folder holds a sweep, of whatever version."""
-    return (folder / _MANIFEST).exists()
+    """Whether the folder holds a sweep, of whatever version; not where that cannot be seen, and reading it says why."""
+    return os.path.exists(folder / _MANIFEST)  # Path.exists raises where a name is too long or a folder private
 
 
 def read_sweep(folder: Path | str, field: str = "SWEEP") -> SweepRecord:

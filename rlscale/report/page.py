@@ -41,7 +41,7 @@ def write_page(page: Path, title: str, body: Sequence[str], charts: dict[str, An
     text = re.sub("|".join(parts), lambda mark: parts[mark.group()], template)
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(page, text.encode())
+        write_atomically(page, text.encode(errors="replace"))  # a folder's name need not be UTF-8
     except OSError as error:
         if is_full(error):
             raise

@@ -1,5 +1,6 @@
 """The command as a person meets it: real processes, what they print, what they answer to wrong input."""
 
+import io
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from rlscale.benchmarks.cli import main
+from rlscale.benchmarks.commands import watch
 from rlscale.benchmarks.options import parse_train
 
 ROOT = Path(__file__).parents[2]
@@ -56,6 +58,7 @@ def test_the_mend_of_an_unknown_option_is_an_option_of_the_command(typed, meant,
     assert " or --help" not in said
 
 
+LONG = 300 * "x"
 PONG, LADDER = str(ROOT / "results" / "pong"), str(ROOT / "results" / "ladder")
 
 
@@ -84,6 +87,17 @@ PONG, LADDER = str(ROOT / "results" / "pong"), str(ROOT / "results" / "ladder")
         ((*TRAIN, "--epoch", "3"), "--epoch", "--epochs"),
         ((*TRAIN, "--no-such-thing"), "--no-such-thing", "--help"),
         ((*TRAIN, "--epochs", "many"), "--epochs", "--help"),
+        ((*TRAIN, "--observations", "1e6"), "--observations", "Write 1000000"),
+        ((*TRAIN, "--epochs", "1.5e+1"), "--epochs", "Write 15"),
+        ((*TRAIN, "--epochs", "1.5e0"), "--epochs", "--help"),
+        ((*TRAIN, "--actors", "1E1"), "--actors", "Write 10"),
+        ((*TRAIN, "--run", os.fsdecode(b"caf\xe9")), r"'caf\xe9'", "another name"),
+        (("sweep", "classic/cartpole", "--out=" + os.fsdecode(b"caf\xe9")), r"'--out=caf\xe9'", "another name"),
+        ((*TRAIN, "--run", LONG), "--run", "may write"),
+        ((*TRAIN, "--run", LONG + "/x"), "--run", "may write"),
+        (("compare", LONG), "FOLDER", "rlscale train wrote"),
+        (("report", LONG), "RUN", "folder of a run"),
+        (("runs", LONG), "FOLDER", "folders that hold runs"),
         ((*TRAIN, "--chunk", "0"), "--chunk", "above zero"),
         ((*TRAIN, "--optimizer", "sgd"), "--optimizer", "Use one of 'adam'"),
         ((*TRAIN, "--network", "nature_cnn"), "--network", "mlp"),
@@ -118,6 +132,26 @@ def test_bad_input(tmp_path, monkeypatch, capfd, words, field, mend):
     assert_refused(done, field, mend)
     assert done.stdout == ""  # nothing is announced that will not be
     assert list(tmp_path.iterdir()) == []  # nothing half-made is left behind
+
+
+def test_links_in_a_circle_are_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    for words in (["compare", "loop"], ["runs", "loop"], ["report", "loop"], [*TRAIN, "--run", "loop"]):
+        assert main(words) == 2
+        assert "loop" in (said := capsys.readouterr().err)
+        assert said.count("\n") == 1
+    assert (
+        "loop cannot be read: Too many levels of symbolic links" in watch._Pages([Path("loop")], Path("p.html")).text().decode()
+    )
+
+
+def test_a_terminal_that_takes_ascii_alone_gets_question_marks(monkeypatch):
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict")
+    monkeypatch.setattr(sys, "stdout", out)
+    assert main(["compare", LADDER + "/digits", "--out", "None"]) == 0
+    out.flush()
+    assert b"?" in out.buffer.getvalue()
 
 
 def test_an_address_without_actors(tmp_path):

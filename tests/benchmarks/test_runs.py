@@ -1,6 +1,8 @@
 """`rlscale runs`: every run and sweep once, with what it found; what cannot be read is said."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -96,6 +98,41 @@ def test_one_odd_record_takes_no_listing_down(here, capsys, name, odd, fault):
         assert main(["train", "atari/pong", "--resume", folder]) == 2
         assert main(["branch", folder]) == 2
         assert watch._Pages([here / folder], here / "page.html").text()
+
+
+def test_a_folder_whose_name_is_not_utf_8_is_shown_from_within(here, capsys, monkeypatch):
+    folder = here / os.fsdecode(b"caf\xe9")
+    make_run(folder)
+    assert main(["runs", "."]) == 0
+    assert "caf?" in capsys.readouterr().out
+    monkeypatch.chdir(folder)
+    assert main(["report", "."]) == 0
+    assert "caf?" in (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_folder_that_is_private_is_said_to_be(here, capsys, monkeypatch):
+    """As of another user's; root, who may run these tests, could read it."""
+    make_run(here / "all" / "good")
+    (here / "all" / "private").mkdir()
+
+    def refuse(error, see):
+        def seen(path, *more, **named):
+            if Path(path).name == "private" or Path(path).parent.name == "private":
+                raise PermissionError(error, os.strerror(error), str(path))
+            return see(path, *more, **named)
+
+        return seen
+
+    for place, name in ((Path, "iterdir"), (Path, "exists"), (Path, "read_text"), (Path, "mkdir")):
+        monkeypatch.setattr(place, name, refuse(errno.EACCES, getattr(place, name)))
+    assert main(["compare", "all/private", "all/good", "--out", "None"]) == 0
+    assert "all/private cannot be read: Permission denied; it was left out" in capsys.readouterr().out
+    assert main(["runs", "all"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "cannot be read: cannot read" in said
+    assert "all/good" in said
+    assert main(["train", "toy/catch", "--run", "all/private/x"]) == 2
+    assert "--run: cannot write all/private/x: Permission denied" in capsys.readouterr().err
 
 
 def test_a_sweep_lists_the_noise_scale_that_its_page_shows(here, capsys):

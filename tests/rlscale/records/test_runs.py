@@ -203,6 +203,18 @@ def test_checkpoints_are_whole_or_refused(run):
     path.unlink()
     with pytest.raises(UsageError, match="before its first checkpoint"):
         read_checkpoint(run.folder)
+    path.mkdir()
+    with pytest.raises(UsageError, match=r"RUN: cannot read .*checkpoint\.pt: Is a directory"):
+        read_checkpoint(run.folder, "RUN")
+
+
+def test_a_foreign_file_among_the_snapshots_is_left_alone(run):
+    for steps in (1, 20, 300):
+        run.save_snapshot(steps, b"policy")
+    foreign = run.folder / "snapshots" / "best.npy"
+    foreign.touch()
+    assert run.snapshot_steps(20) == [1, 20]
+    assert foreign.exists()
 
 
 def test_a_crash_while_a_checkpoint_is_written_leaves_the_old_one(run):
