@@ -76,18 +76,18 @@ def fault_of(stored: Any, needed: Any, name: str = "") -> str | None:
     if isinstance(needed, Mapping):
         if not isinstance(stored, Mapping):
             return f"{name or 'it'} is no object"
-        inside = f"{name}." if name else ""
-        faults = (
-            fault_of(stored[field], kind, inside + field) if field in stored else f"{inside}{field} is missing"
-            for field, kind in needed.items()
-        )
-    elif isinstance(needed, list):
+        for field, kind in needed.items():
+            if type(kind) in (type, tuple) and isinstance(stored.get(field, ...), kind):
+                continue  # most fields of most rows: nothing need be said of them
+            path = f"{name}.{field}" if name else field
+            if fault := fault_of(stored[field], kind, path) if field in stored else f"{path} is missing":
+                return fault
+        return None
+    if isinstance(needed, list):
         if not isinstance(stored, list):
             return f"{name} is no list"
-        faults = (fault_of(item, needed[0], name) for item in stored)
-    else:
-        return None if isinstance(stored, needed) else f"{name} cannot be {dump_json(stored):.40}"
-    return next((fault for fault in faults if fault), None)
+        return next((fault for item in stored if (fault := fault_of(item, needed[0], name))), None)
+    return None if isinstance(stored, needed) else f"{name} cannot be {dump_json(stored):.40}"
 
 
 def read_object(path: Path, field: str, mend: str) -> dict[str, Any]:

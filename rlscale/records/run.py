@@ -60,7 +60,7 @@ _FIGURE = (int, float, type(None))
 _NEEDED = {
     "state": str,
     "created": str,
-    "task": {"id": str, "goals": [(int, float)], "preprocessing": object, "frame_skip": object},
+    "task": {"id": str, "goals": [(int, float)], "preprocessing": str, "frame_skip": (int, str)},
     "config": dict,
     "command": [str],
     "commit": (str, type(None)),
