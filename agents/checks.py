@@ -12,6 +12,7 @@ from .config import FEWEST_BLOCKS, FOLLOWED_BLOCKS, NoiseSettings, TrainConfig
 __all__ = ["check_config", "check_learners", "divisors_of", "fit_defaults", "require_not_negative", "require_positive"]
 
 MOST_FITTED = 2**48  # steps of an iteration batch whose divisors are looked for; beyond it nothing fits into memory
+MOST_GROWTH = 1000  # of snapshots; a run has none but the first with any larger one
 
 _POSITIVE = (
     *(
@@ -79,11 +80,11 @@ def check_config(config: TrainConfig) -> None:
         _refuse_if(not 0 <= value <= 1, flag, f"{value} is not between 0 and 1", "Give for example 0.99")
     _refuse_if(not 0 <= u.beta2 < 1, "beta2", f"{u.beta2} is not between 0 and 1", "Give for example 0.99")
     growth = config.recording.snapshot_growth
-    _refuse_if(
-        growth != 0 and not growth > 1,
+    _refuse_if(  # null stands in records of earlier versions, which took an infinite one
+        growth != 0 and not 1 < (growth or 0) <= MOST_GROWTH,
         "snapshot-growth",
-        f"{growth} does not grow",
-        "Give a factor above 1, for example 1.06, or 0 for no snapshots",
+        f"{growth} is no factor above 1 and at most {MOST_GROWTH:,}",
+        "Give for example 1.06, or 0 for no snapshots",
     )
     _refuse_if(
         r.environments % config.workers != 0,

@@ -18,6 +18,7 @@ from .setup import RunSetup
 
 __all__ = ["StopRequests"]
 
+MOST_SECONDS = 1e9  # the system's timer takes some more, but not all that a person may type
 PATIENCE_SECONDS = 1.0  # with the iteration under way
 AGAIN_SECONDS = 0.1  # between attempts to interrupt it, while it learns
 # Where a run may be interrupted: the code of the functions that wait for experience or for environments.
@@ -59,7 +60,8 @@ class StopRequests:
         return self.asked or time.monotonic() >= self._deadline
 
     def end_after(self, seconds: float) -> None:
-        """Let the time be over after so many seconds from now."""
+        """Let the time be over after so many seconds from now, after thirty years at the latest."""
+        seconds = min(seconds, MOST_SECONDS)
         self._deadline = time.monotonic() + seconds
         if self._main and not self.asked:
             signal.setitimer(signal.ITIMER_REAL, seconds + PATIENCE_SECONDS, AGAIN_SECONDS)

@@ -17,6 +17,7 @@ from gymnasium.vector.utils import batch_space
 
 from rlscale.agents import train as train_module
 from rlscale.agents.config import default_config
+from rlscale.agents.stopping import StopRequests
 from rlscale.agents.train import train
 from rlscale.envs import find_task
 from rlscale.envs.custom import make_env
@@ -182,6 +183,14 @@ def test_the_seconds_are_over_within_a_long_rollout(slow, tmp_path, capfd):
     assert outcome.state == "finished"
     assert read_run(tmp_path / "run").manifest["reason"] == "the time was over within an iteration"
     assert capfd.readouterr().err == ""
+
+
+def test_seconds_beyond_what_a_timer_takes_are_never_over():
+    with StopRequests() as stop:
+        stop.end_after(1e300)
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 9e8
+        assert not stop.due
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
 
 
 @pytest.fixture

@@ -82,7 +82,7 @@ PONG, LADDER = str(ROOT / "results" / "pong"), str(ROOT / "results" / "ladder")
         ((*TRAIN, "--actors", "auto", "--actor-price", "nan"), "--actor-price", "zero or more"),
         ((*TRAIN, "--blocks", "1"), "--blocks", "at least 2"),
         ((*TRAIN, "--discount", "1.5"), "--discount", "0.99"),
-        ((*TRAIN, "--snapshot-growth", "0.5"), "--snapshot-growth", "1.06"),
+        *(((*TRAIN, "--snapshot-growth", growth), "--snapshot-growth", "1.06") for growth in ("0.5", "1001", "inf", "nan")),
         ((*TRAIN, "--observations", "None"), "--observations", "--seconds"),
         ((*TRAIN, "--epoch", "3"), "--epoch", "--epochs"),
         ((*TRAIN, "--no-such-thing"), "--no-such-thing", "--help"),
