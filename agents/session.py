@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rlscale.errors import UsageError
 from rlscale.noise import BlockStatistics
 from rlscale.records.run import pack_statistics
 
@@ -32,6 +33,8 @@ from .memory import MemoryPlan
 from .rollout import ActorSearch, Fleet, FragmentSummary, Sampled
 
 __all__ = ["Progress", "Session"]
+
+MOST_EMPTY = 10  # iteration batches without an observation; after a reset the next step is one, so that two are many
 
 
 @dataclass
@@ -85,6 +88,7 @@ class Session:
         self._unrecorded: list[tuple[np.ndarray, np.ndarray]] = []
         self._latest: dict[int, tuple[int, int]] = {}  # generation and index of each group's fragment that was taken last
         self._spilled = spilled_bytes() if config.rays else 0
+        self._empty = 0  # iteration batches without an observation since the last one with some
         self._fleet_ended = self._learner_ended = False
 
     @property
@@ -104,6 +108,7 @@ class Session:
 
         Raises:
             LostWorkerError: rollout workers were lost again and again, or a learner died or ran out of memory.
+            UsageError: nothing was observed again and again, as where the task's environments do nothing but reset.
         """
         progress = self.progress
         begin = time.perf_counter()
@@ -115,6 +120,10 @@ class Session:
         seconds = time.perf_counter() - begin
         progress.seconds += seconds
         self._unrecorded += [(f.episode_return, f.episode_length) for f in summaries]
+        self._empty = 0 if result is not None else self._empty + 1
+        if self._empty == MOST_EMPTY:
+            problem = f"{self.config.task} ends on every step, that of its reset included, so that nothing is ever observed"
+            raise UsageError("TASK", problem, "Mend the environment: a step that only resets ends no episode")
         if result is None:
             return None
         finished, self._unrecorded = self._unrecorded, []

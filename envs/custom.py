@@ -51,6 +51,9 @@ def find_task(name: str) -> Task:
 
     if not isinstance(env, VectorEnv):
         raise UsageError("TASK", f"{name} returned {type(env).__name__}", "Return a gymnasium.vector.VectorEnv")
+    for attribute in ("num_envs", "single_observation_space", "single_action_space"):
+        if not hasattr(env, attribute):
+            raise UsageError("TASK", f"{name} returned environments without {attribute}", "Set it, as VectorEnv's docs say")
     if env.num_envs != 1:
         raise UsageError("TASK", f"{name}(1) returned {env.num_envs} environments", "Return as many as it is asked for")
     if env.metadata.get("autoreset_mode") != AutoresetMode.NEXT_STEP:
@@ -63,6 +66,14 @@ def find_task(name: str) -> Task:
 
 
 def make_env(task: Task, num_envs: int, *, threads: int, cut_on_life_loss: bool) -> TaskEnv:
-    """What the user's callable makes of N environments."""
+    """What the user's callable makes of N environments.
+
+    Raises:
+        UsageError: it makes another number of them.
+    """
     assert task.user_make is not None
-    return VectorTaskEnv(task, task.user_make(num_envs), one_seed=True)
+    env = task.user_make(num_envs)
+    if env.num_envs != num_envs:
+        problem = f"{task.id}({num_envs}) returned {env.num_envs} environments"
+        raise UsageError("TASK", problem, "Return as many as it is asked for")
+    return VectorTaskEnv(task, env, one_seed=True)

@@ -37,6 +37,8 @@ def task_of_spaces(task_id: str, observation: Any, action: Any, **rest: Any) -> 
         raise UsageError(
             "TASK", f"{task_id} has {type(observation).__name__} observations", "Only Box or Discrete can be learned"
         )
+    if 0 in observation.shape:
+        raise UsageError("TASK", f"{task_id} has observations of shape {observation.shape}", "Give them at least one number")
     return Task(
         id=task_id,
         frame_shape=(int(observation.n) if isinstance(observation, Discrete) else math.prod(observation.shape),),
@@ -78,19 +80,23 @@ class VectorTaskEnv(TaskEnv):
 
     def reset(self, seeds: np.ndarray) -> np.ndarray:
         self._steps = 0
-        observation, _ = self._env.reset(seed=int(seeds[0]) if self._one_seed else [int(seed) for seed in seeds])
+        answer = self._env.reset(seed=int(seeds[0]) if self._one_seed else [int(seed) for seed in seeds])
+        observation, _ = self._values("reset", answer, 2)
         self._ended = np.zeros(self.num_envs, dtype=bool)
         return self._finite("observation", self._flatten(observation))
 
     def step(self, actions: np.ndarray) -> Step:
         self._steps += 1
-        observation, reward, terminated, truncated, _ = self._env.step(self._chosen(actions))
-        reset, self._ended = self._ended, np.asarray(terminated | truncated, dtype=bool)
+        answer = self._env.step(self._chosen(actions))
+        observation, reward, terminated, truncated, _ = self._values("step", answer, 5)
+        terminated = self._rows("ends", terminated).astype(bool)
+        truncated = self._rows("cuts", truncated).astype(bool)
+        reset, self._ended = self._ended, terminated | truncated
         return Step(
             self._finite("observation", self._flatten(observation)),
-            self._finite("reward", np.asarray(reward, dtype=np.float32)),
-            np.array(terminated, dtype=bool),
-            np.array(truncated, dtype=bool),
+            self._finite("reward", np.asarray(self._rows("rewards", reward), dtype=np.float32)),
+            terminated,
+            truncated,
             reset,
         )
 
@@ -99,6 +105,35 @@ class VectorTaskEnv(TaskEnv):
         if self._box is None:
             return actions + self._first_action
         return self._box.fit(actions, self._env.single_action_space)
+
+    def _values(self, method: str, answer: Any, count: int) -> tuple[Any, ...]:
+        """What a method of the environments returned.
+
+        Raises:
+            UsageError: it is no tuple of so many values.
+        """
+        if isinstance(answer, tuple) and len(answer) == count:
+            return answer
+        what = f"{len(answer)} values" if isinstance(answer, tuple) else type(answer).__name__
+        problem = f"{self._task.id}: {method} returned {what}, not {count} values"
+        raise UsageError("TASK", problem, f"Mend the environment: return what gymnasium.vector.VectorEnv.{method} returns")
+
+    def _rows(self, what: str, values: Any, shape: tuple[int, ...] = ()) -> np.ndarray:
+        """The values as an array with a row of that shape for each environment; lists may be given too.
+
+        Raises:
+            UsageError: they have another shape.
+        """
+        wanted = (self.num_envs, *shape)
+        try:
+            rows = np.asarray(values)
+            if rows.shape == wanted:
+                return rows
+            found = f"of shape {rows.shape}"
+        except ValueError:
+            found = "of several shapes"
+        problem = f"{self._task.id}: {what} {found} in step {self._steps:,}, not {wanted}"
+        raise UsageError("TASK", problem, "Mend the environment: a row for each environment, in the shape of its space")
 
     def _finite(self, what: str, values: np.ndarray) -> np.ndarray:
         """The values as they are.
@@ -116,17 +151,18 @@ class VectorTaskEnv(TaskEnv):
             )
         return values
 
-    def _flatten(self, observation: np.ndarray) -> np.ndarray:
+    def _flatten(self, observation: Any) -> np.ndarray:
         from gymnasium.spaces import Discrete
 
         space = self._env.single_observation_space
+        observation = self._rows("observations", observation, space.shape)
         if isinstance(space, Discrete):
             rows = np.zeros((self.num_envs, *self._task.frame_shape), dtype=np.float32)
-            rows[np.arange(self.num_envs), np.asarray(observation) - int(space.start)] = 1
+            rows[np.arange(self.num_envs), observation - int(space.start)] = 1
             return rows
         # The environment may reuse its buffer at the next step; astype copies. Always row by row: the last bits of a matrix
         # product depend on the layout, and a copy of a state that goes on would have another one.
-        return np.asarray(observation).reshape(self.num_envs, -1).astype(self._task.frame_dtype, order="C")
+        return observation.reshape(self.num_envs, -1).astype(self._task.frame_dtype, order="C")
 
     def close(self) -> None:
         self._env.close()

@@ -3,9 +3,10 @@
 import os
 import sys
 
+import numpy as np
 import pytest
 
-from rlscale.envs import find_task
+from rlscale.envs import find_task, make_env
 from rlscale.errors import UsageError
 
 
@@ -55,3 +56,57 @@ def test_what_a_callable_does_wrong_is_one_line(here, body, problem):
     with pytest.raises(UsageError) as refusal:
         find_task("crowd:make")
     assert refusal.value.problem == problem
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("del self.single_observation_space", "without single_observation_space"),
+        ("del self.single_action_space", "without single_action_space"),
+        ("del self.num_envs", "without num_envs"),
+        ("self.single_observation_space = gym.spaces.Box(0, 1, (0,))", "observations of shape \\(0,\\)"),
+    ],
+)
+def test_environments_that_do_not_say_what_they_are(here, body, problem):
+    begin = "import bandits\nimport gymnasium as gym\n\n\nclass Make(bandits.Bandit):\n    def __init__(self, num_envs):\n"
+    (here / "vague.py").write_text(f"{begin}        super().__init__(num_envs)\n        {body}\n")
+    with pytest.raises(UsageError, match=f"TASK: vague:Make .*{problem}"):
+        find_task("vague:Make")
+
+
+BROKEN = {
+    "def __init__(self, num_envs): super().__init__(min(num_envs, 3))": r"\(4\) returned 3 environments",
+    "def reset(self, **given): return super().reset(**given)[0]": "reset returned ndarray, not 2 values",
+    "def reset(self, **given): return np.ones((4, 3)), {}": r"observations of shape \(4, 3\) in step 0, not \(4, 2\)",
+    "def step(self, actions): return super().step(actions)[:4]": "step returned 4 values, not 5",
+    "def _observation(self): return np.ones((4, 2 + self._ended[0]))": r"observations of shape \(4, 3\) in step 1, not \(4, 2\)",
+    "def _observation(self): return [[1.0, 2.0]] * 3 + [[1.0]]": "observations of several shapes in step 0",
+    "def step(self, actions): o, r, *rest = super().step(actions); return o, r[:, None], *rest": r"rewards of shape \(4, 1\)",
+    "def step(self, actions): o, r, t, *rest = super().step(actions); return o, r, t[0], *rest": r"ends of shape \(\) in step 1",
+    "def step(self, actions): o, r, t, u, i = super().step(actions); return o, r, t, None, i": r"cuts of shape \(\) in step 1",
+}
+
+
+@pytest.mark.parametrize("body", BROKEN)
+def test_environments_that_break_the_contract(here, body):
+    (here / "broken.py").write_text(f"import bandits\nimport numpy as np\n\n\nclass Make(bandits.Bandit):\n    {body}\n")
+    with pytest.raises(UsageError, match=f"TASK: broken:Make.*{BROKEN[body]}"):
+        play(find_task("broken:Make"))
+
+
+def test_lists_are_as_good_as_arrays(here):
+    """They failed within rlscale: two lists have no `|`."""
+    step = "o, r, t, u, i = super().step(actions); return o.tolist(), r.tolist(), t.tolist(), u.tolist(), i"
+    text = f"import bandits\n\n\nclass Make(bandits.Bandit):\n    def step(self, actions): {step}\n"
+    (here / "lists.py").write_text(text)
+    for one, other in zip(play(find_task("lists:Make")), play(find_task("bandits:Bandit")), strict=True):
+        assert np.array_equal(one, other)
+        assert one.dtype == other.dtype
+
+
+def play(task):
+    """The second step of four environments."""
+    env = make_env(task, 4)
+    env.reset(np.arange(4))
+    env.step(np.ones(4, dtype=np.int64))
+    return env.step(np.ones(4, dtype=np.int64))

@@ -44,6 +44,14 @@ class Bandit(VectorEnv):
         return np.ones((self.num_envs, 2), dtype=np.float32)
 
 
+class Endless(Bandit):
+    """A mistake of a user's: one-step episodes that reset within the step, so that the step of the reset ends one as well."""
+
+    def step(self, actions):
+        self._ended[:] = False
+        return super().step(actions)
+
+
 class ScaledBandit(Bandit):
     """Half of the environments pay nothing, half pay twice."""
 
