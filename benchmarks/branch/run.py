@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from rlscale.agents.cluster import LostWorkerError
 from rlscale.agents.config import TrainConfig, config_of_run
 from rlscale.agents.frozen import FrozenRun
 from rlscale.agents.learning.frozen import HessianNoise, pooled
@@ -33,7 +35,7 @@ from rlscale.records.files import dump_json, write_atomically
 from rlscale.report.branch_page import write_branch_page
 
 from ..steps import Steps
-from ..workers.options import make_folder
+from ..workers.options import hold_folder
 from .branches import Branch, BranchResult, branch_config, dump, evaluator, load, read_state, run_branch
 from .findings import as_json, find_page, fit
 from .options import BranchOptions, BranchPlan, make_plan
@@ -67,6 +69,7 @@ def run_branches(options: BranchOptions, command: list[str], console: Console) -
     Raises:
         UsageError: a run, option or folder that cannot be used, or so many branches diverged that too few are left.
         KeyboardInterrupt: stopped; what had ended is recorded, and a note says how to go on.
+        LostWorkerError: a process that made branches died; likewise.
     """
     record = read_run(Path(options.run))
     config = config_of_run(record)
@@ -75,8 +78,12 @@ def run_branches(options: BranchOptions, command: list[str], console: Console) -
     learner = stored["learner"]
     at = Checkpoint(config, dump(learner), learner["optimizer_steps"], stored["progress"]["observations"])
     folder = Path(options.out or record.folder / "branches")
-    make_folder(folder)
-    path = folder / RECORD
+    with hold_folder(folder):
+        return _make(at, plan, folder / RECORD, options.jobs or len(os.sched_getaffinity(0)), command, console)
+
+
+def _make(at: Checkpoint, plan: BranchPlan, path: Path, jobs: int, command: list[str], console: Console) -> Path:
+    """Make the branches that the record lacks, and say what all of them show; the path of the record."""
     written = _open(path, plan, at, command)
     branches = list(_branches(plan))
     done = {_key(r): r for r in written["branches"]}
@@ -85,7 +92,6 @@ def run_branches(options: BranchOptions, command: list[str], console: Console) -
     def save() -> None:
         write_atomically(path, (dump_json(written, indent=1) + "\n").encode())
 
-    jobs = options.jobs or len(os.sched_getaffinity(0))
     with Steps(console, len(left) + 2, alike=3) as steps:
         if written["start"] is None:
             steps.begin("return at the checkpoint")
@@ -99,7 +105,7 @@ def run_branches(options: BranchOptions, command: list[str], console: Console) -
             for result in _run(at, plan, left, jobs, steps):
                 written["branches"].append(asdict(result))
                 save()
-        except KeyboardInterrupt as error:
+        except (KeyboardInterrupt, LostWorkerError) as error:
             error.add_note(f"What had ended is recorded in {path}; the same command goes on.")
             raise
     frontier = fit(written)
@@ -123,12 +129,19 @@ def _open(path: Path, plan: BranchPlan, at: Checkpoint, command: list[str]) -> d
     """The record as it is there, or a new one.
 
     Raises:
-        UsageError: the one that is there is of another plan or checkpoint.
+        UsageError: the one that is there is damaged, or of another plan or checkpoint.
     """
     asked = json.loads(dump_json({"plan": asdict(plan), "optimizer_steps": at.optimizer_steps, "observations": at.observations}))
     if path.exists():
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if {name: found.get(name) for name in asked} != asked:
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            known = {name: found.get(name) for name in asked}
+            whole = {"start", "noise"} <= found.keys() and all(map(_key, found["branches"]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            whole = False
+        if not whole:
+            raise UsageError("--out", f"{path} is no record of branches", "Choose another folder, or restore it from a copy")
+        if known != asked:
             raise UsageError("--out", f"{path} holds branches of another plan or checkpoint", "Choose another folder")
         return found
     return {
@@ -213,7 +226,11 @@ def _scales(records: Sequence[list[NoiseRecord]], curved: Sequence[HessianNoise]
 
 
 def _run(at: Checkpoint, plan: BranchPlan, branches: list[Branch], jobs: int, steps: Steps) -> Iterator[BranchResult]:
-    """Results as they end, whichever ends first: a branch depends on nothing but its own description."""
+    """Results as they end, whichever ends first: a branch depends on nothing but its own description.
+
+    Raises:
+        LostWorkerError: a process that made one died.
+    """
     if not branches:
         return
     frozen: dict[int, FrozenRun] = {}
@@ -236,9 +253,11 @@ def _run(at: Checkpoint, plan: BranchPlan, branches: list[Branch], jobs: int, st
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 for one in done:
                     yield one.result()
-        except BaseException:  # stopped: what a branch has learned so far is of no use
+        except BaseException as error:  # stopped: what a branch has learned so far is of no use
             for worker in multiprocessing.active_children():
                 worker.terminate()
+            if isinstance(error, BrokenProcessPool):
+                raise LostWorkerError("a process that made a branch died, perhaps for want of memory") from error
             raise
         finally:
             for fleet in frozen.values():

@@ -4,6 +4,7 @@ rlscale bench [--ray-address A] [--rounds N] [--out FILE]        measure; the sa
 rlscale bench --compare A B                                      ratios with their intervals
 """
 
+import contextlib
 import json
 import os
 import shlex
@@ -28,7 +29,7 @@ from ..bench.suite import SUITE, TASK, UPDATE, VERSION, actor_counts, describe_n
 from ..console import plain_console
 from ..options import parse
 from ..steps import Steps
-from ..workers.options import check_cpus, cpus_for_actors, make_folder
+from ..workers.options import check_cpus, cpus_for_actors, hold_folder
 
 __all__ = ["BenchOptions", "run", "run_bench"]
 
@@ -87,7 +88,10 @@ def run_bench(options: BenchOptions, command: list[str], console: Console) -> in
     compute = resolve_compute(config)
     compute.prepare_process()
     here = len(os.sched_getaffinity(0))
-    with connected(options.ray_address, options.cpus or (1 if options.ray_address else here)):
+    with (
+        connected(options.ray_address, options.cpus or (1 if options.ray_address else here)),
+        contextlib.ExitStack() as held,
+    ):
         nodes = describe_nodes()
         cpus = cpus_for_actors(options.cpus, options.ray_address)
         facts = {
@@ -104,12 +108,12 @@ def run_bench(options: BenchOptions, command: list[str], console: Console) -> in
             "seconds": options.seconds,
         }
         path = Path(options.out or f"bench/{sum(node['count'] for node in nodes)}x{nodes[0]['cpus']}.json")
+        held.enter_context(hold_folder(path.parent))
         rounds = _read_rounds(path, facts)
         if rounds:
             console.print(
                 f"{path} holds {len(rounds)} of {options.rounds} rounds already", markup=False, highlight=False, soft_wrap=True
             )
-        make_folder(path.parent)
         counts = actor_counts(cpus, nodes)
         each = len(counts) + 2
         steps = Steps(console, max(options.rounds - len(rounds), 0) * each, each)

@@ -1,6 +1,8 @@
 """The options of `rlscale workers`, and the check that they fit each other."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,9 +12,10 @@ import tyro
 from rlscale.agents.checks import require_not_negative, require_positive
 from rlscale.agents.cluster import free_cpus
 from rlscale.errors import UsageError
+from rlscale.records.files import lock_folder
 from rlscale.text import parse_duration
 
-__all__ = ["WorkersOptions", "check_cpus", "check_options", "cpus_by_node", "cpus_for_actors", "make_folder"]
+__all__ = ["WorkersOptions", "check_cpus", "check_options", "cpus_by_node", "cpus_for_actors", "hold_folder", "make_folder"]
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,21 @@ def make_folder(folder: Path) -> None:
         problem = error.strerror
     if problem is not None:
         raise UsageError("--out", f"cannot write {folder}: {problem}", "Choose a folder that you may write to")
+
+
+@contextlib.contextmanager
+def hold_folder(folder: Path) -> Iterator[None]:
+    """Make the folder of a record, and hold it for this process: two that wrote the record would drop each other's results.
+
+    Raises:
+        UsageError: it cannot be made or written to, or another process holds it.
+    """
+    make_folder(folder)
+    lock = lock_folder(folder, "--out")
+    try:
+        yield
+    finally:
+        os.close(lock)
 
 
 def check_options(options: WorkersOptions) -> float | None:

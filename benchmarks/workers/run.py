@@ -3,6 +3,7 @@
 How the measuring is done is in `calibration`, the arithmetic in `cost`, the page in `plan_page`.
 """
 
+import contextlib
 import json
 import os
 import statistics
@@ -37,7 +38,7 @@ from .calibration import (
 )
 from .display import say_choice, say_recommendation, show_answer, show_fleets, show_plan, show_recommendation, show_validation
 from .kept import KeptFleets
-from .options import WorkersOptions, check_options, cpus_by_node, cpus_for_actors, make_folder
+from .options import WorkersOptions, check_options, cpus_by_node, cpus_for_actors, hold_folder
 from .plan import Known, choose, find_frontier, make_plan, say_asked
 from .recommendation import (
     candidates,
@@ -59,7 +60,12 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
         UsageError: a task, option, cluster or sweep that cannot be used, or a deadline or budget that no plan meets: the record
             and the page are written before.
     """
-    console = console or plain_console()
+    with contextlib.ExitStack() as held:
+        return _run(options, command, console or plain_console(), held)
+
+
+def _run(options: WorkersOptions, command: list[str], console: Console, held: contextlib.ExitStack) -> int:
+    """As `run_workers`; the folder of the record is held in `held`."""
     deadline = check_options(options)
     task = find_task(options.task)
     known = None if options.sweep is None else find_frontier(options.sweep, options.goal, task)
@@ -87,7 +93,7 @@ def run_workers(options: WorkersOptions, command: list[str], console: Console | 
             "network": [config.update.network, config.update.width, compute.precision],
             "measured": [options.seconds, options.ray_address, options.actor_device],
         }
-        make_folder(folder)
+        held.enter_context(hold_folder(folder))
         kept = KeptFleets(folder, identity, again=options.again)
         say_what_is_kept(console, kept, folder)
         with watch_head(options.ray_address):

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from rlscale.benchmarks.commands import bench
 from rlscale.benchmarks.commands.bench import BenchOptions, run_bench
 from rlscale.benchmarks.workers import options as workers_options
 from rlscale.errors import UsageError
+from rlscale.records.files import lock_folder
 
 ROOT = Path(__file__).parents[3]
 
@@ -183,6 +185,14 @@ def test_a_file_that_cannot_be_written_is_said_before_a_round(tmp_path, rounds, 
     (tmp_path / "folder").mkdir()
     with pytest.raises(UsageError, match=r"--out: "):
         measure(tmp_path / place)
+    assert rounds == []
+
+
+def test_two_commands_do_not_write_one_folder(tmp_path, rounds):
+    lock = lock_folder(tmp_path, "--out")
+    with pytest.raises(UsageError, match=f"--out: {tmp_path} is being written by another process"):
+        measure(tmp_path / "here.json")
+    os.close(lock)
     assert rounds == []
 
 

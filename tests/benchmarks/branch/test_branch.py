@@ -4,11 +4,13 @@ import html
 import io
 import json
 import math
+import os
 import shutil
 import signal
 import subprocess
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
@@ -27,10 +29,12 @@ from rlscale.benchmarks.branch.branches import Branch, branch_config, dump, eval
 from rlscale.benchmarks.branch.findings import find_page, fit, say, tables
 from rlscale.benchmarks.branch.options import BranchOptions, make_plan
 from rlscale.benchmarks.branch.run import START_EVALUATIONS, Checkpoint, _branches, _run, _start, _state
+from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.steps import Steps
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.records import read_run
+from rlscale.records.files import lock_folder
 from rlscale.records.run import read_checkpoint
 
 TRAIN = ["classic/cartpole", "--environments", "8", "--rollout-length", "16", "--epochs", "1", "--mini-batch", "None"]
@@ -136,6 +140,54 @@ def test_bad_input_ends_in_one_line(trained, words, says):
     assert done.returncode == 2
     assert says in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.fixture
+def without_branches(trained, tmp_path, monkeypatch):
+    """The words of the command in this process, which makes no branch, and the record that it writes."""
+    for name, value in {"_start": {"return": 1.0, "error": 0.1}, "_noise": None, "_state": b""}.items():
+        monkeypatch.setattr(run_module, name, lambda *_, value=value: value)
+    monkeypatch.chdir(trained)
+    return ["branch", *BRANCH, "--out", str(tmp_path)], tmp_path / "branches.json"
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"branches": []}', '{"start": 1, "noise": 1, "branches": [{}]}', None])
+def test_a_damaged_record_is_left_alone(without_branches, capsys, content):
+    words, path = without_branches
+    path.mkdir() if content is None else path.write_text(content)
+    assert main(words) == 2
+    mend = "Choose another folder, or restore it from a copy"
+    assert capsys.readouterr().err == f"rlscale: --out: {path} is no record of branches. {mend}\n"
+    assert content is None or path.read_text() == content
+
+
+def test_a_worker_that_dies_ends_the_command_in_one_line(without_branches, monkeypatch, capsys):
+    class Pool(ThreadPoolExecutor):
+        def __init__(self, jobs, **_):
+            super().__init__(jobs)
+
+        def submit(self, run, *given):
+            future = Future()
+            future.set_exception(BrokenProcessPool("A process in the process pool was terminated abruptly"))
+            return future
+
+    words, path = without_branches
+    monkeypatch.setattr(run_module, "ProcessPoolExecutor", Pool)
+    assert main(words) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "rlscale: a process that made a branch died, perhaps for want of memory. What had ended is recorded in "
+    )
+    assert said.endswith("; the same command goes on.\n")
+    assert json.loads(path.read_text())["start"] == {"return": 1.0, "error": 0.1}
+
+
+def test_two_commands_do_not_write_one_record(without_branches, capsys):
+    words, path = without_branches
+    lock = lock_folder(path.parent, "--out")
+    assert main(words) == 2
+    os.close(lock)
+    assert f"--out: {path.parent} is being written by another process" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 from dataclasses import asdict
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.workers import run as workers
 from rlscale.benchmarks.workers.recommendation import to_measure
 from rlscale.envs import find_task
+from rlscale.records.files import lock_folder
 
 
 @pytest.fixture(scope="module")
@@ -179,4 +181,12 @@ def test_a_folder_that_cannot_be_made_is_said_before_anything_is_measured(tmp_pa
     said = capsys.readouterr().err
     assert said.startswith(f"rlscale: --out: cannot write {tmp_path / place}: ")
     assert said.count("\n") == 1
+    assert measuring.begun == []
+
+
+def test_two_commands_do_not_write_one_record(tmp_path, measuring, capsys):
+    lock = lock_folder(tmp_path, "--out")
+    assert main(["workers", "classic/cartpole", "--cpus", "2", "--out", str(tmp_path)]) == 2
+    os.close(lock)
+    assert f"--out: {tmp_path} is being written by another process" in capsys.readouterr().err
     assert measuring.begun == []
