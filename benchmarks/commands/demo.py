@@ -6,6 +6,10 @@ It calls the other commands with the words that a user would type, and prints th
 import shlex
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
+
+from rlscale.agents.checks import require_positive
+from rlscale.records import read_run
 
 from ..options import parse
 from . import COMMANDS
@@ -28,10 +32,13 @@ class DemoOptions:
 def run(arguments: list[str]) -> int:
     """Run the sweep, the training, the report and the comparison; the exit code of the first that fails.
 
+    In a folder of an earlier demo the sweep goes on, and so does the training unless it has finished.
+
     Raises:
         UsageError: an option that cannot be used.
     """
     options = parse(DemoOptions, "demo", arguments)
+    require_positive({"hours": options.hours, "seconds": options.seconds})
     folder = options.out or f"runs/demo-{datetime.now():%Y%m%d-%H%M%S}"
     pong = f"{folder}/atari-pong"
     fleet = ["--actors", "2", "--environments", "32", "--rollout-length", "64"]
@@ -48,7 +55,13 @@ def run(arguments: list[str]) -> int:
         ("its page", ["report", pong]),
         ("both side by side", ["compare", f"{folder}/minatar-breakout", pong, "--out", f"{folder}/comparison.html"]),
     )
+    earlier = read_run(pong, "--out").state if Path(pong).exists() else None
     for what, words in steps:
+        if words[0] == "train" and earlier is not None:
+            if earlier == "finished":
+                print(f"== {what}: {pong} has finished already", flush=True)
+                continue
+            words = ["train", "atari/pong", "--resume", pong, "--seconds", f"{options.seconds:g}"]
         print(f"== {what}: rlscale {shlex.join(words)}", flush=True)
         code = COMMANDS[words[0]].run(words[1:])
         if code:

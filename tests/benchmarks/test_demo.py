@@ -1,12 +1,14 @@
 """`rlscale demo`: the words that it types are understood, and the first command that fails ends it. `make demo` runs it."""
 
 import pytest
+from run_records import make_run
 
 from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.commands import Command
 from rlscale.benchmarks.commands.compare import CompareOptions
 from rlscale.benchmarks.options import parse, parse_train
 from rlscale.benchmarks.sweep.options import SweepOptions, make_plan
+from rlscale.records import Run
 
 
 @pytest.fixture
@@ -35,6 +37,41 @@ def test_the_demo_types_what_the_commands_understand(typed, capsys):
     assert typed["report"] == ["here/atari-pong"]
     assert parse(CompareOptions, "compare", typed["compare"]).folders == ("here/minatar-breakout", "here/atari-pong")
     assert "== a minute of Atari Pong on two Ray actors: rlscale train atari/pong" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("state", "types"),
+    [
+        ("finished", None),
+        ("stopped", ["atari/pong", "--resume", "here/atari-pong", "--seconds", "5"]),
+        ("failed", ["atari/pong", "--resume", "here/atari-pong", "--seconds", "5"]),
+    ],
+)
+def test_a_second_demo_goes_on_where_the_first_one_ended(typed, tmp_path, monkeypatch, state, types):
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "here" / "atari-pong")
+    run = Run.resume(tmp_path / "here" / "atari-pong")
+    run.set_state(state)
+    run.close()
+    assert main(["demo", "--out", "here", "--seconds", "5"]) == 0
+    assert typed.get("train") == types
+    assert {"sweep", "report", "compare"} <= typed.keys()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--seconds", "-5"], "--seconds: -5.0 is not a positive number. Give one above zero"),
+        (["--hours", "inf"], "--hours: inf is not finite"),
+        ([], "--out: here/atari-pong holds no run (manifest.json is missing)"),
+    ],
+)
+def test_what_a_demo_cannot_use_is_refused_before_anything_is_run(typed, tmp_path, monkeypatch, capsys, words, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here" / "atari-pong").mkdir(parents=True)
+    assert main(["demo", "--out", "here", *words]) == 2
+    assert capsys.readouterr().err.startswith(f"rlscale: {said}")
+    assert not typed
 
 
 def test_the_first_command_that_fails_ends_it(monkeypatch):
