@@ -86,11 +86,15 @@ def check_config(config: TrainConfig) -> None:
         f"{growth} is no factor above 1 and at most {MOST_GROWTH:,}",
         "Give for example 1.06, or 0 for no snapshots",
     )
+    kept = config.resume is not None  # a resumed run's environments, so that only the actors can be changed
+    fitting = (
+        _nearest_divisor(r.environments, config.workers) if kept else max(r.environments // config.workers, 1) * config.workers
+    )
     _refuse_if(
         r.environments % config.workers != 0,
-        "environments",
+        "actors" if kept else "environments",
         f"{r.environments} environments do not divide over {r.actors} actors",
-        f"Use for example {max(r.environments // config.workers, 1) * config.workers}",
+        f"Use for example {fitting}",
     )
     no_actors = "Give --actors as well"
     _refuse_if(

@@ -6,6 +6,7 @@ Read on in `rlscale.agents.setup` (what a run needs) and `rlscale.agents.session
 import contextlib
 import io
 import math
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -91,8 +92,8 @@ def train(
     After any of them a new run that had not begun leaves no folder behind. After the first two a resumed one that had not begun
     leaves its record as it was.
     """
-    check_config(config)
     if config.resume is None:
+        check_config(config)
         check_idle_options(config)
     task = find_task(config.task)
     run: Run | None = None
@@ -336,14 +337,15 @@ def _load(run: Run, config: TrainConfig) -> dict[str, Any]:
     """The run's checkpoint, checked against what is asked for now.
 
     Raises:
-        UsageError: another task, settings that a run cannot change, no checkpoint, a damaged one, or an earlier version's.
+        UsageError: another task, settings that a run cannot change or that cannot work, no checkpoint, a damaged one, or an
+            earlier version's.
     """
     recorded = run.manifest["task"]["id"]
     if recorded != config.task:
         raise UsageError(
             "--resume",
             f"the run in {run.folder} is of task {recorded}, not {config.task}",
-            f"Use: rlscale train {recorded} --resume {run.folder}",
+            f"Use: {shlex.join(['rlscale', 'train', recorded, '--resume', str(run.folder)])}",
         )
     stored: dict[str, Any] = torch.load(io.BytesIO(read_checkpoint(run.folder)), map_location="cpu", weights_only=False)
     # The manifest's settings are the last session's, which may have ended before it saved anything.
@@ -351,6 +353,7 @@ def _load(run: Run, config: TrainConfig) -> dict[str, Any]:
     fixed: dict[str, Callable[[TrainConfig], object]] = {
         "--environments": lambda c: c.rollout.environments,
         "--rollout-length": lambda c: c.rollout.rollout_length,
+        "--random-first-steps": lambda c: c.rollout.random_first_steps,
         "--algorithm": lambda c: c.update.algorithm,
         "--network": lambda c: c.update.network,
         "--width": lambda c: c.update.width,
@@ -362,6 +365,7 @@ def _load(run: Run, config: TrainConfig) -> dict[str, Any]:
             raise UsageError(
                 flag, f"a resumed run keeps {setting(before)}, not {setting(config)}", "Leave it out, or start a new run"
             )
+    check_config(config)  # no sooner: its mends may be to change what a run keeps
     if stored.get("parameter_order", 1) != PARAMETER_ORDER and before.update.network in ("nature_cnn", "small_cnn"):
         raise UsageError(
             "--resume",

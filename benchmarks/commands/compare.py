@@ -4,6 +4,7 @@ What is compared is in `rlscale.analysis.comparison`; how the page looks, in `rl
 """
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -159,7 +160,7 @@ def _without_record(folder: Path) -> UsageError:
     problem, mend = "holds neither a sweep nor a run", "Name folders that rlscale sweep or rlscale train wrote"
     try:
         if any(is_sweep(one) or is_run(one) for one in folder.iterdir()):
-            mend = f"Name those in it: {folder}/*"
+            mend = f"Name those in it: {shlex.quote(str(folder))}/*"
     except NotADirectoryError:
         pass
     except FileNotFoundError:

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import shlex
 import sys
 import time
 import zlib
@@ -128,7 +129,8 @@ def read_manifest(path: Path, *, what: str, schema: int, needed: Mapping[str, An
         manifest = read_object(path, field, mend)
     except FileNotFoundError:
         if what == "run" and (folder / "sweep.json").exists():
-            raise UsageError(field, f"{folder} is a sweep, not a run", f"See it with: rlscale compare {folder}") from None
+            see = f"See it with: rlscale compare {shlex.quote(str(folder))}"
+            raise UsageError(field, f"{folder} is a sweep, not a run", see) from None
         raise UsageError(field, f"{folder} holds no {what} ({path.name} is missing)", mend) from None
     except NotADirectoryError:
         raise UsageError(field, f"{folder} is a file", mend) from None

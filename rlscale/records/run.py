@@ -15,6 +15,7 @@ import hashlib
 import json
 import math
 import os
+import shlex
 import shutil
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -161,7 +162,7 @@ class Run:
         """
         try:
             if folder.exists():
-                mend = "Choose another name, or go on with it: --resume " + str(folder)
+                mend = "Choose another name, or go on with it: --resume " + shlex.quote(str(folder))
                 raise UsageError("--run", f"{folder} exists already and is never overwritten", mend)
             folder.parent.mkdir(parents=True, exist_ok=True)
             folder.mkdir()

@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -513,16 +514,28 @@ def finished(tmp_path_factory):
     return folder
 
 
-def test_another_task(finished):
-    with pytest.raises(UsageError, match=r"of task classic/cartpole, not classic/acrobot"):
-        train(replace(small("classic/acrobot"), resume=str(finished)), finished, command=[])
+def test_another_task(finished, tmp_path):
+    shutil.copytree(finished, mine := tmp_path / "my run")
+    said = f"of task classic/cartpole, not classic/acrobot. Use: rlscale train classic/cartpole --resume '{mine}'"
+    with pytest.raises(UsageError, match=re.escape(said)):
+        train(replace(small("classic/acrobot"), resume=str(mine)), mine, command=[])
 
 
-def test_a_changed_size(finished):
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"environments": 16}, "--environments: a resumed run keeps 8, not 16. Leave it out, or start a new run"),
+        ({"environments": 30, "actors": 4}, "--environments: a resumed run keeps 8, not 30. Leave it out, or start a new run"),
+        ({"actors": 3}, "--actors: 8 environments do not divide over 3 actors. Use for example 4"),
+        ({"random_first_steps": 300}, "--random-first-steps: a resumed run keeps 0, not 300. Leave it out, or start a new run"),
+    ],
+)
+def test_a_changed_rollout(finished, change, said):
     config = small(observations=600)
-    changed = replace(config, rollout=replace(config.rollout, environments=16), resume=str(finished))
-    with pytest.raises(UsageError, match="--environments"):
+    changed = replace(config, rollout=replace(config.rollout, **change), resume=str(finished))
+    with pytest.raises(UsageError) as refusal:
         train(changed, finished, command=[])
+    assert str(refusal.value) == said
 
 
 def test_a_changed_width(finished):

@@ -89,6 +89,22 @@ def test_what_a_user_names_is_printed_as_typed(here, capsys):
         assert "[red]:smile:mine" in "".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.parametrize(
+    ("words", "mend"),
+    [
+        (["train", "classic/cartpole", "--run", "my run"], "go on with it: --resume 'my run'"),
+        (["report", "my sweep"], "See it with: rlscale compare 'my sweep'"),
+        (["compare", "all of it"], "Name those in it: 'all of it'/*"),
+    ],
+)
+def test_what_is_to_be_typed_is_quoted_where_a_name_has_spaces(here, capsys, words, mend):
+    for name in ("my run/manifest.json", "my sweep/sweep.json", "all of it/one/manifest.json"):
+        (here / name).parent.mkdir(parents=True)
+        (here / name).touch()
+    assert main(words) == 2
+    assert capsys.readouterr().err.endswith(f"{mend}\n")
+
+
 def test_a_resumed_run_says_what_it_takes_otherwise(here, capsys):
     assert main(["train", *LITTLE, "--run", "run"]) == 0
     assert "other settings" not in capsys.readouterr().out
