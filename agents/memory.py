@@ -20,7 +20,16 @@ from rlscale.text import format_bytes, parse_bytes
 from .checks import check_learners, divisors_of
 from .config import FEWEST_BLOCKS, MOST_BLOCKS, TrainConfig
 
-__all__ = ["PROCESS_BYTES", "STORE_SHARE", "MemoryPlan", "gradient_rows", "memory_plan", "require_processes"]
+__all__ = [
+    "PROCESS_BYTES",
+    "STORE_SHARE",
+    "MemoryPlan",
+    "count_parameters",
+    "gradient_rows",
+    "memory_plan",
+    "require_network",
+    "require_processes",
+]
 
 FRAGMENT_BYTES = 64 << 20
 GROUP_ENVIRONMENTS = 8  # of a group where groups are dealt out singly
@@ -249,11 +258,11 @@ def _learns_on_cpu(config: TrainConfig) -> bool:
     return config.update.device in ("auto", "cpu") and resolve_device(config.update.device).type == "cpu"
 
 
-def _count_parameters(config: TrainConfig, task: Task) -> int:
+def count_parameters(config: TrainConfig, task: Task) -> int:
     """Parameters of the network, without making any of them.
 
     Raises:
-        UsageError: the network does not fit the task's observations.
+        UsageError: the network does not fit the task's observations, or is larger than any memory.
     """
     import torch
 
@@ -274,7 +283,7 @@ def _network_bytes(config: TrainConfig, task: Task, spare: int) -> int:
     Raises:
         UsageError: it takes more; says how many blocks there may be.
     """
-    each = 4 * _count_parameters(config, task)
+    each = 4 * count_parameters(config, task)
     needed = each * _vectors(config)
     if needed <= spare or spare <= 0:
         return needed
@@ -288,6 +297,20 @@ def _network_bytes(config: TrainConfig, task: Task, spare: int) -> int:
         if blocks % config.update.learners == 0 and each * _vectors(fewer) <= spare:
             raise UsageError("--blocks", learning, f"Use --blocks {blocks}, or a narrower network (--width)")
     raise UsageError("--width", learning, "Use a narrower network")
+
+
+def require_network(config: TrainConfig, task: Task) -> None:
+    """Refuse a network that this machine cannot learn with, however few the fragments, where blocks cannot be chosen.
+
+    Raises:
+        UsageError: it does not fit into memory, or the task's observations do not fit it.
+    """
+    try:
+        _network_bytes(config, task, max(int(0.9 * available_bytes()) - PROCESS_BYTES["run"], 1))
+    except UsageError as error:
+        if error.field != "--blocks":
+            raise
+        raise UsageError("--width", error.problem, "Use a narrower network") from None
 
 
 def _spare_bytes(config: TrainConfig, task: Task, size: int) -> int:

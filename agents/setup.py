@@ -15,8 +15,7 @@ from .compute import Compute, resolve_compute
 from .config import TrainConfig, config_to_dict
 from .learning import Learner, RemoteLearners
 from .machine import describe_machine, find_commit, find_versions
-from .memory import STORE_SHARE, MemoryPlan, memory_plan
-from .networks import make_network
+from .memory import STORE_SHARE, MemoryPlan, count_parameters, memory_plan
 from .rollout import ActorSearch, Fleet, LocalFleet, RayFleet, WorkerSettings
 from .session import Session
 
@@ -177,5 +176,4 @@ def prepare(config: TrainConfig, task: Task) -> RunSetup:
     compute.prepare_process()
     # On an existing cluster fragments lie in its object store, which can be asked only once this process has joined it.
     memory = memory_plan(config, task, None if config.rollout.ray_address is None else 1 << 62)
-    network = make_network(task, config.update.network, config.seed, config.update.width)
-    return RunSetup(config, task, compute, memory, sum(p.numel() for p in network.parameters()))
+    return RunSetup(config, task, compute, memory, count_parameters(config, task))

@@ -179,7 +179,7 @@ def make_network(task: Task, network: Network, seed: int, width: int | None = No
     """The task's network with orthogonal weights drawn from `seed`; the global torch generator stays as it is.
 
     Raises:
-        UsageError: the network does not fit this task's observations.
+        UsageError: the network does not fit this task's observations, or is larger than memory.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -187,7 +187,10 @@ def make_network(task: Task, network: Network, seed: int, width: int | None = No
             return PolicyValueNet(network, task.observation_shape, task.actions, width, pixels=task.pixels)
         except UsageError:
             raise
-        except (ValueError, RuntimeError) as error:
+        except (ValueError, RuntimeError, TypeError) as error:
+            if width is not None:  # torch says by any of these that a size is beyond memory, or beyond its integers
+                problem = f"there is no memory for {network} with layers of {width:,} units"
+                raise UsageError("--width", problem, "Use a narrower network") from error
             raise UsageError(
                 "--network", f"{network} cannot see {task.observation_shape}: {error}", "Choose a larger frame or another network"
             ) from error

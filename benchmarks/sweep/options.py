@@ -11,8 +11,7 @@ import tyro
 from rlscale.agents.checks import check_config, require_not_negative, require_positive
 from rlscale.agents.cluster import connect
 from rlscale.agents.config import Budget, NoiseSettings, Rollout, TrainConfig, Update
-from rlscale.agents.memory import PROCESS_BYTES, require_processes
-from rlscale.agents.networks import make_network
+from rlscale.agents.memory import PROCESS_BYTES, count_parameters, require_network, require_processes
 from rlscale.agents.supervised import SupervisedConfig, SupervisedUpdate
 from rlscale.analysis.predictions import FEWEST_POOLED
 from rlscale.envs import Network, Task, find_task
@@ -224,9 +223,13 @@ def make_training_plan(task_id: str, options: SweepOptions) -> TrainingPlan:
     )
     if options.jobs is None:
         plan = replace(plan, jobs=max(1, plan.jobs // max(1, plan.rollout_cpus)))
-    for trial in plan.next_trials({}):
-        check_config(plan.config_of(trial))
-    make_network(task, config.update.network, 0, config.update.width)
+    runs = [plan.config_of(trial) for trial in plan.next_trials({})]
+    for run in runs:
+        check_config(run)
+    if options.ray_address is None:
+        require_network(max(runs, key=lambda run: run.batch), task)
+    else:  # the cluster's machines may have more memory
+        count_parameters(config, task)
     return plan
 
 

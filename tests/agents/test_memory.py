@@ -11,7 +11,7 @@ from rlscale.agents.config import TrainConfig, default_config
 from rlscale.agents.learning import Learner, learn_batch
 from rlscale.agents.learning.losses import HEADS
 from rlscale.agents.learning.optimizer import BlockOptimizer
-from rlscale.agents.memory import available_bytes, fragment_bytes, gradient_rows, memory_plan
+from rlscale.agents.memory import available_bytes, fragment_bytes, gradient_rows, memory_plan, require_network
 from rlscale.agents.rollout.fleet import LocalFleet
 from rlscale.agents.rollout.worker import WorkerSettings
 from rlscale.envs import find_task
@@ -163,6 +163,8 @@ def test_block_gradients_that_do_not_fit_are_refused_with_the_blocks_that_do(mon
         "--blocks: learning with 34,140,171 parameters, gradients of 136 blocks among it, takes 20.2 GiB, and there are 13.7 GiB "
         "for it. Use --blocks 16, or a narrower network (--width)"
     )
+    with pytest.raises(UsageError, match=r"--width: learning with 34,140,171 parameters, .* it. Use a narrower network"):
+        require_network(config, task)  # as a sweep does, whose blocks nobody chooses
     memory_plan(replace(config, noise=replace(config.noise, blocks=16)), task)
     with pytest.raises(UsageError, match="--blocks"):
         memory_plan(replace(config, noise=replace(config.noise, blocks=17)), task)

@@ -146,9 +146,15 @@ def test_large_numbers_of_environments_are_divided_at_once():
         (["bench", "--cpus", "100000"], "--cpus"),
         (["workers", "classic/cartpole", "--cpus", "100000"], "--cpus"),
         (["advise", "classic/cartpole", "--cpus", "100000"], "--cpus"),
+        (["train", "toy/catch", "--width", "1000000000000"], "--width"),
+        (["train", "toy/catch", "--width", "1000000000000", "--memory", "1GiB"], "--width"),
+        (["train", "toy/catch", "--width", "3000000000000000000000"], "--width"),
+        (["sweep", "toy/catch", "--width", "1000000000000"], "--width"),
+        (["sweep", "toy/catch", "--width", "3000000000000000000000"], "--width"),
+        (["sweep", "minatar/breakout", "--width", "1000000000000"], "--width"),
     ],
 )
-def test_processes_that_cannot_fit_are_refused_before_anything_is_made(here, capsys, words, flag):
+def test_processes_and_networks_that_cannot_fit_are_refused_before_anything_is_made(here, capsys, words, flag):
     assert main(words) == 2
     said = capsys.readouterr()
     assert said.err.startswith(f"rlscale: {flag}: ")
