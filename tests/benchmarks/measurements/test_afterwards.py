@@ -42,7 +42,7 @@ def test_the_second_hypothesis_is_refuted_by_the_mean_of_the_others():
     constant = ((0.60206**2 + 4 * (0.60206 / 4) ** 2) / 5) ** 0.5
     said = second_hypothesis(comparison, rungs_of(comparison))
     assert said.startswith(
-        f"Refuted. The prediction errs by 0.400 decades, the mean B_crit of the other tasks by {constant:.3f}. By its own error"
+        f"Refuted. The prediction errs by 0.400 decades, the mean B_crit of the other tasks by {constant:.3f}. Its own error"
     )
     four = comparison_of(*rows[1:])
     assert second_hypothesis(four, rungs_of(four)).startswith("Open: the hypothesis needs 5 scored tasks, and has 4 so far.")
@@ -89,7 +89,7 @@ def test_the_third_hypothesis_has_to_beat_one_figure_for_all():
     near = [ALWAYS * 10**d for d in (-0.5, 0.0, 0.0, 0.0, 0.5)]
     said = third(*((b, b / FACTOR * 10**0.45) for b in near))
     assert said.startswith(
-        "Refuted. The prediction errs by 0.450 decades, 756 for every task by 0.316. By its own error, at most 0.5, it would not"
+        "Refuted. The prediction errs by 0.450 decades, 756 for every task by 0.316. Its own error is at most 0.5 "
     )
 
 
