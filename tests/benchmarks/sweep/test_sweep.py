@@ -302,7 +302,9 @@ def test_a_sweep_is_extended_by_the_same_command_that_asks_for_more(undisturbed,
     assert extension["command"] == command
     assert (extension["seeds"], extension["batch_sizes"]) == (2, [80, 160, 320, 640])
     with pytest.raises(UsageError, match=r"another plan \(--batch-sizes\). Go on with '"):
-        run_sweeps(SweepOptions(**{**QUICK, "batch_sizes": None}, jobs=0, out=str(tmp_path)), [], silent())
+        run_sweeps(
+            SweepOptions(**{**QUICK, "batch_sizes": None, "rates": 4, "seeds": 2}, jobs=0, out=str(tmp_path)), [], silent()
+        )
     with pytest.raises(UsageError, match=r"another plan \(--batch-sizes\)"):  # the others' runs would count all the same
         run_sweeps(SweepOptions(**{**more, "batch_sizes": "80,160"}, jobs=0, out=str(tmp_path)), [], silent())
 
