@@ -174,7 +174,7 @@ def test_a_run_that_is_killed_is_something_new(tmp_path):
 def test_the_command_that_goes_on_with_a_sweep_is_as_short_as_compare_s(tmp_path):
     record = write_sweep(tmp_path / "atari-pong", Planted(90_000, scatter=0.05), "atari/pong", make_plan(batch_sizes=(40, 160)))
     manifest = json.loads((record.folder / "sweep.json").read_text())
-    manifest["command"] += ["--total-observations", "None"]  # as a record of an earlier version has it
+    manifest["command"] += ["--batch-sizes", "40,160", "--total-observations", "None"]  # as a record of an earlier version has it
     (record.folder / "sweep.json").write_text(json.dumps(manifest))
     (sweep,) = with_short_commands(compare([read_sweep(record.folder)], [])).sweeps
     words = say_next(sweep).removeprefix("next: ")
