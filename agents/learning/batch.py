@@ -229,7 +229,9 @@ class Moments:
         return 1.0 - error / max(_variance(self.count, self.sums[3], self.sums[4]), 1e-12)
 
     def running_square(self, previous: float | None, decay: float) -> float:
-        """Running mean square of the advantages: a scale that, unlike the batch's own, does not depend on the batch size.
+        """Running mean square of the advantages: it is expected to be the same at every batch size, as the batch's own is not.
+
+        Without a correction of the start: the first batch, of an untrained value head, weighs `decay` ** k after k others.
 
         Args:
             previous: before this batch; None before the first.

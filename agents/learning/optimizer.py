@@ -5,6 +5,7 @@ step and the block statistics for `rlscale.noise`. Of several learners each hold
 weighted sum of all rows travels between them.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -218,7 +219,9 @@ class BlockOptimizer:
 
 def _make_optimizer(config: TrainConfig, parameters: nn.Parameter) -> torch.optim.Optimizer:
     update = config.update
+    # A c-th of the tuned batch has gradients whose scatter is √c times as large: so that ε stays as small beside it.
+    epsilon = 1e-5 * math.sqrt(config.batch_divisor)
     if update.optimizer == "rmsprop":
-        return torch.optim.RMSprop([parameters], lr=update.learning_rate, alpha=config.kept(0.99), eps=1e-5)
+        return torch.optim.RMSprop([parameters], lr=update.learning_rate, alpha=config.kept(0.99), eps=epsilon)
     betas = config.kept(0.9), config.kept(update.beta2)
-    return torch.optim.Adam([parameters], lr=update.learning_rate, betas=betas, eps=1e-5, fused=True)
+    return torch.optim.Adam([parameters], lr=update.learning_rate, betas=betas, eps=epsilon, fused=True)

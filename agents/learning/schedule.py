@@ -71,9 +71,9 @@ def adaptive_batch(
     """The number of fragments of the next iteration batch.
 
     B = √(r 𝓑) balances the cost of optimizer steps, each worth r observations, with that of the observations themselves
-    (McCandlish et al. 2018, appendix D); without r, B = 𝓑. A batch is at most twice and at least half as large as the one before.
-    Its number of fragments divides the number of groups, so that the same sets of environments come again, or is a number of
-    whole rounds, a power of two.
+    (McCandlish et al. 2018, appendix D); without r, B = 𝓑. The number of fragments divides the number of groups, so that the same
+    sets of environments come again, or is a number of whole rounds, a power of two. A batch is at most twice and at least half as
+    large as the one before, or of the next possible size: 25 groups allow 1, 5 and 25 fragments, and nothing between.
 
     Args:
         exchange_rate: r, or None.
@@ -90,12 +90,14 @@ def adaptive_batch(
     wanted = (noise if exchange_rate is None else math.sqrt(exchange_rate * noise)) / fragment
     if scale.value is None:
         wanted = max(wanted, before)
-    wanted = min(max(wanted, before / 2, 1.0), before * 2.0)
     sizes = [d for d in range(1, groups) if groups % d == 0 and turn % d == 0]
     if turn == 0:
         sizes += [groups << k for k in range(max(most // groups, 1).bit_length())]
     allowed = [size for size in sizes if size <= max(most, 1)]
-    return min(allowed, key=lambda size: abs(math.log(size / wanted)))
+    near = [size for size in allowed if before / 2 <= size <= 2 * before]
+    smaller = [size for size in allowed if size < before]
+    larger = [size for size in allowed if size > before]
+    return min(near + smaller[-1:] + larger[:1], key=lambda size: abs(math.log(size / max(wanted, 1.0))))
 
 
 def _known(scale: Estimate) -> float:

@@ -245,12 +245,13 @@ def test_several_learners_average_as_one(ray_of_four, stream):
 
 
 def test_the_rules_for_a_quarter_of_the_batch():
-    """c = 4: Adam's betas to the power of 1/4, warm-up and the average's center of mass times 4 (paper, sections 3 and 4)."""
+    """c = 4: Adam's betas to the power of 1/4, warm-up and the average's center of mass times 4 (paper); ε by √c."""
     config = config_for(tuned_batch=4 * 8 * STEPS, beta2=0.99, warm_up=5)
     assert config.batch_divisor == 4
     learner = Learner(config, TASK, CPU, False)
     (group,) = learner._optimizer._torch.param_groups
     assert group["betas"] == pytest.approx((0.9**0.25, 0.99**0.25))
+    assert group["eps"] == pytest.approx(2e-5)
     assert learner._optimizer._warm_up == 20
     decay = learner._average._decay
     assert 1 / (1 - decay) - 1 == pytest.approx(4 * 3)
@@ -262,7 +263,8 @@ def test_the_rules_for_a_quarter_of_the_batch():
     kept = 0.99**0.25
     assert learner.scale_square == pytest.approx(kept * first + (1 - kept) * alone.scale_square)
     rmsprop = Learner(config_for(tuned_batch=4 * 8 * STEPS, optimizer="rmsprop"), TASK, CPU, False)
-    assert rmsprop._optimizer._torch.param_groups[0]["alpha"] == pytest.approx(0.99**0.25)
+    (group,) = rmsprop._optimizer._torch.param_groups
+    assert (group["alpha"], group["eps"]) == pytest.approx((0.99**0.25, 2e-5))
 
 
 def test_the_rate_follows_the_root_of_the_batch(tmp_path):

@@ -57,6 +57,21 @@ def test_an_adaptive_batch_goes_to_the_noise_scale_by_factors_of_two():
     assert sizes(resolved(128 * 8), 16, exchange=128 * 8.0) == 8
 
 
+@pytest.mark.parametrize("groups", [1, 5, 7, 22, 24, 25, 33, 35, 39, 125])
+def test_an_adaptive_batch_arrives_whatever_the_number_of_groups(groups):
+    """Sizes that divide the groups may lie further apart than a factor of two: then it goes to the next one."""
+
+    def end(scale, before):
+        turn = 0
+        for _ in range(60):
+            before = sizes(resolved(128 * scale), before, turn=turn, groups=groups, most=10**6)
+            turn = (turn + before) % groups
+        return before
+
+    assert 1000 / 2 <= end(1000, 1) <= 1000 * 2
+    assert end(1, 8 * groups) == 1
+
+
 def test_an_unresolved_scale_never_shrinks_a_batch():
     assert sizes(UNRESOLVED, 16) == 16
     assert sizes(UNRESOLVED, 2) == 4  # 600 / 128 is above 4
