@@ -220,6 +220,12 @@ def _check_fragments(config: TrainConfig) -> None:
         "Use a divisor of them, or change --environments",
     )
     _refuse_if(r.clones > 1 and r.reward_noise > 0, "clones", "clones would get rewards of their own", "Leave out --reward-noise")
+    _refuse_if(
+        r.clones > 1 and config.shuffles_transitions,
+        "clones",
+        "shuffled transitions would be dealt to blocks apart from their copies",
+        "Use --shuffle environments; a sweep with clones takes no --mini-batches",
+    )
     mini = config.mini_batch // (r.rollout_length * config.rounds)
     _refuse_if(
         not config.shuffles_transitions and mini % r.clones != 0,

@@ -130,6 +130,7 @@ class AtariEnv(TaskEnv):
             img_width=width,
             stack_num=task.frame_stack,
             frameskip=task.frame_skip,
+            repeat_action_probability=0.0,
             reward_clipping=False,  # the raw score is reported; the learner clips
             episodic_life=False,  # true would restart the whole game at every lost life
             life_loss_info=cut_on_life_loss,

@@ -9,7 +9,7 @@ from rlscale.text import first_line
 
 from .interface import TaskEnv
 from .task import Task, TaskListing
-from .vector import VectorTaskEnv, task_of_spaces
+from .vector import SyncTaskEnv, VectorTaskEnv, task_of_spaces
 
 __all__ = ["find_task", "list_tasks"]
 
@@ -71,9 +71,12 @@ def make_env(task: Task, num_envs: int, *, threads: int, cut_on_life_loss: bool)
     Raises:
         UsageError: it makes another number of them.
     """
+    from gymnasium.vector import SyncVectorEnv
+
     assert task.user_make is not None
     env = task.user_make(num_envs)
     if env.num_envs != num_envs:
         problem = f"{task.id}({num_envs}) returned {env.num_envs} environments"
         raise UsageError("TASK", problem, "Return as many as it is asked for")
-    return VectorTaskEnv(task, env, one_seed=True)
+    kind = SyncTaskEnv if isinstance(env, SyncVectorEnv) else VectorTaskEnv
+    return kind(task, env, one_seed=True)

@@ -2,14 +2,12 @@
 
 from typing import Any
 
-import numpy as np
-
 from rlscale.errors import UsageError
 from rlscale.text import first_line
 
 from .interface import TaskEnv
 from .task import Task, TaskListing
-from .vector import VectorTaskEnv, task_of_spaces
+from .vector import SyncTaskEnv, task_of_spaces
 
 __all__ = ["find_task", "list_tasks"]
 
@@ -56,7 +54,8 @@ def find_task(name: str) -> Task:
         problem = f"Gymnasium cannot make {name!r}: {first_line(error).rstrip('.')}"
         raise UsageError("TASK", problem, "Check the id, or install what it needs") from error
     try:
-        return task_of_spaces(f"gym/{name}", env.observation_space, env.action_space, make_env=make_env)
+        skip = getattr(env.unwrapped, "frame_skip", 1)  # MuJoCo's
+        return task_of_spaces(f"gym/{name}", env.observation_space, env.action_space, make_env=make_env, frame_skip=skip)
     finally:
         env.close()
 
@@ -67,13 +66,4 @@ def make_env(task: Task, num_envs: int, *, threads: int, cut_on_life_loss: bool)
     from gymnasium.vector import SyncVectorEnv
 
     name = task.id.removeprefix("gym/")
-    return _SyncTaskEnv(task, SyncVectorEnv([lambda: gymnasium.make(name)] * num_envs), one_seed=False)
-
-
-class _SyncTaskEnv(VectorTaskEnv):
-    """Environments that can be restarted one by one: those of many tasks all have episodes of one length."""
-
-    def restart(self, which: np.ndarray, seeds: np.ndarray) -> np.ndarray:
-        observation, _ = self._env.reset(seed=[int(seed) for seed in seeds], options={"reset_mask": which})
-        self._ended[which] = False
-        return self._finite("observation", self._flatten(observation))
+    return SyncTaskEnv(task, SyncVectorEnv([lambda: gymnasium.make(name)] * num_envs), one_seed=False)

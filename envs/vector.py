@@ -191,6 +191,15 @@ class ArraysTaskEnv(VectorTaskEnv):
         self._ended = state["ended"].copy()
 
 
+class SyncTaskEnv(VectorTaskEnv):
+    """A `SyncVectorEnv`, whose environments can be restarted one by one: those of many tasks all have episodes of one length."""
+
+    def restart(self, which: np.ndarray, seeds: np.ndarray) -> np.ndarray:
+        observation, _ = self._env.reset(seed=[int(seed) for seed in seeds], options={"reset_mask": which})
+        self._ended[which] = False
+        return self._finite("observation", self._flatten(observation))
+
+
 class RestartableTaskEnv(ArraysTaskEnv):
     """Environments that can be restarted one by one, since nothing else sets episodes of one length out of step.
 

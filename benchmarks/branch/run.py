@@ -12,10 +12,11 @@ import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -186,7 +187,11 @@ def _start(at: Checkpoint, plan: BranchPlan) -> dict[str, float]:
 
 
 def _frozen(at: Checkpoint, size: int, seed: int) -> FrozenRun:
-    return FrozenRun(prepare(branch_config(at.config, size, seed), find_task(at.config.task)), load(at.learner))
+    """Of so many observations a batch; environments whose episodes all have one length begin out of step with each other."""
+    task, config = find_task(at.config.task), branch_config(at.config, size, seed)
+    first_steps = at.config.rollout.random_first_steps or task.sweep.random_first_steps
+    config = replace(config, rollout=replace(config.rollout, random_first_steps=first_steps))
+    return FrozenRun(prepare(config, task), load(at.learner))
 
 
 def _noise(at: Checkpoint, plan: BranchPlan) -> dict[str, Any]:
@@ -284,5 +289,10 @@ def _state(
             state = frozen[size].environments()
             if state is None:
                 raise UsageError("RUN", f"environments of {at.config.task} cannot be saved", "Branches need a task whose can")
+            # Else the actions of a seed would be those of the one before, APART steps on.
+            streams = np.random.SeedSequence((at.config.seed, size, number)).spawn(len(state["workers"]))
+            for worker, stream in zip(state["workers"], streams, strict=True):
+                for group, own in zip(worker, stream.spawn(len(worker)), strict=True):
+                    group["generator"] = np.random.Philox(own).state
             states[size, number] = dump(state)
     return states[size, seed]

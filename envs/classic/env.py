@@ -11,7 +11,12 @@ __all__ = ["find_task", "list_tasks"]
 
 _TASKS: dict[str, dict[str, Any]] = {
     "cartpole": dict(frame_shape=(4,), actions=2, discount=0.98, goals=(100.0, 200.0, 400.0)),
-    "acrobot": dict(frame_shape=(6,), actions=3, goals=(-200.0, -100.0)),
+    "acrobot": dict(
+        frame_shape=(6,),
+        actions=3,
+        goals=(-200.0, -100.0),
+        sweep=SweepDefaults(learning_rate=3e-3, rate_batch=512.0, observations=4_000_000, random_first_steps=500),
+    ),
     "pendulum": dict(
         frame_shape=(3,),
         actions=BoxActions((-2.0,), (2.0,)),
@@ -52,7 +57,7 @@ def make_env(task: Task, num_envs: int, *, threads: int, cut_on_life_loss: bool)
     from .acrobot import AcrobotVectorEnv
     from .pendulum import PendulumVectorEnv
 
-    if task.id == "classic/pendulum":
-        return RestartableTaskEnv(task, PendulumVectorEnv(num_envs), one_seed=True)
-    makers = {"classic/cartpole": CartPoleVectorEnv, "classic/acrobot": AcrobotVectorEnv}
-    return ArraysTaskEnv(task, makers[task.id](num_envs), one_seed=True)
+    if task.id == "classic/cartpole":
+        return ArraysTaskEnv(task, CartPoleVectorEnv(num_envs), one_seed=True)
+    makers = {"classic/acrobot": AcrobotVectorEnv, "classic/pendulum": PendulumVectorEnv}
+    return RestartableTaskEnv(task, makers[task.id](num_envs), one_seed=True)

@@ -98,6 +98,11 @@ def accepted(words: str) -> TrainConfig:
             "--lr-rule: it follows noise between at least 3 observations of a mini-batch, which has 2. "
             "Use more environments, larger mini-batches or another rule",
         ),
+        (
+            "--environments 8 --clones 4 --shuffle transitions",
+            "--clones: shuffled transitions would be dealt to blocks apart from their copies. "
+            "Use --shuffle environments; a sweep with clones takes no --mini-batches",
+        ),
         # A streamed batch is dealt out by environments.
         (
             f"{STREAM} --shuffle transitions",

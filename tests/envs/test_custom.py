@@ -58,6 +58,18 @@ def test_what_a_callable_does_wrong_is_one_line(here, body, problem):
     assert refusal.value.problem == problem
 
 
+def test_a_sync_vector_env_is_restarted_one_by_one(here):
+    """As a `gym/` task is, so that `--random-first-steps` sets episodes of one length out of step."""
+    body = "from gymnasium.vector import SyncVectorEnv\n    return SyncVectorEnv([lambda: gym.make('Pendulum-v1')] * num_envs)"
+    (here / "swing.py").write_text(f"import gymnasium as gym\n\n\ndef make(num_envs):\n    {body}\n")
+    task = find_task("swing:make")
+    env = make_env(task, 3)
+    env.reset(np.arange(3))
+    step = env.step(task.random_actions(np.random.default_rng(0), 3))
+    observation = env.restart(np.array([False, True, False]), np.array([7, 8, 9]))
+    assert (observation == step.observation).all(axis=1).tolist() == [True, False, True]
+
+
 @pytest.mark.parametrize(
     ("body", "problem"),
     [

@@ -40,3 +40,9 @@ def test_where_the_simulator_is_installed_gymnasiums_reason_is_told(name, reason
     assert refusal.value.problem.startswith(f"Gymnasium cannot make '{name}': ")
     assert reason in refusal.value.problem
     assert "\n" not in str(refusal.value)
+
+
+def test_the_simulator_s_steps_for_each_observation_are_known():
+    pytest.importorskip("mujoco", minversion="3")
+    assert find_task("gym/HalfCheetah-v5").frame_skip == 5
+    assert find_task("gym/CartPole-v1").frame_skip == 1

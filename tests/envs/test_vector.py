@@ -5,7 +5,7 @@ import pytest
 
 from rlscale.envs import find_task, list_tasks, make_env
 
-RESTARTABLE = [*(listing.id for listing in list_tasks() if listing.id.startswith("toy/")), "classic/pendulum"]
+RESTARTABLE = [*(listing.id for listing in list_tasks() if listing.id.startswith("toy/")), "classic/acrobot", "classic/pendulum"]
 
 
 @pytest.mark.parametrize("task_id", RESTARTABLE)

@@ -23,12 +23,13 @@ from commands import COMMAND, Command
 from rich.console import Console
 
 from rlscale.agents.config import config_from_dict, default_config
+from rlscale.agents.learning import Learner
 from rlscale.agents.setup import prepare
 from rlscale.benchmarks.branch import run as run_module
 from rlscale.benchmarks.branch.branches import Branch, branch_config, dump, evaluator, learn, load, momentum_from_zero, run_branch
 from rlscale.benchmarks.branch.findings import find_page, fit, say, tables
 from rlscale.benchmarks.branch.options import BranchOptions, make_plan
-from rlscale.benchmarks.branch.run import START_EVALUATIONS, Checkpoint, _branches, _run, _start, _state
+from rlscale.benchmarks.branch.run import START_EVALUATIONS, Checkpoint, _branches, _frozen, _run, _start, _state
 from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.steps import Steps
 from rlscale.envs import find_task
@@ -266,6 +267,22 @@ def test_seeds_start_from_other_environments_and_rates_from_the_same(trained):
     third = _state(at, plan, Branch(128, 0.01, 2, 1), frozen, states)
     assert first == other_rate
     assert first != third
+    streams = {tuple(load(state)["workers"][0][0]["generator"]["state"]["key"]) for state in states.values()}
+    assert len(streams) == 3, "the actions of one seed would be those of another, some steps on"
+
+
+@pytest.mark.parametrize("first_steps", [0, 40])
+def test_environments_of_branches_are_out_of_step(first_steps):
+    """Whatever the run began with: all episodes of Catch have nine steps, and would begin in one of them for ever."""
+    task = find_task("toy/catch")
+    config = default_config(task)
+    config = replace(config, rollout=replace(config.rollout, random_first_steps=first_steps))
+    learner = Learner(config, task, torch.device("cpu"), False).get_state()
+    frozen = _frozen(Checkpoint(config, dump(learner), 0, 0), 64 * config.rollout.rollout_length, 1)
+    frozen.play(20)
+    (worker,) = frozen.environments()["workers"]
+    frozen.close()
+    assert len(np.unique(np.concatenate([group["env"]["steps"] for group in worker]))) >= 5
 
 
 def test_every_prefix_of_the_branches_holds_all_sizes(trained):
