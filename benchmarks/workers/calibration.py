@@ -164,14 +164,32 @@ def fit_fleet(readings: Sequence[FleetReading], rollout_length: int) -> FleetTim
     hand_over = fit_hand_over(*zip(*waits, strict=True))
     per_observation = statistics.median(r.fragment_bytes / r.observations for r in readings)
     law = FleetTime(service, slowdowns, curve, hand_over, spread, per_observation, readings[0].rollout_length)
+    scatter, freedom = _scatter(law, readings, len(service.threads), len(counts))
+    return replace(law, rollout_length=rollout_length, scatter=scatter, freedom=freedom)
+
+
+def _scatter(law: FleetTime, readings: Sequence[FleetReading], threads: int, counts: int) -> tuple[float, float]:
+    """Standard deviation of ln(rate) of one more reading of another fleet about the law, and its degrees of freedom.
+
+    Every fleet errs in its own way, however long it is measured: the variance is that of the fleets' means, with as many
+    degrees of freedom as the parts of a worker's step and the slowdowns leave of the fleets, and that of rounds about their
+    mean. Where no fleet is left over it is that of all rounds about the law.
+    """
     errors = []
     for r in readings:
         predicted = law.rate(r.shape.actors, r.shape.environments, r.shape.threads).value
         assert predicted is not None
-        errors += [math.log(rate / predicted) for rate in r.rates]
-    freedom = len(errors) - PARAMETERS
-    scatter = float(np.sqrt(np.sum(np.square(errors)) / max(freedom, 1)))
-    return replace(law, rollout_length=rollout_length, scatter=scatter, freedom=max(freedom, 0))
+        errors.append(np.log(np.array(r.rates) / predicted))
+    together = np.concatenate(errors)
+    fleets, rounds = len(errors) - (3 if threads > 1 else 2) - (counts - 1), len(together) - len(errors)
+    if fleets < 1 or rounds < 1:
+        freedom = len(together) - PARAMETERS
+        return float(np.sqrt(np.sum(np.square(together)) / max(freedom, 1))), max(freedom, 0)
+    between = sum(float(e.mean()) ** 2 for e in errors) / fleets
+    within = sum(float(((e - e.mean()) ** 2).sum()) for e in errors) / rounds
+    both = between + within
+    freedom = both**2 / (between**2 / fleets + within**2 / rounds) if both else rounds  # Satterthwaite's
+    return math.sqrt(both), freedom
 
 
 def measure_emulator(task: Task, environments: int, seconds: float) -> float:

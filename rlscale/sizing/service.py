@@ -151,7 +151,7 @@ class FleetTime:
     observation_bytes: float
     rollout_length: int
     scatter: float = math.nan
-    freedom: int = 0
+    freedom: float = 0
 
     def seconds(self, workers: int, environments: float, threads: int = 1) -> float:
         """Seconds of one iteration batch: workers x environments x rollout_length observations.

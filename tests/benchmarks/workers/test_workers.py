@@ -23,7 +23,7 @@ from rlscale.benchmarks.workers.plan import make_plan
 from rlscale.benchmarks.workers.recommendation import candidates, to_measure
 from rlscale.envs import find_task
 from rlscale.report.workers_page import WorkersPage, knee, plan_figure, throughput_figure, write_workers_page
-from rlscale.sizing import LearnerTime, Price
+from rlscale.sizing import LearnerTime, Price, service
 
 
 def test_a_planted_law_comes_back():
@@ -59,6 +59,30 @@ def test_predictions_keep_what_they_promise():
             inside[confidence] += low <= fresh <= high
     assert inside[0.95] >= 36
     assert 8 <= inside[0.5] <= 32
+
+
+@pytest.mark.parametrize(("cpus", "parts"), [(2, 4), (8, 6)])
+def test_a_prediction_s_interval_knows_that_every_fleet_errs_in_its_own_way(monkeypatch, cpus, parts):
+    """By 6% here, and its rounds by 2%: however many those are, each is no further fleet."""
+    monkeypatch.setattr(service, "_DRAWS", 1 << 10)
+    rng = np.random.default_rng(0)
+
+    def fleet(shape, rounds):
+        slowdown = (1 + 0.1 * (shape.actors * shape.threads - 1)) / (1 + 0.1 * (shape.threads - 1))
+        off = np.exp(0.06 * rng.normal())
+        return reading(shape, slowdown * off, rounds=rounds, message=0.0, noise=lambda: np.exp(0.02 * rng.normal()))
+
+    measured = to_measure(PONG, cpus)
+    others = [s for s in candidates(PONG, cpus) if s not in measured]
+    inside = []
+    for _ in range(20):
+        law = fit_fleet([fleet(shape, 40) for shape in measured], 32)
+        for i in rng.choice(len(others), 5, replace=False):
+            low, high = law.rate(others[i].actors, others[i].environments, others[i].threads).interval
+            inside.append(low <= fleet(others[i], 1).rates[0] <= high)
+    assert np.mean(inside) >= 0.9
+    exact = fit_fleet([reading(s, 1 + 0.1 * (s.environments % 3), rounds=40) for s in measured], 32)
+    assert exact.freedom == pytest.approx(len(measured) - parts), "rounds that agree leave the fleets"
 
 
 def test_few_fleets_are_measured_and_many_could_be_used():
