@@ -27,9 +27,18 @@ from rlscale.agents.rollout import Fragment, RayFleet, RolloutWorker, WorkerSett
 from rlscale.envs import Task, make_env
 from rlscale.sizing import FleetTime, fit_hand_over, fit_service, fit_throughput, hand_over_seconds
 
-__all__ = ["FleetReading", "Shape", "fit_fleet", "measure_emulator", "measure_fleet", "measure_learner", "sample_fragments"]
+__all__ = [
+    "FleetReading",
+    "Shape",
+    "fit_fleet",
+    "measure_emulator",
+    "measure_fleet",
+    "measure_learner",
+    "measured_steps",
+    "sample_fragments",
+]
 
-ROLLOUT = 32  # steps of a fragment while measuring: long enough to be sampled as in a run, short enough for minutes
+ROLLOUT = 32  # most steps of a fragment while measuring: long enough to be sampled as in a run, short enough for minutes
 LEAST_ROUNDS = 4
 LEARNER_ROUNDS = 2
 LATE = 2**20 + 1  # an iteration in which no head is measured
@@ -90,7 +99,7 @@ def measure_fleet(config: TrainConfig, task: Task, compute: Compute, shape: Shap
         UsageError: it does not start.
         LostWorkerError: an actor died.
     """
-    settings = fleet_settings(config, task, compute, shape)
+    settings = fleet_settings(config, task, compute, shape, measured_steps(config))
     weights = flatten_parameters(make_network(task, settings.network, config.seed, settings.width)).numpy()
     fleet = RayFleet(settings, 2 * shape.actors)
     rounds: list[float] = []
@@ -112,15 +121,20 @@ def measure_fleet(config: TrainConfig, task: Task, compute: Compute, shape: Shap
             raise LostWorkerError(f"a rollout actor was lost while its fleet was measured ({lost[0].what})")
     finally:
         fleet.close()
-    return FleetReading(shape, ROLLOUT, tuple(rounds[1:]), tuple(fragments[1:]), size)
+    return FleetReading(shape, settings.rollout_length, tuple(rounds[1:]), tuple(fragments[1:]), size)
 
 
-def fleet_settings(config: TrainConfig, task: Task, compute: Compute, shape: Shape) -> WorkerSettings:
+def measured_steps(config: TrainConfig) -> int:
+    """Steps of a fragment of a measured fleet: what comes once a fragment weighs more in short ones."""
+    return min(ROLLOUT, config.rollout.rollout_length)
+
+
+def fleet_settings(config: TrainConfig, task: Task, compute: Compute, shape: Shape, steps: int) -> WorkerSettings:
     """What the actors of such a fleet get."""
     return WorkerSettings(
         task=task,
         environments=shape.environments,
-        rollout_length=ROLLOUT,
+        rollout_length=steps,
         network=config.update.network,
         width=config.update.width,
         bfloat16=compute.acts_in_bfloat16,
@@ -188,8 +202,7 @@ def _scatter(law: FleetTime, readings: Sequence[FleetReading], threads: int, cou
     between = sum(float(e.mean()) ** 2 for e in errors) / fleets
     within = sum(float(((e - e.mean()) ** 2).sum()) for e in errors) / rounds
     both = between + within
-    freedom = both**2 / (between**2 / fleets + within**2 / rounds) if both else rounds  # Satterthwaite's
-    return math.sqrt(both), freedom
+    return math.sqrt(both), both**2 / (between**2 / fleets + within**2 / rounds) if both else rounds  # Satterthwaite's
 
 
 def measure_emulator(task: Task, environments: int, seconds: float) -> float:
@@ -217,12 +230,14 @@ def emulate(settings: bytes, folder: str) -> float:
     return environments * steps / elapsed
 
 
-def sample_fragments(config: TrainConfig, task: Task, compute: Compute, environments: int, count: int) -> list[Fragment]:
+def sample_fragments(
+    config: TrainConfig, task: Task, compute: Compute, environments: int, count: int, steps: int = ROLLOUT
+) -> list[Fragment]:
     """So many successive fragments of the same environments, made in this process.
 
     Learning from them as if each had environments of its own takes the same time, and those of Atari are dear to make.
     """
-    worker = RolloutWorker(fleet_settings(config, task, compute, Shape(1, compute.threads, environments)), 0)
+    worker = RolloutWorker(fleet_settings(config, task, compute, Shape(1, compute.threads, environments), steps), 0)
     try:
         return [worker.sample(0) for _ in range(count)]
     finally:
@@ -236,6 +251,7 @@ def measure_learner(
     fragments: Sequence[Fragment],
     blocks: int | None,
     mini_batches: int | None = None,
+    rounds: int = LEARNER_ROUNDS,
 ) -> dict[str, Any]:
     """Seconds of updates from a batch of these fragments, as configured; one before them is not counted.
 
@@ -249,6 +265,7 @@ def measure_learner(
         fragments: of one rollout length; each counts as that of environments of its own.
         blocks: of an update; None as configured.
         mini_batches: of an epoch; None: of the configured size.
+        rounds: updates that are counted.
     """
     environments = sum(f.environments for f in fragments)
     rollout = replace(config.rollout, environments=environments, rollout_length=fragments[0].steps, batch_size=None)
@@ -261,7 +278,7 @@ def measure_learner(
     learner = Learner(configured, task, compute.device, compute.bfloat16)
     slots = arrange_slots(range(len(fragments)), fragments[0].environments)
     seconds = []
-    for turn in range(LEARNER_ROUNDS + 1):
+    for turn in range(rounds + 1):
         begin = time.perf_counter()
         learn_batch(learner, fragments, LATE + turn, config.update.learning_rate, slots)
         seconds.append(time.perf_counter() - begin)

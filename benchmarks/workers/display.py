@@ -133,25 +133,29 @@ def show_plan(console: Console, made: CostPlan, goal: float, *, currency: bool) 
     console.print(table)
 
 
-def say_choice(choice: Choice, *, currency: bool) -> str:
-    """The plan that was asked for: batch size, workers, how long and for how much."""
+def say_choice(choice: Choice, *, currency: bool, deadline: float | None = None) -> str:
+    """The plan that was asked for: batch size, workers, how long and for how much; and that a run of it may end too late."""
     interval = "" if choice.interval is None else f" (95%: {' to '.join(format_duration(end) for end in choice.interval)})"
+    late = deadline is not None and choice.interval is not None and deadline < choice.interval[1]
+    warning = "; the deadline lies within that interval, so a run may end too late" if late else ""
     cost = f"at a cost of {choice.cost:.3g}" if currency else f"for {choice.cost:.3g} CPU hours"
     return (
         f"batch size {choice.batch_size:,.0f} on {choice.workers} worker{'s' * (choice.workers > 1)} takes "
-        f"{format_duration(choice.seconds)}{interval} {cost}."
+        f"{format_duration(choice.seconds)}{interval} {cost}{warning}."
     )
 
 
-def show_answer(console: Console, choice: Choice, command: Sequence[str], *, currency: bool) -> None:
+def show_answer(
+    console: Console, choice: Choice, command: Sequence[str], *, currency: bool, deadline: float | None = None
+) -> None:
     """The plan that was asked for."""
     console.print()
-    said = say_choice(choice, currency=currency)
+    said = say_choice(choice, currency=currency, deadline=deadline)
     console.print(f"{said[0].upper()}{said[1:]}", markup=False, style="bold", highlight=False, soft_wrap=True)
     _say(
         console,
-        f"{choice.optimizer_steps:,.0f} optimizer steps, {choice.observations:,.0f} observations; the interval is that of the "
-        "frontier and of the sampling rate",
+        f"{choice.optimizer_steps:,.0f} optimizer steps, {choice.observations:,.0f} observations; the interval is that of "
+        "one run that reaches the goal",
     )
     _say(console, f"run it:  {shlex.join(command)}")
 

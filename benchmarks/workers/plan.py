@@ -4,7 +4,7 @@ The arithmetic is in `rlscale.sizing`; what is measured, in `rlscale.benchmarks.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,10 +14,13 @@ from rlscale.envs import Task
 from rlscale.errors import UsageError
 from rlscale.frontier import Frontier
 from rlscale.records import read_sweep
+from rlscale.report.words import warnings
 from rlscale.sizing import Choice, CostPlan, FleetTime, LearnerTime, Price, plan
 from rlscale.text import format_duration
 
 __all__ = ["Known", "choose", "find_frontier", "make_plan", "say_asked"]
+
+_OFTEN = 0.025  # of the runs: so many on one side of the interval are more than it leaves out
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Known:
         valid: observations that such a batch teaches, on which the frontier rests; less than its steps where environments that
             were only reset took some. A size that is not named teaches all of them.
         mini_batches: of one epoch, whatever the batch size.
+        warnings: sentences on what to take with care.
     """
 
     config: TrainConfig
@@ -40,13 +44,15 @@ class Known:
     rates: dict[int, float]
     valid: Mapping[int, float] = field(default_factory=dict)
     mini_batches: int = 1
+    warnings: Sequence[str] = ()
 
 
 def find_frontier(folder: str, goal: float | None, task: Task) -> Known:
-    """The sweep's frontier to the goal to plan for.
+    """The sweep's frontier to the goal to plan for. Batch sizes whose best learning rate is only extrapolated are left out.
 
     Raises:
-        UsageError: no sweep there, of another task, none of whose runs has ended, or without a frontier for the goal.
+        UsageError: no sweep there, of another task, none of whose runs has ended, without a frontier for the goal, or whose
+            learning rates reach the best one at no batch size.
     """
     sweep = read_sweep(Path(folder), "--sweep")
     if sweep.task != task.id:
@@ -65,10 +71,20 @@ def find_frontier(folder: str, goal: float | None, task: Task) -> Known:
         raise UsageError(
             "--sweep", f"its frontier is not identified: {reason}", "Add that to the sweep, or choose another --goal"
         )
-    reached, frontier = known[-1].goal, known[-1].frontier
+    row = known[-1]
+    reached, frontier = row.goal, row.frontier
     assert reached is not None
     assert frontier is not None
-    points = sorted((p for p in known[-1].points if not p.missed), key=lambda point: point.run.batch_size)
+    able = (p for p in row.points if not p.missed and p.run.batch_size not in row.provisional)
+    points = sorted(able, key=lambda point: point.run.batch_size)
+    if not points:
+        problem = "the best learning rate of every batch size lies outside those that reached the goal"
+        raise UsageError("--sweep", problem, "Add learning rates to the sweep, or choose another --goal")
+    said = warnings([row])
+    if row.provisional:
+        said.append("The plan leaves out the batch sizes that are provisional.")
+    if frontier.stuck >= _OFTEN:
+        said.append(f"Some {100 * frontier.stuck:.0f}% of the sweep's runs got stuck: such a run takes longer than its interval.")
     return Known(
         config_from_dict(sweep.plan["config"]),
         reached,
@@ -76,6 +92,7 @@ def find_frontier(folder: str, goal: float | None, task: Task) -> Known:
         {point.run.batch_size: frontier.best_rate(point.batch_size) for point in points},
         {point.run.batch_size: point.batch_size for point in points},
         sweep.plan.get("mini_batches", 1),
+        said,
     )
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from rlscale.agents.cluster import connected, watch_head
 from rlscale.agents.compute import Compute, resolve_compute
-from rlscale.agents.config import TrainConfig, default_config
+from rlscale.agents.config import MOST_BLOCKS, TrainConfig, default_config
 from rlscale.agents.machine import busy_cpus, describe_machine, find_commit, find_versions
 from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
@@ -34,6 +34,7 @@ from .calibration import (
     measure_emulator,
     measure_fleet,
     measure_learner,
+    measured_steps,
     sample_fragments,
 )
 from .display import say_choice, say_recommendation, show_answer, show_fleets, show_plan, show_recommendation, show_validation
@@ -50,6 +51,7 @@ from .recommendation import (
 __all__ = ["fit_updates", "measure", "run_workers", "say_if_busy"]
 
 MOST_HELD_OUT = 12
+SMALL_ROUNDS = 4  # updates from a small batch, which are short
 _BUSY = 0.3  # CPUs of other programs that lower what is measured
 
 
@@ -91,14 +93,15 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
             "cpus": cpus,
             "machine": describe_machine(compute.device),
             "network": [config.update.network, config.update.width, compute.precision],
-            "measured": [options.seconds, options.ray_address, options.actor_device],
+            "measured": [options.seconds, options.ray_address, options.actor_device, measured_steps(config)],
         }
         held.enter_context(hold_folder(folder))
         kept = KeptFleets(folder, identity, again=options.again)
         say_what_is_kept(console, kept, folder)
         with watch_head(options.ray_address):
             shapes = to_measure(task, cpus, nodes)
-            fleets, learning, emulator = measure(options, config, task, compute, shapes, kept, console, mini_batches)
+            smallest = task.cost.few * config.rollout.rollout_length if known is None else min(known.rates)
+            fleets, learning, emulator = measure(options, config, task, compute, shapes, kept, console, mini_batches, smallest)
             law = fit_fleet(fleets, config.rollout.rollout_length)
             learner = fit_updates(learning)
             found = recommend(options, config, task, law, learner, emulator, grid, known)
@@ -146,7 +149,10 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
             environments = round(choice.batch_size / config.rollout.rollout_length / choice.workers)
             words = train_command(options, config, Shape(choice.workers, 1, environments), known, choice)
             commands["The plan"] = words
-            chosen_for, shown_choice = say_asked(deadline, options.budget), say_choice(choice, currency=currency)
+            chosen_for, shown_choice = (
+                say_asked(deadline, options.budget),
+                say_choice(choice, currency=currency, deadline=deadline),
+            )
             said = f"{config.task} to a return of {known.goal:g}, {chosen_for}: {shown_choice}"
         except UsageError as error:  # said on the page as well
             unmet, said = error, f"{config.task} to a return of {known.goal:g}: {error.problem}."
@@ -163,24 +169,27 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
         chosen=(found.shape.actors, found.shape.threads, found.shape.environments),
         planned=None if known is None or made is None else (known.goal, made),
         currency=currency,
+        warnings=() if known is None else known.warnings,
         sources={key: record[key] for key in ("command", "commit", "date", "machine", "busy_cpus", "versions")},
     )
     write_workers_page(page, shown)
     if known is not None and made is not None:
         show_plan(console, made, known.goal, currency=currency)
+        for warning in known.warnings:
+            console.print(warning, markup=False, highlight=False, soft_wrap=True)
     for path in (folder / "workers.json", page):
         console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
     if unmet is not None:
         raise unmet
     if choice is not None:
-        show_answer(console, choice, words, currency=currency)
+        show_answer(console, choice, words, currency=currency, deadline=deadline)
     return 0
 
 
-def way_to_learn(config: TrainConfig, mini_batches: int | None) -> str:
+def way_to_learn(config: TrainConfig, mini_batches: int | None, smallest: int | None = None) -> str:
     """What decides how long an update takes, as text: readings of the learner are used again where it is the same."""
     same = replace(config.update, learning_rate=0.0)
-    return json.dumps([asdict(same), asdict(config.noise), mini_batches], sort_keys=True)
+    return json.dumps([asdict(same), asdict(config.noise), mini_batches, smallest], sort_keys=True)
 
 
 def say_what_is_kept(console: Console, kept: KeptFleets, folder: Path) -> None:
@@ -226,10 +235,13 @@ def measure(
     kept: KeptFleets | None,
     console: Console,
     mini_batches: int | None = None,
+    smallest: int | None = None,
 ) -> tuple[list[FleetReading], list[dict[str, Any]], float]:
     """Fleets, updates, and the emulator's own rate; fleets that are kept are not measured again.
 
-    An update is made in so many mini-batches an epoch, or in those of the configured size.
+    An update is made in so many mini-batches an epoch, or in those of the configured size. That of the smallest batch whose time
+    is asked for is measured as well, and of a small one in many blocks: what does not grow with the batch hardly shows in large
+    ones.
     """
     with Steps(console, len(shapes) + 2) as steps:
         emulator = None if kept is None else kept.emulator
@@ -247,7 +259,7 @@ def measure(
                 if kept is not None:
                     kept.keep(reading)
             fleets.append(reading)
-        learned = None if kept is None else kept.learning.get(way_to_learn(config, mini_batches))
+        learned = None if kept is None else kept.learning.get(way_to_learn(config, mini_batches, smallest))
         if learned is not None:
             return fleets, learned, emulator
         steps.begin("the learner")
@@ -256,9 +268,16 @@ def measure(
         blocks = 8 if several else None
         learning = [measure_learner(config, task, compute, fragments[:n], blocks, mini_batches) for n in (1, 2)]
         if several:
-            learning.append(measure_learner(config, task, compute, fragments, 32))
+            learning.append(measure_learner(config, task, compute, fragments, MOST_BLOCKS))
+        if smallest is not None:
+            length = measured_steps(config)
+            fewest = config.noise.step_blocks(smallest, max(smallest // config.rollout.rollout_length, 1), equal=False)
+            for environments, blocks in ((max(smallest // length, 1), fewest), (MOST_BLOCKS, MOST_BLOCKS)):
+                few = sample_fragments(config, task, compute, environments, 1, length)
+                counted = blocks if several else None
+                learning.append(measure_learner(config, task, compute, few, counted, mini_batches, SMALL_ROUNDS))
         if kept is not None:
-            kept.keep_learning(way_to_learn(config, mini_batches), learning)
+            kept.keep_learning(way_to_learn(config, mini_batches, smallest), learning)
     return fleets, learning, emulator
 
 

@@ -16,6 +16,7 @@ from functools import cache, cached_property
 from typing import Any, TypeVar
 
 import numpy as np
+from scipy.special import stdtrit
 
 from ..estimate import Estimate
 from .advice import say_too_few, say_unidentified
@@ -99,6 +100,21 @@ class Frontier:
         logs = [np.array(values) for values in reached.values()]
         freedom = sum(len(values) - 1 for values in logs)
         return math.sqrt(sum(float(((v - v.mean()) ** 2).sum()) for v in logs) / freedom) if freedom else math.nan
+
+    @property
+    def run_half_width(self) -> float:
+        """Half the width of the 95% interval of ln S of one further run about the law, if it reaches the goal; nan as `residual`.
+
+        Residuals are smaller than the noise by as many runs as there are parameters: hence the root.
+        """
+        reached = sum(not p.censored for p in self.points)
+        freedom = max(reached - self._fitted_parameters, 1)
+        return self.residual * math.sqrt(reached / freedom) * float(stdtrit(freedom, 0.975))
+
+    @property
+    def _fitted_parameters(self) -> int:
+        """Taken off the number of runs for the degrees of freedom."""
+        return 2
 
     @cached_property
     def exponent(self) -> Estimate:

@@ -67,6 +67,10 @@ class Surface(Frontier):
         return math.exp(theta[response.P] + theta[response.Q] * (x - self._runs().middle))
 
     @property
+    def _fitted_parameters(self) -> int:
+        return _PARAMETERS
+
+    @property
     def steps_at_best_rate(self) -> tuple[float, ...]:
         """What each run's S would have been at the best rate of its batch size; for a run that missed the goal, its limit."""
         runs = self._runs()

@@ -41,6 +41,7 @@ class WorkersPage:
         planned: the goal and its plan; None without a sweep.
         currency: whether costs are in a currency; else they are CPU hours.
         sources: what made the page, by name.
+        warnings: what to take with care in the plan, one sentence each.
     """
 
     task: str
@@ -55,6 +56,7 @@ class WorkersPage:
     planned: tuple[float, CostPlan] | None
     currency: bool
     sources: Mapping[str, Any]
+    warnings: Sequence[str] = ()
 
 
 def write_workers_page(path: Path, shown: WorkersPage) -> None:
@@ -68,8 +70,8 @@ def write_workers_page(path: Path, shown: WorkersPage) -> None:
     first, *rest = shown.answer
     body = [f"<h1>{html.escape(title)}</h1>"]
     body += [f"<p class='answer'>{html.escape(said)}</p>" for said in (shown.plan, first) if said]
-    if shown.busy is not None:
-        body.append(f"<p class='warning'>{html.escape(shown.busy)}.</p>")
+    busy = [] if shown.busy is None else [f"{shown.busy}."]
+    body += [f"<p class='warning'>{html.escape(said)}</p>" for said in (*busy, *shown.warnings)]
     if shown.planned is not None:
         body += _plan_sections(*shown.planned, charts, currency=shown.currency)
     figure = throughput_figure(shown)
@@ -91,7 +93,7 @@ def _plan_sections(goal: float, made: CostPlan, charts: dict[str, Any], *, curre
         "batch size",
         "workers",
         "wall time",
-        "95% interval",
+        "95% interval of a run",
         "cost" if currency else "CPU hours",
         "optimizer steps",
         "observations",
@@ -223,6 +225,7 @@ def plan_figure(made: CostPlan, *, currency: bool) -> Figure:
     line = "The line joins those that no other beats in both. " if len(front) > 1 else ""
     note = (
         "Each point is a batch size (colour) on a number of workers; further left is faster, further down is cheaper. "
-        f"{line}Times follow from the fitted frontier and measured rates; their intervals, in the table, hold both uncertainties."
+        f"{line}Times follow from the fitted frontier and measured rates. Their intervals, in the table, are those of one run "
+        "that reaches the goal: they hold both uncertainties and how runs scatter."
     )
     return Figure("plan", "Wall time against cost", note, finish(chart))

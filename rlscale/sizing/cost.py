@@ -109,8 +109,8 @@ class Choice:
         optimizer_steps: S(B).
         observations: E = S times the observations of a batch.
         seconds: wall time to the goal.
-        interval: interval of `seconds`, from those of the sampling rate, of S_min and of E_min, taken as independent; None where
-            one of them has none.
+        interval: interval of `seconds` for one run that reaches the goal, from those of the sampling rate, of S_min and of E_min,
+            from the errors of the learner's fit and from the scatter of runs, taken as independent; None where one has none.
         cost: cost to the goal, in the price's currency.
         iteration: the times of one of the S iterations.
     """
@@ -204,7 +204,13 @@ def plan(
             seen = valid.get(size, size)
             steps = float(frontier.optimizer_steps(seen))
             seconds = steps * one.seconds
-            interval = _interval(seconds, _steps_interval(frontier, seen), _rate_interval(rate, size, learning, lag))
+            interval = _interval(
+                seconds,
+                _steps_interval(frontier, seen),
+                _rate_interval(rate, size, learning, lag),
+                _learner_interval(rate.value, size, learning, learner.residual, lag),
+                (math.exp(-frontier.run_half_width), math.exp(frontier.run_half_width)),
+            )
             cost = price.of_hour(count) * seconds / 3600
             choices.append(Choice(size, count, steps, steps * seen, seconds, interval, cost, one))
     if not choices:
@@ -226,6 +232,13 @@ def _rate_interval(rate: Estimate, batch_size: float, learning: float, lag: int)
         return None
     usual = iteration(batch_size, rate.value, learning, lag=lag).seconds
     slow, fast = (iteration(batch_size, end, learning, lag=lag).seconds / usual for end in rate.interval)
+    return fast, slow
+
+
+def _learner_interval(rate: float, batch_size: float, learning: float, residual: float, lag: int) -> tuple[float, float]:
+    """Factors on an iteration's time that follow from the largest error of the learner's fit, about as much as it may be off."""
+    usual = iteration(batch_size, rate, learning, lag=lag).seconds
+    fast, slow = (iteration(batch_size, rate, learning * math.exp(off), lag=lag).seconds / usual for off in (-residual, residual))
     return fast, slow
 
 

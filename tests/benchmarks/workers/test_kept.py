@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
@@ -123,6 +123,13 @@ def test_no_fleet_is_measured_that_no_node_has_room_for(tmp_path, measuring, mon
     words = ["workers", "minatar/breakout", "--cpus", "6", "--ray-address", "auto", "--validate", "--out", str(tmp_path)]
     assert main(words) == 0
     assert {shape.threads for shape in measuring.measured} == {1, 2}
+
+
+def test_the_warnings_of_a_sweep_stand_beside_its_plan(tmp_path, measuring, monkeypatch, known, capsys):
+    monkeypatch.setattr(workers, "find_frontier", lambda *_: replace(known, warnings=["take care."]))
+    assert main(["workers", "minatar/breakout", "--cpus", "2", "--sweep", "planted", "--out", str(tmp_path)]) == 0
+    assert "\ntake care.\n" in capsys.readouterr().out
+    assert "<p class='warning'>take care.</p>" in (tmp_path / "plan.html").read_text()
 
 
 def test_the_page_of_a_plan_names_the_budget(tmp_path, measuring):

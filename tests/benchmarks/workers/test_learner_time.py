@@ -1,13 +1,18 @@
 """How long learning takes, measured in batches that the run's own mini-batch need not divide."""
 
+import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from rlscale.agents.compute import resolve_compute
 from rlscale.agents.config import default_config
+from rlscale.benchmarks.console import plain_console
 from rlscale.benchmarks.workers import calibration
-from rlscale.benchmarks.workers.calibration import measure_learner, sample_fragments
+from rlscale.benchmarks.workers import run as workers
+from rlscale.benchmarks.workers.calibration import Shape, measure_fleet, measure_learner, sample_fragments
+from rlscale.benchmarks.workers.options import WorkersOptions
 from rlscale.envs import find_task
 
 TASK = find_task("classic/cartpole")
@@ -38,3 +43,60 @@ def test_the_nearest_mini_batch_that_divides_the_batch_is_timed(fragments, monke
     monkeypatch.setattr(calibration, "learn_batch", lambda *given: learned.append(learn(*given)))
     measure_learner(config, TASK, resolve_compute(config), fragments, None, mini_batches)
     assert [result.optimizer_steps for result in learned] == [steps, 2 * steps, 3 * steps]
+
+
+@pytest.mark.parametrize("off", list(itertools.product((0.95, 1.05), repeat=3)))
+def test_an_update_from_a_small_batch_is_not_extrapolated_from_large_ones(monkeypatch, off):
+    """Readings of large batches err by 5%, which is more than a whole update from the plan's smallest batch takes."""
+
+    def truth(batch, blocks):
+        return 0.01 + 0.001 * blocks + 3e-5 * batch
+
+    errors = iter(off)
+
+    def measured(config, task, compute, fragments, blocks, *_):
+        batch = sum(environments * steps for environments, steps in fragments)
+        seconds = truth(batch, blocks) * (next(errors) if batch >= 8192 else 1.0)
+        return {"batch_size": batch, "blocks": blocks, "seconds": [seconds]}
+
+    task = find_task("minatar/breakout")
+    config = default_config(task)
+    config = replace(config, update=replace(config.update, mini_batch=None))
+    monkeypatch.setattr(workers, "sample_fragments", lambda *given: [(given[3], (*given, 32)[5])] * given[4])
+    monkeypatch.setattr(workers, "measure_learner", measured)
+    monkeypatch.setattr(workers, "measure_emulator", lambda *_: 1.0)
+    compute = resolve_compute(config)
+    _, learning, _ = workers.measure(WorkersOptions(task.id), config, task, compute, [], None, plain_console(), None, 32)
+    assert (32, 2) in {(reading["batch_size"], reading["blocks"]) for reading in learning}, "two environments of 16 steps"
+    law = workers.fit_updates(learning)
+    for batch, blocks in ((32, 2), (128, 8), (512, 8), (2048, 8)):
+        assert law.seconds(batch, blocks) == pytest.approx(truth(batch, blocks), rel=0.05)
+
+
+@pytest.mark.parametrize(("steps", "measured"), [(5, 5), (128, 32)])
+def test_fleets_are_measured_in_fragments_no_longer_than_the_run_s(monkeypatch, steps, measured):
+    """What comes once a fragment would hardly be seen in longer ones."""
+    asked = []
+
+    class Fleet:
+        def __init__(self, settings, _):
+            asked.append(settings.rollout_length)
+
+        def take(self):
+            return SimpleNamespace(summary=SimpleNamespace(seconds=0.1), fragment=None)
+
+        def request(self, *_):
+            pass
+
+        release = close = request
+
+        def lost_actors(self):
+            return []
+
+    monkeypatch.setattr(calibration, "RayFleet", Fleet)
+    monkeypatch.setattr(calibration, "_touch", lambda _: 1)
+    config = default_config(TASK)
+    config = replace(config, rollout=replace(config.rollout, rollout_length=steps))
+    reading = measure_fleet(config, TASK, resolve_compute(config), Shape(1, 1, 8), 0.0)
+    assert asked == [measured]
+    assert reading.rollout_length == measured

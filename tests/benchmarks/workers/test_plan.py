@@ -2,14 +2,18 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from planted import PONG, Planted, known_frontier, readings, write_sweep
 
 from rlscale.agents.checks import check_config
 from rlscale.agents.config import default_config
+from rlscale.analysis import compare
 from rlscale.benchmarks.options import parse_train
+from rlscale.benchmarks.workers import plan as making
 from rlscale.benchmarks.workers.calibration import Shape, fit_fleet
+from rlscale.benchmarks.workers.display import say_choice
 from rlscale.benchmarks.workers.options import WorkersOptions
 from rlscale.benchmarks.workers.plan import Known, choose, find_frontier, make_plan, say_asked
 from rlscale.benchmarks.workers.recommendation import train_command
@@ -17,7 +21,7 @@ from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
 from rlscale.frontier import fit
-from rlscale.sizing import FleetTime, LearnerTime, Price
+from rlscale.sizing import Choice, FleetTime, LearnerTime, Price, iteration
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +101,35 @@ def test_published_sweeps_are_planned_as_their_runs_learned():
     blackjack = find_frontier("results/ladder/blackjack", None, find_task("toy/blackjack"))
     assert blackjack.mini_batches == 1
     assert all(0.5 < blackjack.valid[size] / size < 0.6 for size in blackjack.valid if size >= 40)
+
+
+def test_a_plan_says_what_to_take_with_care_and_leaves_provisional_sizes_out():
+    cartpole = find_frontier("results/ladder/cartpole", None, find_task("classic/cartpole"))
+    said = "\n".join(cartpole.warnings)
+    assert "provisional: the best learning rate at batch size 5,120 lies outside those that reached the goal" in said
+    assert "the surface does not fit: the free exponent is 2.21" in said
+    assert "Some 24% of the sweep's runs got stuck" in said
+    assert max(cartpole.rates) == 2560
+    acrobot = find_frontier("results/ladder/acrobot", None, find_task("classic/acrobot"))
+    assert any("S_min is below 50 optimizer steps" in sentence for sentence in acrobot.warnings)
+
+
+def test_a_sweep_whose_best_rates_are_all_extrapolated_cannot_be_planned_with(tmp_path, monkeypatch):
+    record = write_sweep(tmp_path / "sweep", Planted())
+
+    def compared(*given):
+        (sweep,) = compare(*given).sweeps
+        return SimpleNamespace(sweeps=[replace(sweep, rows=[replace(r, provisional=r.batch_sizes) for r in sweep.rows])])
+
+    monkeypatch.setattr(making, "compare", compared)
+    with pytest.raises(UsageError, match=r"^--sweep: the best learning rate of every batch size lies outside"):
+        find_frontier(str(record.folder), None, find_task("classic/cartpole"))
+
+
+@pytest.mark.parametrize(("deadline", "late"), [(None, False), (2000.0, True), (4000.0, False)])
+def test_a_deadline_within_the_interval_is_told_of(deadline, late):
+    choice = Choice(128, 1, 100.0, 12800.0, 1800.0, (1000.0, 3000.0), 1.0, iteration(128, 100, 1))
+    assert ("so a run may end too late" in say_choice(choice, currency=True, deadline=deadline)) == late
 
 
 def test_the_wall_time_s_interval_holds_the_frontier_s(known):

@@ -158,6 +158,7 @@ def page_of(law, planned, cpus=4):
         planned=planned,
         currency=True,
         sources=about,
+        warnings=["take <care>."],
     )
 
 
@@ -170,6 +171,7 @@ def test_the_page_shows_every_choice(known, tmp_path):
     plan, fleet = "<p class='answer'>&lt;task&gt;: batch size 64 on 1 worker</p>", "<p class='answer'>Use &lt;two&gt;</p>"
     assert text.index(plan) < text.index(fleet) < text.index("class='chart'") < text.index("so fast"), "the plan was asked for"
     assert "<p class='warning'>this machine is &lt;busy&gt;.</p>" in text
+    assert "<p class='warning'>take &lt;care&gt;.</p>" in text
     run = "<p class='note'>For &lt;x&gt;:</p><pre class='command'><span>rlscale</span> <span>train</span> <span>&#x27;x</span> "
     assert f"{run}<span>y&#x27;</span></pre>" in text
     assert "Wall time against cost, to a mean return of 4" in text

@@ -1,11 +1,12 @@
 """Sizing: planted parts come back, an iteration's time by hand, and a frontier with a known optimum."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from rlscale.frontier import fit
+from rlscale.frontier import Surface, fit
 from rlscale.sizing import (
     FleetTime,
     HandOver,
@@ -203,6 +204,27 @@ def test_the_interval_of_a_plan_is_that_of_the_rate(frontier):
     low, high = curve.predict(4).interval
     assert choice.interval == pytest.approx((200 * (1 + 1000 / high), 200 * (1 + 1000 / low)), rel=1e-3)
     assert choice.interval[0] < choice.seconds < choice.interval[1]
+
+
+def test_the_interval_of_a_plan_is_that_of_one_run(frontier):
+    """Runs scatter by 0.2 in ln S about nine sizes' law of two parameters; the learner's fit errs by 10%, at half of the time."""
+    curve = fit_throughput([1, 1, 2, 2], [1000, 1000, 2000, 2000])
+    scattered = replace(frontier, residual=0.2)
+    learner = LearnerTime(1.0, 0, 1e-9, 0.0)
+    t7 = 2.3646
+    assert scattered.run_half_width == pytest.approx(t7 * 0.2 * math.sqrt(9 / 7), rel=1e-4)
+    assert Surface(*vars(scattered).values()).run_half_width == pytest.approx(12.706 * 0.2 * 3, rel=1e-4), "eight parameters"
+
+    def ends(learner):
+        price = Price(1.0)
+        choice = plan(scattered, curve, learner, price, batch_sizes=[1000], workers=[1]).choices[0]
+        return [math.log(end / choice.seconds) for end in choice.interval]
+
+    half = scattered.run_half_width
+    assert ends(learner) == pytest.approx([-half, half], rel=1e-3)
+    low, high = ends(replace(learner, residual=0.1))
+    assert high == pytest.approx(math.hypot(half, math.log((1 + math.exp(0.1)) / 2)), rel=1e-3)
+    assert low == pytest.approx(-math.hypot(half, math.log((1 + math.exp(-0.1)) / 2)), rel=1e-3)
 
 
 def test_what_cannot_be_planned(frontier):
