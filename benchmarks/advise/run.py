@@ -32,7 +32,7 @@ from ..console import plain_console
 from ..steps import Steps
 from ..workers.calibration import Shape, fit_fleet
 from ..workers.options import WorkersOptions, cpus_by_node, cpus_for_actors, make_folder
-from ..workers.recommendation import CLOSE, predict, to_measure
+from ..workers.recommendation import CLOSE, gain_of_twice, predict, to_measure
 from ..workers.run import fit_updates, measure, say_if_busy
 from .fastest import learning_times, shortest
 from .options import AdviseOptions, check_options, refuse_to_measure
@@ -196,6 +196,7 @@ def _measured(
         end_to_end=chosen.end_to_end,
         one_pass=chosen.batch_size / passes,
         shares=chosen.shares,
+        doubled=gain_of_twice(law, chosen),
     )
     # With a fixed number of optimizer steps an iteration, the iteration batch is critical where its mini-batches are.
     more = []

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rlscale.estimate import Estimate
-from rlscale.report.words import say_limit
+from rlscale.report.words import say_gain, say_limit
 from rlscale.sizing import Choice, CostPlan, FleetTime, LearnerTime
 from rlscale.text import format_duration, format_quantity
 
@@ -78,7 +78,7 @@ def say_recommendation(found: Recommendation, learner: LearnerTime) -> list[str]
 
 def _in_turn(found: Recommendation) -> tuple[str, str]:
     """What limits a run that samples, then learns; and what its time goes to."""
-    return say_limit(found.shares), f"time goes to: {_listed(found.shares)}"
+    return say_limit(found.shares, found.doubled), f"time goes to: {_listed(found.shares)}"
 
 
 def _side_by_side(found: Recommendation) -> tuple[str, str]:
@@ -86,10 +86,10 @@ def _side_by_side(found: Recommendation) -> tuple[str, str]:
     one = found.iteration
     sampling, learning = (f"busy {100 * (1 - idle):.0f}% of the time" for idle in (one.workers_idle, one.learner_idle))
     if one.bound == "learning":
-        limit = f"the learner is the limit, sampling is {sampling}, and more workers hardly help"
+        limit = f"the learner is the limit, sampling is {sampling}, and {say_gain(1.0, '')}"
     else:
-        save = f"more CPUs for workers save at most the other {100 * one.learner_idle:.0f}%"
-        limit = f"sampling is the limit, the learner is {learning}, and {save}"
+        gain = say_gain(found.doubled, f"the other {100 * one.learner_idle:.0f}%")
+        limit = f"sampling is the limit, the learner is {learning}, and {gain}"
     parts = {name: share for name, share in found.shares.items() if name != "learner"}
     return limit, f"sampling is {sampling} ({_listed(parts)}), the learner {100 * found.shares['learner']:.0f}%, side by side"
 

@@ -20,7 +20,17 @@ from .calibration import Shape
 from .options import WorkersOptions
 from .plan import Known
 
-__all__ = ["CLOSE", "Recommendation", "candidates", "flags_that_differ", "predict", "recommend", "to_measure", "train_command"]
+__all__ = [
+    "CLOSE",
+    "Recommendation",
+    "candidates",
+    "flags_that_differ",
+    "gain_of_twice",
+    "predict",
+    "recommend",
+    "to_measure",
+    "train_command",
+]
 
 _THREADS = 1, 2, 4  # of an actor
 CLOSE = 0.98  # of the best predicted rate: nearer to it, fewer environments are worth more than what is left
@@ -35,8 +45,9 @@ class Recommendation:
         rate: observations per second of sampling, predicted.
         batch_size: observations of an iteration.
         iteration: one of the run's, predicted.
-        shares: of an iteration's time, by what takes it: emulator, inference, waiting and transfer, learner. At lag 1 the learner
+        shares: of an iteration's time, by what takes it: emulator, inference, waiting, transfer, learner. At lag 1 the learner
             works beside the others, and all of them together are more than 1.
+        doubled: as of `gain_of_twice`; None as well for a fleet that is only predicted.
         command: as it can be typed; empty for a fleet that is only predicted.
     """
 
@@ -45,6 +56,7 @@ class Recommendation:
     batch_size: int
     iteration: Iteration
     shares: dict[str, float]
+    doubled: float | None = None
     command: list[str] = field(default_factory=list)
 
     @property
@@ -108,7 +120,7 @@ def recommend(
     best = max(one.end_to_end for one in found.values())
     near = [one for one in found.values() if one.end_to_end >= CLOSE * best]
     chosen = min(near, key=lambda one: (*_size(one.shape), -one.end_to_end))
-    return replace(chosen, command=train_command(options, config, chosen.shape, known))
+    return replace(chosen, doubled=gain_of_twice(law, chosen), command=train_command(options, config, chosen.shape, known))
 
 
 def _size(shape: Shape) -> tuple[int, int, int]:
@@ -126,11 +138,28 @@ def predict(
     one = iteration(batch, rate.value, learning, lag=options.lag)
     working = law.working_seconds(shape.actors, shape.environments, shape.threads)
     emulating = min(shape.environments * law.rollout_length / (emulator * shape.threads), working)
-    waiting = max(one.sampling_seconds - working, 0.0)
-    parts = {"emulator": emulating, "inference": working - emulating, "waiting and transfer": waiting, "learner": learning}
+    lost = max(one.sampling_seconds - working, 0.0)
+    waiting = min(max(law.slowest_seconds(shape.actors, shape.environments, shape.threads) - working, 0.0), lost)
+    parts = {"emulator": emulating, "inference": working - emulating, "waiting": waiting, "transfer": lost - waiting}
+    parts["learner"] = learning
     total = one.seconds if options.lag else sum(parts.values())
     shares = {name: seconds / total for name, seconds in parts.items()}
     return Recommendation(shape, rate, batch, one, shares)
+
+
+def gain_of_twice(law: FleetTime, found: Recommendation) -> float | None:
+    """How many times as many observations per second twice the workers make, each with as many CPUs and environments.
+
+    An observation is learned from in the same time. None where the readings do not say how fast so many sample.
+    """
+    try:
+        rate = law.rate(2 * found.shape.actors, found.shape.environments, found.shape.threads).value
+    except ValueError:
+        return None
+    assert rate is not None
+    now = found.iteration
+    then = iteration(2 * found.batch_size, rate, 2 * now.learning_seconds, lag=now.staleness)
+    return 2 * now.seconds / then.seconds
 
 
 def fits(options: WorkersOptions, config: TrainConfig, task: Task, shape: Shape, known: Known | None = None) -> bool:

@@ -38,6 +38,7 @@ class Throughput:
         end_to_end: observations per second with learning.
         one_pass: the same if every observation is learned from once, as in a sweep.
         shares: of an iteration's time, by what takes it.
+        doubled: how many times as fast twice the actors are predicted to be; None where the readings do not tell.
     """
 
     actors: int
@@ -47,6 +48,7 @@ class Throughput:
     end_to_end: float
     one_pass: float
     shares: Mapping[str, float]
+    doubled: float | None
 
 
 @dataclass(frozen=True)
@@ -183,9 +185,7 @@ _NOISE_NOTE = (
 
 
 def _answer(advice: Advice) -> str:
-    here = (
-        "" if advice.throughput is None else f" Here {_fleet(advice.throughput)} will do: {say_limit(advice.throughput.shares)}."
-    )
+    here = "" if advice.throughput is None else f" Here {_fleet(advice.throughput)} will do: {_limit(advice.throughput)}."
     trust = "fair" if advice.reading.policy.value is not None else "poor, the policy's own noise is not resolved"
     suggested, size = advice.suggested, advice.settings["mini_batch"]
     if suggested is not None and size > 2 * suggested:
@@ -201,6 +201,10 @@ def _answer(advice: Advice) -> str:
 
 def _fleet(measured: Throughput) -> str:
     return f"{measured.actors} actor{'s' * (measured.actors > 1)} of {measured.environments} environments"
+
+
+def _limit(measured: Throughput) -> str:
+    return say_limit(measured.shares, measured.doubled)
 
 
 def _caution() -> str:
@@ -237,7 +241,7 @@ def _policy(reading: NoiseReading) -> str:
 def _here(measured: Throughput) -> str:
     shares = ", ".join(f"{name} {100 * share:.0f}%" for name, share in measured.shares.items())
     rate = f"{format_quantity(measured.end_to_end)} observations per second with learning"
-    return f"Here: {_fleet(measured)}, {rate}; {say_limit(measured.shares)} ({shares})."
+    return f"Here: {_fleet(measured)}, {rate}; {_limit(measured)} ({shares})."
 
 
 def _machines(advice: Advice) -> str:

@@ -169,9 +169,11 @@ def _limit(run: RunRecord) -> str:
         return ""
     learning = (shares["learning"] + shares["noise"]) / total
     return (
-        f" Learning, with its noise measurement, takes {learning:.0%} of the time: more rollout workers hardly help."
+        f" Learning, with its noise measurement, takes {learning:.0%} of the time: more rollout workers save at most the other "
+        f"{1 - learning:.0%}."
         if learning > 0.5
-        else f" Sampling takes {1 - learning:.0%} of the time: more rollout workers help, and 'rlscale workers' says how many."
+        else f" Sampling takes {1 - learning:.0%} of the time, the most that more rollout workers can save; 'rlscale workers' "
+        "says how many do."
     )
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "say_aim",
     "say_all_agreements",
     "say_conclusion",
+    "say_gain",
     "say_limit",
     "say_next",
     "say_prediction",
@@ -51,6 +52,13 @@ _VERDICTS = {
     "fails": "Verdict: the noise scale does not predict the critical batch size. Over",
     "undecided": "Verdict: undecided. Over",
     "too few": f"No verdict yet: it needs {FEWEST_SCORED} scored tasks. So far, over",
+}
+_LIMITS = {  # what takes most of an iteration's time
+    "learner": "the learner is",
+    "emulator": "the environments are",
+    "inference": "acting is",
+    "waiting": "waiting for the slowest is",
+    "transfer": "the transfer to the learner is",
 }
 AGREEMENT_COLUMNS = (
     "noise scale",
@@ -225,20 +233,30 @@ def _say_factor(decades: Estimate) -> str:
     return f"{factor} (95%: {low:.1f} to {format_quantity(high)})"
 
 
-def say_limit(shares: Mapping[str, float]) -> str:
+def say_limit(shares: Mapping[str, float], doubled: float | None) -> str:
     """What limits a run, and whether more rollout workers help, from the shares of an iteration's time.
 
     Args:
-        shares: of `emulator`, `inference`, `waiting and transfer` and `learner`.
+        shares: of `emulator`, `inference`, `waiting`, `transfer` and `learner`.
+        doubled: as of `say_gain`.
     """
     sampling = 1 - shares["learner"]
-    if sampling < 0.5:
-        return f"the learner is the limit, sampling takes {100 * sampling:.0f}% of the time, and more workers hardly help"
-    most = max((name for name in shares if name != "learner"), key=lambda name: shares[name])
-    what = {"emulator": "the environments are", "inference": "acting is", "waiting and transfer": "waiting for the slowest is"}[
-        most
-    ]
-    return f"{what} the limit, sampling takes {100 * sampling:.0f}% of the time, and more CPUs for workers help"
+    most = "learner" if sampling < 0.5 else max((name for name in shares if name != "learner"), key=lambda name: shares[name])
+    limit = f"{_LIMITS[most]} the limit, sampling takes {100 * sampling:.0f}% of the time"
+    return f"{limit}, and {say_gain(doubled, 'that')}"
+
+
+def say_gain(doubled: float | None, most: str) -> str:
+    """What more workers on CPUs of their own give.
+
+    Args:
+        doubled: how many times as fast twice as many are predicted to be; None where that is not known.
+        most: what more of them can save at most, which is said where the gain is not known.
+    """
+    if doubled is None:
+        return f"more CPUs for workers save at most {most}"
+    gain = round(100 * (doubled - 1))
+    return "twice the CPUs for workers would make it " + (f"{gain}% faster" if gain > 0 else "no faster")
 
 
 def say_all_agreements(rows: Sequence[Row]) -> list[list[str]]:

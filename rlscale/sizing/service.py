@@ -174,6 +174,15 @@ class FleetTime:
         slowdown = self._slowdown(workers * threads) / self._slowdown(threads)
         return self.rollout_length * self.service.seconds(environments, threads) * slowdown
 
+    def slowest_seconds(self, workers: int, environments: float, threads: int = 1) -> float:
+        """Mean time of the slowest of the workers' fragments, whatever the hand-over takes after it.
+
+        Raises:
+            ValueError: as `seconds`.
+        """
+        below = np.linspace(0.0, 1.0, len(self.spread) + 1) ** workers  # chance that all are among the k fastest
+        return float(np.diff(below) @ np.sort(self.spread)) * self.working_seconds(workers, environments, threads)
+
     def rate(self, workers: int, environments: float, threads: int = 1, confidence: float = 0.95) -> Estimate:
         """Observations per second of one more reading, with its interval."""
         value = workers * environments * self.rollout_length / self.seconds(workers, environments, threads)

@@ -12,12 +12,27 @@ from rlscale.benchmarks.workers.calibration import Shape, fit_fleet
 from rlscale.benchmarks.workers.display import say_recommendation
 from rlscale.benchmarks.workers.options import WorkersOptions
 from rlscale.benchmarks.workers.plan import find_frontier
-from rlscale.benchmarks.workers.recommendation import candidates, predict, recommend
+from rlscale.benchmarks.workers.recommendation import candidates, gain_of_twice, predict, recommend
 from rlscale.benchmarks.workers.run import base_config
 from rlscale.envs import find_task
 from rlscale.report.words import say_limit
-from rlscale.sizing import LearnerTime
+from rlscale.sizing import FleetTime, HandOver, LearnerTime, fit_service, fit_throughput
 
+# Laws of fleets of Pong: workers that hinder each other so that four are the fastest, a slow link, and neither.
+COUNTS = [1, 2, 4, 8]
+SLOW = [1 + (n - 1) / 16 + n * (n - 1) * 15 / 256 for n in COUNTS]
+EVEN = FleetTime(
+    fit_service([8, 32], [1, 1], [FIXED + PARALLEL * n for n in (8, 32)]),
+    tuple((n, 1.0) for n in COUNTS),
+    fit_throughput(COUNTS, COUNTS),
+    HandOver(),
+    (1.0,),
+    7100.0,
+    128,
+)
+PEAK = replace(EVEN, slowdowns=tuple(zip(COUNTS, SLOW, strict=True)))
+LINK = replace(EVEN, hand_over=HandOver(byte=2e-8))
+FEW = replace(EVEN, slowdowns=EVEN.slowdowns[:2], curve=fit_throughput(COUNTS[:2], COUNTS[:2]))
 TASK_OF = {
     "results/minatar-breakout": "minatar/breakout",
     "results/ladder/minatar-breakout-people-3": "minatar/breakout",
@@ -35,7 +50,7 @@ def test_the_recommended_fleet():
         found = recommend(options, default_config(PONG), PONG, law, learner, 4000.0, grid)
         every = {s: predict(options, default_config(PONG), law, learner, 4000.0, s) for s in grid}
         best = max(one.end_to_end for one in every.values())
-        assert replace(found, command=[]) == every[found.shape]
+        assert replace(found, command=[], doubled=None) == every[found.shape]
         assert found.end_to_end >= 0.98 * best
         total = found.shape.actors * found.shape.environments
         assert all(one.end_to_end < 0.98 * best for s, one in every.items() if s.actors * s.environments < total)
@@ -66,9 +81,53 @@ def test_where_the_learner_is_the_limit_a_small_fleet_is_recommended_and_said():
         for each in (0.05, 1e-6)
     )
     assert slow.shape == Shape(1, 1, 8)
-    assert "the learner is the limit, sampling takes 1% of the time, and more workers hardly help" in say_limit(slow.shares)
+    first, *_ = say_recommendation(slow, LearnerTime(0.0, 0.0, 0.05, 0.0))
+    assert first.endswith("sampling takes 1% of the time, and twice the CPUs for workers would make it 1% faster")
     assert fast.shape.actors == 4
-    assert say_limit(fast.shares).endswith("and more CPUs for workers help")
+    assert say_limit(fast.shares, fast.doubled).endswith("and twice the CPUs for workers would make it 98% faster")
+
+
+@pytest.mark.parametrize(
+    ("law", "learner", "shape", "limit"),
+    [  # at the peak of the rate; bytes as the learner's link takes them; sampling as long as learning; beyond what is known
+        (PEAK, 1e-9, (4, 32), "acting is the limit, sampling takes 100% of the time, and {twice} no faster"),
+        (
+            LINK,
+            1e-9,
+            (4, 32),
+            "the transfer to the learner is the limit, sampling takes 100% of the time, and {twice} 33% faster",
+        ),
+        (EVEN, 1.04, (4, 32), "the learner is the limit, sampling takes 49% of the time, and {twice} 32% faster"),
+        (
+            FEW,
+            1.04,
+            (2, 32),
+            "the learner is the limit, sampling takes 49% of the time, and more CPUs for workers save at most that",
+        ),
+    ],
+)
+def test_what_more_workers_give_is_asked_of_the_law(law, learner, shape, limit):
+    """The learner takes so many times as long an observation as sampling does. Twice the workers have CPUs of their own."""
+    sampling = 1 / law.rate(*shape).value
+    learns = LearnerTime(0.0, 0.0, learner * sampling, 0.0)
+    options, config = WorkersOptions(task=PONG.id), default_config(PONG)
+    alone = predict(options, config, law, learns, 1e9, Shape(shape[0], 1, shape[1]))
+    found = replace(alone, doubled=gain_of_twice(law, alone))
+    assert say_limit(found.shares, found.doubled) == limit.format(twice="twice the CPUs for workers would make it")
+    if found.doubled is not None:
+        twice = predict(options, config, law, learns, 1e9, Shape(2 * shape[0], 1, shape[1]))
+        assert found.doubled == pytest.approx(twice.end_to_end / found.end_to_end), "no part of this learner is fixed"
+
+
+def test_waiting_for_the_slowest_is_told_from_the_transfer():
+    """Of two workers' fragments three in four hold one that takes twice as long; then eight bytes of ten seconds come in."""
+    law = replace(EVEN, spread=(1.0, 2.0), observation_bytes=1.0, hand_over=HandOver(byte=1e-3))
+    found = predict(WorkersOptions(task=PONG.id), default_config(PONG), law, LearnerTime(0, 0, 1e-9, 0), 1e9, Shape(2, 1, 32))
+    takes = {name: share * found.iteration.seconds for name, share in found.shares.items()}
+    working = law.working_seconds(2, 32)
+    assert takes["waiting"] == pytest.approx(0.75 * working)
+    assert takes["transfer"] == pytest.approx(law.seconds(2, 32) - 1.75 * working)
+    assert takes["transfer"] > 0
 
 
 @pytest.mark.parametrize(
@@ -98,13 +157,14 @@ def test_the_printed_command_is_the_run_that_was_predicted(folder):
 
 
 @pytest.mark.parametrize(
-    ("learning", "limit"),
+    ("learning", "known", "limit"),
     [
-        (0.9, "sampling is the limit, the learner is busy 90% of the time, and more CPUs for workers save at most the other 10%"),
-        (4.0, "the learner is the limit, sampling is busy 25% of the time, and more workers hardly help"),
+        (0.9, False, "sampling is the limit, the learner is busy 90% of the time, and more {cpus} save at most the other 10%"),
+        (0.9, True, "sampling is the limit, the learner is busy 90% of the time, and twice the {cpus} would make it 11% faster"),
+        (4.0, True, "the learner is the limit, sampling is busy 25% of the time, and twice the {cpus} would make it no faster"),
     ],
 )
-def test_with_a_lag_sampling_and_learning_are_side_by_side(learning, limit):
+def test_with_a_lag_sampling_and_learning_are_side_by_side(learning, known, limit):
     """At lag 1 an iteration lasts as long as the longer of the two, so their shares of it add up to more than all of it."""
     law, shape = fit_fleet(readings(message=0.0), 128), Shape(4, 1, 32)
     sampling = law.seconds(4, 32)
@@ -116,8 +176,9 @@ def test_with_a_lag_sampling_and_learning_are_side_by_side(learning, limit):
     takes = {name: share * seconds for name, share in found.shares.items()}
     assert takes["learner"] == pytest.approx(learning * sampling)
     assert sum(takes.values()) - takes["learner"] == pytest.approx(sampling)
+    found = replace(found, doubled=gain_of_twice(law, found) if known else None)
     first, _, shares, _ = say_recommendation(found, learner)
-    assert first == f"Use {shape}: {limit}"
+    assert first == f"Use {shape}: {limit.format(cpus='CPUs for workers')}"
     busy = f"{100 * sampling / seconds:.0f}%", f"{100 * learning * sampling / seconds:.0f}%"
     assert shares.startswith(f"sampling is busy {busy[0]} of the time (emulator ")
     assert shares.endswith(f"), the learner {busy[1]}, side by side")

@@ -90,11 +90,13 @@ def test_a_run_says_what_it_came_to_and_whether_more_workers_help(tmp_path):
     assert said.endswith("'rlscale sweep atari/pong' measures it.")
     for row in run.rows:
         row |= {"sampling_seconds": 3.0, "transfer_seconds": 0.0, "learning_seconds": 6.5, "noise_seconds": 0.5}
-    limit = "Learning, with its noise measurement, takes 68% of the time: more rollout workers hardly help. Its noise"
+    limit = (
+        "Learning, with its noise measurement, takes 68% of the time: more rollout workers save at most the other 32%. Its noise"
+    )
     assert re.match(came + limit, run_answer(run, row_of_run(run)))
     for row in run.rows:
         row |= {"learning_seconds": 1.0, "noise_seconds": 0.5}
-    limit = "Sampling takes 75% of the time: more rollout workers help, and 'rlscale workers' says how many. Its noise"
+    limit = "Sampling takes 75% of the time, the most that more rollout workers can save; 'rlscale workers' says how many do. Its"
     assert re.match(came + limit, run_answer(run, row_of_run(run)))
     run.rows[3]["losses"] = run.rows[9]["losses"] = [{"actor": 0}]
     lost = "It lost 2 rollout workers; every observation that was missing was sampled again. "
