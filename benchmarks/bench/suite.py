@@ -5,7 +5,6 @@ what is measured changes: results of two versions cannot be compared.
 """
 
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,7 +22,7 @@ from rlscale.text import format_quantity
 from ..steps import Steps
 from ..workers.calibration import Shape, measure_fleet, measure_learner, sample_fragments
 
-__all__ = ["SUITE", "TASK", "UPDATE", "VERSION", "actor_counts", "describe_nodes", "end_to_end", "measure_round", "show"]
+__all__ = ["SUITE", "TASK", "UPDATE", "VERSION", "actor_counts", "end_to_end", "measure_round", "show"]
 
 SUITE, VERSION = "rlscale-bench", 1
 TASK = "atari/pong"
@@ -33,16 +32,6 @@ FRAGMENTS = 2  # of 64 environments x 32 steps, for the learner alone
 ITERATIONS = 2  # counted, end to end
 NOTHING = NoiseSettings(0, policy_noise_period=0, value_noise_period=0, entropy_noise_period=0, iteration_noise_period=0)
 JOINT = replace(NOTHING, joint_noise_period=1)
-
-
-def describe_nodes() -> list[dict[str, Any]]:
-    """The cluster's machines, those that are alike counted together; nothing that names them, and nothing that varies."""
-    import ray
-
-    kinds = Counter(
-        (int(r.get("CPU", 0)), int(r.get("GPU", 0))) for r in (node["Resources"] for node in ray.nodes() if node["Alive"])
-    )
-    return [{"cpus": cpus, "gpus": gpus, "count": count} for (cpus, gpus), count in sorted(kinds.items(), reverse=True)]
 
 
 def actor_counts(cpus: int, nodes: Sequence[Mapping[str, Any]]) -> list[int]:

@@ -25,11 +25,11 @@ from rlscale.errors import UsageError
 from rlscale.records.files import now, write_atomically
 
 from ..bench import compare_files
-from ..bench.suite import SUITE, TASK, UPDATE, VERSION, actor_counts, describe_nodes, measure_round, show
+from ..bench.suite import SUITE, TASK, UPDATE, VERSION, actor_counts, measure_round, show
 from ..console import plain_console
 from ..options import parse
 from ..steps import Steps
-from ..workers.options import check_cpus, cpus_for_actors, hold_folder
+from ..workers.options import check_cpus, cpus_for_actors, describe_nodes, hold_folder
 
 __all__ = ["BenchOptions", "run", "run_bench"]
 

@@ -18,6 +18,7 @@ from .calibration import FleetReading
 from .recommendation import Recommendation
 
 __all__ = [
+    "LAGGED",
     "say_choice",
     "say_recommendation",
     "show_answer",
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 MOST_PLANS = 12
+LAGGED = "The sweep's runs were at lag 0; at lag 1 a run may need more optimizer steps than this plan takes."
 
 
 def show_fleets(console: Console, law: FleetTime, readings: Sequence[FleetReading]) -> None:
@@ -112,16 +114,16 @@ def show_validation(console: Console, validation: dict[str, Any]) -> None:
     console.print(table)
     best = validation["best_measured"]
     s = best["shape"]
+    of_best, best_rate = f"{100 * validation['recommended_of_best']:.0f}%", format_quantity(best["rate"])
     _say(
         console,
         f"error of the prediction: median {100 * validation['median_error']:.1f}%, worst {100 * validation['worst_error']:.1f}%; "
-        f"the recommended fleet reached {100 * validation['recommended_of_best']:.0f}% of the end-to-end rate of the best one "
-        f"measured "
-        f"({s['actors']} × {s['threads']} × {s['environments']}, {format_quantity(best['rate'])} observations per second)",
+        f"with sampling as measured and learning as predicted, the recommended fleet makes {of_best} of the observations per "
+        f"second of the best one ({s['actors']} × {s['threads']} × {s['environments']}, sampling alone {best_rate})",
     )
 
 
-def show_plan(console: Console, made: CostPlan, goal: float, *, currency: bool) -> None:
+def show_plan(console: Console, made: CostPlan, goal: float, *, currency: bool, lag: int) -> None:
     """The choices that no other beats in both time and cost."""
     table = _table(f"Plans to a mean return of {goal:g}: none is beaten in both wall time and cost")
     for name in ("batch size", "workers", "wall time", "cost" if currency else "CPU hours", "bound by"):
@@ -131,6 +133,8 @@ def show_plan(console: Console, made: CostPlan, goal: float, *, currency: bool) 
         table.add_row(*cells, choice.iteration.bound)
     console.print()
     console.print(table)
+    if lag:
+        _say(console, LAGGED)
 
 
 def say_choice(choice: Choice, *, currency: bool, deadline: float | None = None) -> str:

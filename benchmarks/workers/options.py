@@ -2,10 +2,11 @@
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -15,7 +16,17 @@ from rlscale.errors import UsageError
 from rlscale.records.files import lock_folder
 from rlscale.text import parse_duration
 
-__all__ = ["WorkersOptions", "check_cpus", "check_options", "cpus_by_node", "cpus_for_actors", "hold_folder", "make_folder"]
+__all__ = [
+    "WorkersOptions",
+    "check_cpus",
+    "check_options",
+    "cpus_by_node",
+    "cpus_for_actors",
+    "describe_nodes",
+    "hold_folder",
+    "learner_offers_cpus",
+    "make_folder",
+]
 
 
 @dataclass(frozen=True)
@@ -80,6 +91,16 @@ def cpus_for_actors(cpus: int | None, ray_address: str | None) -> int:
     return found
 
 
+def describe_nodes() -> list[dict[str, Any]]:
+    """The cluster's machines, those that are alike counted together; nothing that names them, and nothing that varies."""
+    import ray
+
+    kinds = Counter(
+        (int(r.get("CPU", 0)), int(r.get("GPU", 0))) for r in (node["Resources"] for node in ray.nodes() if node["Alive"])
+    )
+    return [{"cpus": cpus, "gpus": gpus, "count": count} for (cpus, gpus), count in sorted(kinds.items(), reverse=True)]
+
+
 def cpus_by_node(ray_address: str | None) -> tuple[int, ...] | None:
     """CPUs of each node of the cluster joined that nobody has reserved; None where this machine is all there is."""
     if ray_address is None:
@@ -87,6 +108,16 @@ def cpus_by_node(ray_address: str | None) -> tuple[int, ...] | None:
     from ray._private.state import available_resources_per_node
 
     return tuple(int(free.get("CPU", 0)) for free in available_resources_per_node().values())
+
+
+def learner_offers_cpus(ray_address: str | None) -> bool:
+    """Whether actors may be put on the machine that the command runs and learns on, so that they and the learner share its CPUs."""
+    if ray_address is None:
+        return True
+    import ray
+
+    here = ray.get_runtime_context().get_node_id()
+    return any(node["NodeID"] == here and node["Resources"].get("CPU", 0) > 0 for node in ray.nodes())
 
 
 def make_folder(folder: Path) -> None:

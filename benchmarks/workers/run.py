@@ -37,9 +37,26 @@ from .calibration import (
     measured_steps,
     sample_fragments,
 )
-from .display import say_choice, say_recommendation, show_answer, show_fleets, show_plan, show_recommendation, show_validation
+from .display import (
+    LAGGED,
+    say_choice,
+    say_recommendation,
+    show_answer,
+    show_fleets,
+    show_plan,
+    show_recommendation,
+    show_validation,
+)
 from .kept import KeptFleets
-from .options import WorkersOptions, check_options, cpus_by_node, cpus_for_actors, hold_folder
+from .options import (
+    WorkersOptions,
+    check_options,
+    cpus_by_node,
+    cpus_for_actors,
+    describe_nodes,
+    hold_folder,
+    learner_offers_cpus,
+)
 from .plan import Known, choose, find_frontier, make_plan, say_asked
 from .recommendation import (
     candidates,
@@ -85,6 +102,7 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
         say_if_busy(console, busy)
         cpus = cpus_for_actors(options.cpus, options.ray_address)
         nodes = cpus_by_node(options.ray_address)
+        shares = learner_offers_cpus(options.ray_address)
         grid = candidates(task, cpus, nodes)
         identity = {
             "commit": find_commit(),
@@ -92,6 +110,7 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
             "task": config.task,
             "cpus": cpus,
             "machine": describe_machine(compute.device),
+            "nodes": None if options.ray_address is None else describe_nodes(),
             "network": [config.update.network, config.update.width, compute.precision],
             "measured": [options.seconds, options.ray_address, options.actor_device, measured_steps(config)],
         }
@@ -110,7 +129,7 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
                 validation = validate(options, config, task, compute, law, learner, fleets, grid, found.shape, kept, console)
     made = None
     if known is not None:
-        made = make_plan(known, law, learner, price_of(options, compute), cpus, options.lag)
+        made = make_plan(known, law, learner, price_of(options, compute, taking_turns=shares), cpus, options.lag)
     held_out = [] if validation is None else [Shape(**row["shape"]) for row in validation["rows"]]
     used = {reading.shape for reading in fleets} | set(held_out)
     record = {
@@ -156,6 +175,7 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
             said = f"{config.task} to a return of {known.goal:g}, {chosen_for}: {shown_choice}"
         except UsageError as error:  # said on the page as well
             unmet, said = error, f"{config.task} to a return of {known.goal:g}: {error.problem}."
+        said += f" {LAGGED}" if options.lag else ""
     first, *rest = say_recommendation(found, learner)
     shown = WorkersPage(
         task=config.task,
@@ -174,7 +194,7 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
     )
     write_workers_page(page, shown)
     if known is not None and made is not None:
-        show_plan(console, made, known.goal, currency=currency)
+        show_plan(console, made, known.goal, currency=currency, lag=options.lag)
         for warning in known.warnings:
             console.print(warning, markup=False, highlight=False, soft_wrap=True)
     for path in (folder / "workers.json", page):
@@ -300,7 +320,10 @@ def validate(
     kept: KeptFleets,
     console: Console,
 ) -> dict[str, Any]:
-    """Measure fleets that were not used for the fit: errors of the predictions, and the chosen fleet against the best of all."""
+    """Measure fleets that were not used for the fit: errors of the predictions, and the chosen fleet against the best of all.
+
+    Only sampling is measured. The best is that of whole iterations, with the learner's predicted time.
+    """
     before = [reading.shape for reading in fitted]
     held_out = [shape for shape in grid if shape not in before]
     if len(held_out) > MOST_HELD_OUT:
@@ -322,7 +345,7 @@ def validate(
         error = predicted.value / measured[s] - 1
         rows.append({"shape": asdict(s), "predicted": asdict(predicted), "measured": measured[s], "error": error})
     errors = [abs(float(row["error"])) for row in rows]
-    whole = {}  # observations per second, learning included
+    whole = {}  # observations per second, sampling as measured and learning as predicted
     for shape, rate in measured.items():
         batch = shape.actors * shape.environments * law.rollout_length
         blocks = config.noise.step_blocks(batch, shape.actors * shape.environments, equal=False)
@@ -338,13 +361,16 @@ def validate(
     }
 
 
-def price_of(options: WorkersOptions, compute: Compute) -> Price:
-    """What is hired: a CPU for every worker, and for the learner a GPU and a CPU, or as many CPUs as it has threads."""
+def price_of(options: WorkersOptions, compute: Compute, *, taking_turns: bool) -> Price:
+    """What is hired: a CPU for every worker, and for the learner a GPU and a CPU, or as many CPUs as it has threads.
+
+    Workers that take turns with a learner on its CPUs have those for nothing.
+    """
     on_gpu = compute.device.type != "cpu"
     return Price(
         cpu_hour=1.0 if options.price_cpu_hour is None else options.price_cpu_hour,
         gpu_hour=options.price_gpu_hour,
         learner_cpus=1.0 if on_gpu else float(compute.threads),
         learner_gpus=float(on_gpu),
-        taking_turns=not on_gpu and options.ray_address is None,
+        taking_turns=not on_gpu and taking_turns,
     )

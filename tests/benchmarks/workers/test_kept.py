@@ -43,6 +43,7 @@ def measuring(monkeypatch, known):
         return 9e3
 
     planted = {"connected": contextlib.nullcontext(), "sample_fragments": [], "find_frontier": known}
+    planted |= {"describe_nodes": [], "learner_offers_cpus": True, "watch_head": contextlib.nullcontext()}
     for name, value in planted.items():
         monkeypatch.setattr(workers, name, lambda *_, value=value: value)
     monkeypatch.setattr(workers, "measure_fleet", measure)
@@ -119,7 +120,6 @@ def test_emulator_and_learner_are_kept_as_well(tmp_path, measuring):
 
 def test_no_fleet_is_measured_that_no_node_has_room_for(tmp_path, measuring, monkeypatch):
     monkeypatch.setattr(workers, "cpus_by_node", lambda _: (2, 2, 2))
-    monkeypatch.setattr(workers, "watch_head", lambda _: contextlib.nullcontext())
     words = ["workers", "minatar/breakout", "--cpus", "6", "--ray-address", "auto", "--validate", "--out", str(tmp_path)]
     assert main(words) == 0
     assert {shape.threads for shape in measuring.measured} == {1, 2}
@@ -130,6 +130,37 @@ def test_the_warnings_of_a_sweep_stand_beside_its_plan(tmp_path, measuring, monk
     assert main(["workers", "minatar/breakout", "--cpus", "2", "--sweep", "planted", "--out", str(tmp_path)]) == 0
     assert "\ntake care.\n" in capsys.readouterr().out
     assert "<p class='warning'>take care.</p>" in (tmp_path / "plan.html").read_text()
+
+
+def test_fleets_of_another_cluster_are_not_used(tmp_path, measuring, monkeypatch):
+    """Two nodes of eight CPUs, then one of sixteen, joined from the same machine and with as many free CPUs."""
+    monkeypatch.setattr(workers, "cpus_by_node", lambda _: (8, 8))
+    words = ["workers", "minatar/breakout", "--cpus", "6", "--ray-address", "auto", "--out", str(tmp_path)]
+    counts = []
+    for kinds in ([(8, 2)], [(8, 2)], [(16, 1)]):
+        nodes = [{"cpus": cpus, "gpus": 0, "count": count} for cpus, count in kinds]
+        monkeypatch.setattr(workers, "describe_nodes", lambda nodes=nodes: nodes)
+        assert main(words) == 0
+        counts.append(len(measuring.measured))
+    fleets = counts[0]
+    assert counts == [fleets, fleets, 2 * fleets]
+
+
+def test_a_plan_for_lag_1_says_that_its_frontier_is_of_lag_0(tmp_path, measuring, monkeypatch, capsys):
+    monkeypatch.setattr(workers, "cpus_by_node", lambda _: (2,))
+    words = ["workers", "minatar/breakout", "--cpus", "2", "--sweep", "planted", "--ray-address", "auto", "--out", str(tmp_path)]
+    doubt = "The sweep's runs were at lag 0; at lag 1 a run may need more optimizer steps than this plan takes."
+    for lag in ("0", "1"):
+        assert main([*words, "--lag", lag]) == 0
+        assert capsys.readouterr().out.count(doubt) == int(lag)
+        assert ("The sweep&#x27;s runs were at lag 0; at lag 1" in (tmp_path / "plan.html").read_text()) == (lag == "1")
+
+
+def test_the_check_says_what_is_measured_and_what_predicted(tmp_path, measuring, capsys):
+    assert main(["workers", "classic/cartpole", "--cpus", "1", "--validate", "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "; with sampling as measured and learning as predicted, the recommended fleet makes " in said
+    assert "of the best one (1 × " in said
 
 
 def test_the_page_of_a_plan_names_the_budget(tmp_path, measuring):

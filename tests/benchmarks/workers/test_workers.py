@@ -6,9 +6,11 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from planted import FIXED, PARALLEL, PONG, known_frontier, reading, readings
 
 from rlscale.agents import machine
@@ -18,7 +20,7 @@ from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.workers import calibration
 from rlscale.benchmarks.workers import run as workers
 from rlscale.benchmarks.workers.calibration import Shape, fit_fleet, measure_learner, sample_fragments
-from rlscale.benchmarks.workers.options import cpus_by_node
+from rlscale.benchmarks.workers.options import WorkersOptions, cpus_by_node, learner_offers_cpus
 from rlscale.benchmarks.workers.plan import make_plan
 from rlscale.benchmarks.workers.recommendation import candidates, to_measure
 from rlscale.envs import find_task
@@ -119,6 +121,20 @@ def test_the_free_cpus_of_a_cluster_are_told_node_by_node(monkeypatch):
     monkeypatch.setattr("ray._private.state.available_resources_per_node", lambda: free)
     assert cpus_by_node("auto") == (2, 0, 3)
     assert cpus_by_node(None) is None
+
+
+@pytest.mark.parametrize(
+    ("address", "offered", "paid"), [(None, 8.0, 16), ("auto", 8.0, 16), ("auto", 0.0, 24)], ids=["alone", "shared", "apart"]
+)
+def test_the_learner_s_cpus_are_paid_once(monkeypatch, address, offered, paid):
+    """Sixteen workers and a learner of eight threads; the node that the command runs on offers its eight CPUs to Ray, or none."""
+    nodes = [{"NodeID": "a", "Resources": {"CPU": offered}}, {"NodeID": "b", "Resources": {"CPU": 8.0}}]
+    monkeypatch.setattr("ray.nodes", lambda: nodes)
+    monkeypatch.setattr("ray.get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "a"))
+    options = WorkersOptions("classic/cartpole", ray_address=address)
+    compute = replace(resolve_compute(default_config(find_task("classic/cartpole"))), device=torch.device("cpu"), threads=8)
+    price = workers.price_of(options, compute, taking_turns=learner_offers_cpus(address))
+    assert price.of_hour(16) == paid
 
 
 def test_the_learner_is_timed_as_it_learns_late_in_a_run():
