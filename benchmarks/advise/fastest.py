@@ -11,10 +11,11 @@ from dataclasses import replace
 from rlscale.agents.compute import Compute
 from rlscale.agents.config import TrainConfig
 from rlscale.envs import Task
+from rlscale.sizing import LearnerTime
 
 from ..workers.calibration import ROLLOUT, measure_learner, sample_fragments
 
-__all__ = ["learning_times", "shortest"]
+__all__ = ["learning_times", "shortest", "with_steps"]
 
 
 def learning_times(config: TrainConfig, task: Task, compute: Compute, critical: float) -> dict[int, float]:
@@ -56,3 +57,23 @@ def shortest(critical: float, sampling: float, learning: Mapping[int, float]) ->
     if not critical > 0 or not learning:
         raise ValueError("critical must be positive, and learning must hold a mini-batch")
     return min(learning, key=lambda size: ((1 + size / critical) * (sampling + learning[size]), size))
+
+
+def with_steps(learner: LearnerTime, learning: Mapping[int, float], steps: float) -> LearnerTime:
+    """The learner of iteration batches that all are cut into so many mini-batches, which grow with the batch.
+
+    An observation is learned from in a + b / mini-batch, as the smallest and the largest one timed say; an iteration then takes
+    steps · b, and a for each observation. Where one alone was timed the learner is given back.
+
+    Args:
+        learner: timed at the smallest mini-batch.
+        learning: seconds that an observation is learned from, by mini-batch.
+        steps: mini-batches of one pass over an iteration batch.
+    """
+    least, most = min(learning), max(learning)
+    if least == most:
+        return learner
+    step = (learning[least] - learning[most]) / (1 / least - 1 / most)
+    step = min(max(step, 0.0), most * learning[most])  # two measurements scatter: neither part is negative
+    observation = max(learner.observation - step / least, min(learner.observation, learning[most] - step / most))
+    return replace(learner, fixed=learner.fixed + steps * step, observation=observation)

@@ -30,7 +30,7 @@ class AdviseOptions:
     ray_address: str | None = None
     """An existing Ray cluster, host:port or 'auto'; without it a local one is started."""
     price_hour: float | None = None
-    """Price of a machine like this one for an hour, in any currency; None: costs are relative."""
+    """Price of a machine like this one for an hour, or with --ray-address of the whole cluster; None: costs are relative."""
     seed: int = 0
     """Seed of the training run; not with --run."""
     json: bool = False

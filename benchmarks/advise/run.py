@@ -34,7 +34,7 @@ from ..workers.calibration import Shape, fit_fleet
 from ..workers.options import WorkersOptions, cpus_by_node, cpus_for_actors, make_folder
 from ..workers.recommendation import CLOSE, gain_of_twice, predict, to_measure
 from ..workers.run import fit_updates, measure, say_if_busy
-from .fastest import learning_times, shortest
+from .fastest import learning_times, shortest, with_steps
 from .options import AdviseOptions, check_options, refuse_to_measure
 from .settings import Settings, as_advised, configured, flags_beside, lines_for, settings_for
 
@@ -103,6 +103,7 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
         reading=reading,
         throughput=throughput,
         more=more,
+        unit="machine" if options.ray_address is None else "cluster",
         price_hour=options.price_hour,
         mini_batch=config.update.mini_batch or config.batch,
         settings=asdict(settings) | {"batch_size": settings.batch_size},
@@ -202,7 +203,9 @@ def _measured(
     more = []
     if critical > 0:
         most = settings_for(config, suggestion, settings.actors)
-        more = scale_out(critical * most.batch_size / most.mini_batch, law, learner, workers=chosen.shape.actors)
+        steps = most.batch_size / most.mini_batch
+        learns = learner if config.update.mini_batch is None else with_steps(learner, times, steps)
+        more = scale_out(critical * steps, law, learns, workers=chosen.shape.actors)
     return settings, throughput, more
 
 

@@ -111,7 +111,7 @@ def cpus_by_node(ray_address: str | None) -> tuple[int, ...] | None:
 
 
 def learner_offers_cpus(ray_address: str | None) -> bool:
-    """Whether actors may be put on the machine that the command runs and learns on, so that they and the learner share its CPUs."""
+    """Whether actors may be put on the machine that the command runs and learns on, so that both use its CPUs."""
     if ray_address is None:
         return True
     import ray

@@ -61,8 +61,9 @@ class Advice:
         run: folder of the run that the noise was read from.
         reading: of its noise.
         throughput: None where the task is not known.
-        more: what more machines would give; empty where nothing is predicted.
-        price_hour: of one machine; None: costs are relative.
+        more: what more machines, or clusters, would give; empty where nothing is predicted.
+        unit: what was measured and could be had several times, a `machine` or a `cluster`.
+        price_hour: of one of them; None: costs are relative.
         mini_batch: of the run that the noise was read from.
         settings: of PPO, with the suggested batch.
         lines: that set them, by library.
@@ -76,6 +77,7 @@ class Advice:
     reading: NoiseReading
     throughput: Throughput | None
     more: Sequence[ScaleOut]
+    unit: str
     price_hour: float | None
     mini_batch: int
     settings: Mapping[str, Any]
@@ -134,10 +136,10 @@ def write_advice_page(page: Path, advice: Advice, run: RunRecord) -> None:
         f"<p class='answer'>{html.escape(first)}</p>",
         f"<p class='note'>{html.escape(caution)}</p>",
     ]
-    figure = _machines_figure(advice.more)
+    figure = _machines_figure(advice.more, advice.unit)
     noise = section("Noise scale on the way", add_chart(charts, noise_chart(run)), _NOISE_NOTE)
     if figure is not None:
-        columns = ["machines", "iteration batch", "times as fast", "relative cost", "bound by"]
+        columns = [f"{advice.unit}s", "iteration batch", "times as fast", "relative cost", "bound by"]
         columns += [] if advice.price_hour is None else ["price of an hour"]
         rows = [_machine_cells(one, advice.price_hour) for one in advice.more]
         drawn = add_chart(charts, figure.chart) + f"<p class='note'>{html.escape(figure.note)}</p>"
@@ -193,7 +195,7 @@ def _answer(advice: Advice) -> str:
     elif suggested is not None and advice.throughput is not None and size < suggested / 2:
         here += (
             f" Of the mini-batches timed here, {size:,} ends soonest: larger ones save optimizer steps and cost observations, "
-            "which pays on more machines."
+            f"which pays on more {advice.unit}s."
         )
     said = say_suggestion(advice.reading.suggestion, advice.reading.policy)
     return f"{advice.task}: {said}. Confidence: {trust}.{here}"
@@ -248,7 +250,7 @@ def _machines(advice: Advice) -> str:
     known = {one.machines: one for one in advice.more}
     counts = sorted(known)
     if len(counts) == 1:  # numbers of machines that are slower than fewer are left out
-        return "More machines like this one are no faster: one learner has to learn from all that they sample."
+        return f"More {advice.unit}s like this one are no faster: one learner has to learn from all that they sample."
     last = counts[0]
     for count in counts[1:]:
         if known[count].speedup < _WORTH * known[last].speedup:
@@ -258,8 +260,8 @@ def _machines(advice: Advice) -> str:
     limit = f"beyond {last}, {beyond}" if last < counts[-1] else f"doubling them still pays at {last}"
     shown = sorted(({2, last, min(2 * last, counts[-1])} & set(counts)) - {1})
     said = [_times(n, known[n]) for n in shown]
-    price = "" if advice.price_hour is None else f" ({2 * advice.price_hour:g} an hour for 2)"
-    return f"More machines like this one, at most: {', '.join(said)}{price}; {limit}."
+    price = "" if advice.price_hour is None else f" ({2 * advice.price_hour:g} an hour for 2 {advice.unit}s)"
+    return f"More {advice.unit}s like this one, if nothing is lost between them: {', '.join(said)}{price}; {limit}."
 
 
 def _times(machines: int, found: ScaleOut) -> str:
@@ -293,25 +295,25 @@ def _machine_cells(one: ScaleOut, price: float | None) -> list[str]:
     return cells if price is None else [*cells, f"{one.machines * price:,.2f}"]
 
 
-def _machines_figure(more: Sequence[ScaleOut]) -> Figure | None:
-    """How many times as fast several machines are, with the line that nobody can beat."""
+def _machines_figure(more: Sequence[ScaleOut], unit: str) -> Figure | None:
+    """How many times as fast several machines, or clusters, are, beside the line of twice as many in half the time."""
     if len(more) < 2:
         return None
     points = [{"machines": one.machines, "speedup": one.speedup, "cost": one.cost, "batch": one.batch_size} for one in more]
     counts = [one.machines for one in more]
     scale = alt.Scale(type="log", base=2, domain=[counts[0], counts[-1]])
-    x = alt.X("machines:Q", title="machines like this one", scale=scale, axis=alt.Axis(values=counts, grid=False))
+    x = alt.X("machines:Q", title=f"{unit}s like this one", scale=scale, axis=alt.Axis(values=counts, grid=False))
     y = alt.Y("speedup:Q", title="times as fast", scale=alt.Scale(type="log", base=2), axis=alt.Axis(values=counts))
     ideal = [{"machines": n, "speedup": n} for n in (counts[0], counts[-1])]
-    about = numbers(machines="machines", speedup="times as fast", cost="relative cost", batch="iteration batch")
+    about = numbers(machines=f"{unit}s", speedup="times as fast", cost="relative cost", batch="iteration batch")
     chart = alt.layer(
         draw(ideal).mark_line(color="#888", strokeDash=[4, 4]).encode(x=x, y=y),
         draw(points).mark_line(color=PALETTE[0], strokeWidth=2).encode(x=x, y=y),
         draw(points).mark_point(color=PALETTE[0], filled=True, size=80).encode(x=x, y=y, tooltip=about),
     )
     note = (
-        "The most that machines can give: nothing is lost between them, and one learner learns from all. Each number of machines "
-        "has the iteration batch that makes it fastest, if the suggested batch is the critical one. Dashed: twice the machines, "
-        "half the time."
+        f"If nothing is lost between {unit}s, and one learner learns from all. Each number of {unit}s has the iteration batch "
+        "that makes it fastest, if the suggested batch is the critical one, in as many mini-batches as advised here. Dashed: "
+        f"twice the {unit}s, half the time."
     )
-    return Figure("machines", "What more machines would give", note, finish(chart, 260))
+    return Figure("machines", f"What more {unit}s would give", note, finish(chart, 260))

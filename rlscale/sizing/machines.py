@@ -49,7 +49,7 @@ def scale_out(
 
     An iteration makes a batch of B observations on all machines at once and then learns from it: it takes the time of a fleet
     whose workers have B / (machines · workers · T) environments each, plus the learner's L(B). A run takes 1 + B_crit/B times
-    the fewest iterations (paper, equation 2.7). Nothing is lost between machines, so this is the most that they can give.
+    the fewest iterations (paper, equation 2.7). Nothing is lost between machines.
 
     Args:
         critical_batch: B_crit, observations of an iteration batch.

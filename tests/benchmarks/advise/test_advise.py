@@ -15,7 +15,7 @@ from rlscale.agents.config import default_config
 from rlscale.analysis.reading import published, read_noise
 from rlscale.benchmarks.advise import fastest
 from rlscale.benchmarks.advise import run as advise_run
-from rlscale.benchmarks.advise.fastest import learning_times, shortest
+from rlscale.benchmarks.advise.fastest import learning_times, shortest, with_steps
 from rlscale.benchmarks.advise.settings import configured, lines_for, settings_for
 from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.options import parse_train
@@ -24,7 +24,7 @@ from rlscale.envs import find_task
 from rlscale.estimate import Estimate
 from rlscale.records import RunRecord
 from rlscale.report.advice_page import Advice, Throughput, advice_lines, write_advice_page
-from rlscale.sizing import ScaleOut
+from rlscale.sizing import LearnerTime, ScaleOut
 
 ROOT = Path(__file__).parent.parent.parent.parent
 JOB = str(ROOT / "results" / "rllib-pong")
@@ -62,6 +62,21 @@ def test_settings_follow_the_suggestion(suggestion, actors, mini_batch, environm
 def test_the_mini_batch_that_ends_soonest(critical, sampling, mini_batch):
     times = {size: 1e-3 * (1 + 100 / size) for size in (64, 256, 1024, 4096)}  # a step costs what 100 observations do
     assert shortest(critical, sampling, times) == mini_batch
+
+
+@pytest.mark.parametrize(("fixed", "block"), [(0.0, 0.0), (0.3, 0.01)])
+def test_mini_batches_that_grow_with_the_batch_take_their_own_time(fixed, block):
+    """Planted: a step takes 10 ms, an observation of it 0.1 ms. Four steps of any batch; timed at mini-batches of 256."""
+    times = {size: 1e-4 + 1e-2 / size for size in (256, 1024, 4096)}
+    learner = with_steps(LearnerTime(fixed, block, times[256], 0.0), times, 4)
+    for size in (64, 1024, 65_536):
+        assert learner.seconds(4 * size) == pytest.approx(fixed + 16 * block + 4 * 1e-2 + 4 * size * 1e-4)
+
+
+@pytest.mark.parametrize("times", [{256: 1e-4}, {256: 1e-4, 1024: 2e-4}])
+def test_where_larger_mini_batches_save_nothing_the_learner_stays(times):
+    learner = LearnerTime(0.1, 0.0, 1e-4, 0.0)
+    assert with_steps(learner, times, 4) == learner
 
 
 def test_the_time_of_an_observation_is_that_of_the_batch_by_its_size(monkeypatch):
@@ -153,6 +168,7 @@ def advice_of(tmp_path, **changes):
         "reading": read_noise(run),
         "throughput": Throughput(2, 16, 2, Estimate(900.0, None), 700.0, 800.0, shares, 1.5),
         "more": more,
+        "unit": "machine",
         "price_hour": 0.25,
         "mini_batch": 64,
         "settings": {"mini_batch": 256, "batch_size": 2048, "epochs": 1},
@@ -188,8 +204,23 @@ def test_the_page_begins_with_the_answer(tmp_path):
     assert "; the environments are the limit, sampling takes 80% of the time, and twice the CPUs for workers would" in said[3]
     assert " make it 50% faster (emulator 60%, inference 10%, waiting 8%, transfer 2%, learner 20%)." in said[3]
     assert "2 are 1.8 times as fast at 1.11 times the cost, 4 are 2 times" in said[4]
-    assert "(0.5 an hour for 2); beyond 2, doubling them saves less than a quarter of the time" in said[4]
+    assert said[4].startswith("More machines like this one, if nothing is lost between them: 2 are ")
+    assert "(0.5 an hour for 2 machines); beyond 2, doubling them saves less than a quarter of the time" in said[4]
     assert json.loads(json.dumps(advice.as_json(), allow_nan=False))["more"][1]["speedup"] == 1.8
+
+
+def test_what_was_measured_on_a_cluster_is_said_of_clusters(tmp_path):
+    """The fleet is the whole cluster's, so twice as much of it is a second cluster, and not one more machine."""
+    run, advice = advice_of(tmp_path, unit="cluster")
+    write_advice_page(tmp_path / "advice.html", advice, run)
+    text = (tmp_path / "advice.html").read_text()
+    said = advice_lines(advice)[4]
+    assert said.startswith("More clusters like this one, if nothing is lost between them: 2 are 1.8 times as fast")
+    assert "(0.5 an hour for 2 clusters)" in said
+    assert "What more clusters would give" in text
+    assert "clusters like this one" in text
+    assert "<td data-label='clusters'>2</td>" in text
+    assert "machines like this one" not in text
 
 
 def test_where_more_machines_are_slower_that_is_said(tmp_path):

@@ -233,6 +233,26 @@ def test_a_batch_for_a_cluster_is_not_checked_against_this_machine(planted, caps
     assert set(budgets) == {1 << 62}
 
 
+def test_more_machines_have_larger_mini_batches(planted, capsys, monkeypatch):
+    """The learner of the fleets had mini-batches of 256, where a step takes a fifth of the time; a batch has four of any size."""
+    learners, times = [], {256: 1e-4, 4096: 8.125e-5}  # 20 µs of the 100 are the step's, so it takes 5.12 ms
+    monkeypatch.setattr(advise_run, "learning_times", lambda *_: times)
+    monkeypatch.setattr(advise_run, "scale_out", lambda critical, law, learner, **_: learners.append((critical, learner)) or [])
+    assert planted(USUAL) == 0
+    ((critical, learner),) = learners
+    assert critical == 4 * 5e4
+    assert learner.seconds(2**16) == pytest.approx(4 * 5.12e-3 + 8e-5 * 2**16)
+
+
+@pytest.mark.parametrize(("words", "unit"), [((), "machine"), (("--ray-address", "auto"), "cluster")])
+def test_on_a_cluster_more_of_it_are_clusters(planted, capsys, monkeypatch, words, unit):
+    monkeypatch.setattr(advise_run, "watch_head", lambda _: contextlib.nullcontext())
+    assert planted(USUAL, *words) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["unit"] == unit
+    assert any(line.startswith(f"More {unit}s like this one") for line in found["said"])
+
+
 def test_a_place_that_cannot_be_written_is_said_before_anything_is_measured(planted, capsys, tmp_path):
     (tmp_path / "file").write_text("")
     for place in ("file", "file/below"):
