@@ -79,7 +79,8 @@ def say(record: dict[str, Any], frontier: LocalFrontier) -> list[str]:
     ]
     if edges:
         lines.append(
-            f"The best rate lies outside the tried ones at {', '.join(edges)}: use more --rates, or another --rate-exponent."
+            f"The best rate lies outside the tried ones at {', '.join(edges)}: "
+            "use more --rates, or another --rate-exponent, with another --out."
         )
     if lost := len(record["branches"]) - len(_ended(record)):
         lines.append(f"{lost} branches diverged and are left out.")
@@ -97,7 +98,7 @@ def tables(record: dict[str, Any], frontier: LocalFrontier) -> list[Cells]:
         known = (f"{gain:.3g} ± {error:.2g}", share) if math.isfinite(gain) else ("rates too far off", "")
         gains.append([f"{size:,.0f}", f"{rate:.3g}", *known])
     title = f"Return gained, from {record['start']['return']:.3g}"
-    found: list[Cells] = [(title, ["batch size", "best rate", "gain at it", "of small batches'"], gains)]
+    found: list[Cells] = [(title, ["batch size", "best rate", "gain at it (± standard error)", "of small batches'"], gains)]
     if record["noise"]:
         scales = []
         for s in record["noise"]["scales"]:

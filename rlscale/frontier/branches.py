@@ -151,9 +151,10 @@ def _allowed_rise(branches: int, confidence: float) -> float:
 
 
 def _say_why(high: float) -> str:
+    here = "or more seeds, with another --out"
     if math.isinf(high):
-        return "progress per observation does not fall to half at these batch sizes: add larger ones, or more seeds"
-    return "progress per observation has fallen at all these batch sizes: add smaller ones, or more seeds"
+        return f"progress per observation does not fall to half at these batch sizes: add larger ones, {here}"
+    return f"progress per observation has fallen at all these batch sizes: add smaller ones, {here}"
 
 
 class _Fit:

@@ -42,7 +42,13 @@ _MANIFEST, _RESULTS, _BEGUN = "sweep.json", "results.jsonl", "begun.jsonl"
 
 # Settings of a plan that a later command may change: the runs made so far stay as they are, and the sweep goes on from them.
 EXTENDABLE = ("interval_ratio", "total_observations", "hours", "noise_runs", "batch_sizes", "rates", "seeds", "quick", "jobs")
-_LATER = {"quick": False}  # settings that plans of earlier versions lack, as they were then
+# Settings that plans of earlier versions lack, as they were then.
+_LATER = {
+    "quick": False,
+    "config.rollout.reward_noise": 0.0,
+    "config.rollout.clones": 1,
+    "config.noise.followed_noise": "policy_last_layer",
+}
 _TYPED = {"most_observations": "observations", "episodes": "evaluation_episodes"}  # where the flag is called otherwise
 _FOLLOWS = {"config.rollout.environments"}  # that of the smallest size
 
@@ -142,7 +148,7 @@ class Sweep:
             else:
                 manifest = {"schema": SWEEP_SCHEMA, "created": now(), **facts, "plan": dict(plan)}
                 write_atomically(folder / _MANIFEST, dump_json(manifest, indent=1).encode())
-            changed = _differences({**_LATER, **manifest["plan"]}, plan) - _FOLLOWS
+            changed = _differences(manifest["plan"], plan) - _FOLLOWS
             if conflicts := _conflicts(manifest["plan"], plan, changed):
                 raise UsageError(
                     "--out",
@@ -267,7 +273,7 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str 
     """Names of the settings in which two plans differ."""
     found = set()
     for key in set(before) | set(now):
-        old, new = before.get(key), now.get(key)
+        old, new = before.get(key, _LATER.get(prefix + key)), now.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             found |= _differences(old, new, f"{prefix}{key}.")
         elif old != new:

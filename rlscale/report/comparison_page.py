@@ -27,6 +27,7 @@ from .ranking import rank_figure, say_answers, say_ranking
 from .sweep_charts import frontier_figure, rate_figure, return_figure
 from .words import (
     AGREEMENT_COLUMNS,
+    AGREEMENT_NOTE,
     QUANTITY_LABELS,
     flags,
     head_name,
@@ -77,7 +78,8 @@ def write_comparison(
         if comparison.sweeps and found[0].confidence:  # else the answer itself ends with the command
             body.append(_next(comparison.sweeps[0]))
         if measured and len(comparison.sweeps) == 1:
-            body.append(section("Optimizer steps against observations", charts.add([frontier_figure(comparison.sweeps[0])])))
+            against = f"{measured[0].steps_name.capitalize()} against observations"
+            body.append(section(against, charts.add([frontier_figure(comparison.sweeps[0])])))
     body.append(section("Measured and predicted", _main_table(rows), _MAIN_NOTE))
     if doubts := warnings(rows):
         body.append(section("To be taken with care", _list(doubts)))
@@ -93,7 +95,7 @@ def write_comparison(
         body += [section(figure.title, charts.add([figure])) for figure in ladders[1:]]
         if tasks > 1 and (agreements := say_all_agreements(rows)):
             left_out = _LEFT_OUT_NOTE if any(row[-1] != "–" for row in agreements) else ""  # else there is no such column
-            note = f"<p class='note'>{left_out}{_AGREEMENT_NOTE}</p>"
+            note = f"<p class='note'>{left_out}{AGREEMENT_NOTE}</p>"
             body.append(fold("Every loss and every average", _table(AGREEMENT_COLUMNS, agreements) + note))
     several = len(comparison.sweeps) > 1
     if several:
@@ -125,15 +127,12 @@ _MAIN_NOTE = (
     "observations E_min. Steps are optimizer steps, or iterations where each makes several of them. Noise scale: of the joint "
     "loss on the policy's parameters in Adam's metric, averaged from the start to the goal, as B_crit is; where "
     "a record has none, of the policy's loss in the plain metric, or of the only loss that a supervised task has, and marked so; "
-    "of a single run or a quick sweep, the joint loss's ratio of sums. Brackets: 95% intervals. Observations are agent steps."
+    "of a single run or a quick sweep, the joint loss's ratio of sums. Brackets: 95% intervals. "
+    "Observations are agent steps, or examples."
 )
 _LEFT_OUT_NOTE = (
     "<em>A task left out</em>: root mean square error when the offset comes from the other tasks. <em>A constant</em>: the "
     "geometric mean of what was measured on the other tasks, with no noise scale at all. "
-)
-_AGREEMENT_NOTE = (
-    "Decades are powers of ten. With so many candidates the best one looks good by luck. The sentence above is about the one "
-    "that was named beforehand. Only the cumulative ones mean the same thing as B_crit."
 )
 _PREDICTION_NOTE = (
     "In observations, from runs at one batch size on fresh seeds. "
@@ -360,7 +359,7 @@ def _details(manifest: Mapping[str, Any], folder: Path, seeds: Sequence[int], se
         "seeds": _ranges(seeds),
         "versions": ", ".join(f"{k} {v}" for k, v in manifest.get("versions", {}).items() if v),
         "preprocessing": task.get("preprocessing", "–"),
-        "frames": f"{task.get('frame_skip', '–')} of the simulator for each observation",
+        "simulator frames for each observation": task.get("frame_skip", "–"),
         "started": manifest.get("created", "–"),
     }
     flat = {

@@ -65,7 +65,8 @@ def write_report(runs: Sequence[RunRecord], page: Path) -> list[str]:
 _RETURN_NOTE = "Raw score, mean of the last 100 finished episodes (fewer at the start). Dashed: goals that it came to."
 _NOISE_NOTE = (
     "tr Σ / |G|² in observations, pooled over windows of updates; band: 95% interval. A triangle on a vertical line means "
-    "<em>not resolved</em>: the signal does not stand out from the noise, and only a lower bound is known. Blocks are sets of "
+    "<em>not resolved</em>: the signal does not stand out from the noise, and only a lower bound is known, or "
+    "none where it stands at the chart's edge. Blocks are sets of "
     "environments unless marked <em>mini-batch</em> (shuffled transitions, which cannot see that the steps of one environment "
     "are alike)."
 )
@@ -236,7 +237,7 @@ def _details(run: RunRecord) -> str:
         "network parameters": f"{m['parameters']:,}",
         "preprocessing": m["task"]["preprocessing"],
         "lost workers": _say_lost(lost),
-        "frames": f"{m['task']['frame_skip']} of the simulator for each observation",
+        "simulator frames for each observation": m["task"]["frame_skip"],
         "started": m["created"],
         "resumed": "; ".join(f"at iteration {s['first_iteration']}, environments {s['environments']}" for s in m["segments"][1:])
         or "never",

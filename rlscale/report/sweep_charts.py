@@ -46,7 +46,8 @@ def frontier_figure(sweep: ComparedSweep) -> Figure:
         fitted = frontier is not None and frontier.fitted is not None
         at_best = frontier.steps_at_best_rate if frontier is not None and fitted else None
         for i, p in enumerate(row.points):
-            steps = at_best[i] if at_best else p.observations / p.batch_size
+            # A missed run's place is where it is known to have missed: at its rate the surface may be far from any crossing.
+            steps = at_best[i] if at_best and not p.missed else p.observations / p.batch_size
             about_run = {"goal": label, "batch": p.run.batch_size, "rate": p.run.learning_rate, "seed": p.run.seed}
             (missed if p.missed else reached).append({**about_run, "steps": steps, "observations": steps * p.batch_size})
         if frontier is not None and row.measured.value is not None:
@@ -64,7 +65,7 @@ def frontier_figure(sweep: ComparedSweep) -> Figure:
     note = (
         f"Each point is one run, {corrected if any_fitted else 'with the steps that it took'}; "
         f"along a grey line the batch size is that at its end. {drawn if critical else ''}"
-        "Triangle: a run that missed the goal, whose true point lies beyond it."
+        "Triangle: a run that missed the goal, at the steps up to which it is known to have missed, not corrected."
     )
     name = slug("frontier", sweep.name)
     if not reached and not missed:
@@ -212,7 +213,8 @@ def rate_figure(sweep: ComparedSweep) -> Figure:
     title = f"{sweep.name}: learning rate against batch size"
     note = (
         f"Every rate that was tried. Colour: {counted} to the last goal that was reached at that batch size, relative to "
-        "the fastest rate there (geometric mean over runs). Cross: did not reach it. Line: the best rate of the response surface "
+        "the fastest rate there (geometric mean over the runs that reached it). Cross: none did. "
+        "Line: the best rate of the response surface "
         "that is fitted to all of these runs."
     )
     name = slug("rates", sweep.name)

@@ -14,6 +14,7 @@ from ..text import format_quantity
 
 __all__ = [
     "AGREEMENT_COLUMNS",
+    "AGREEMENT_NOTE",
     "QUANTITY_LABELS",
     "flags",
     "head_name",
@@ -69,6 +70,12 @@ AGREEMENT_COLUMNS = (
     "RMS, decades",
     "RMS with the offset",
     "a task left out",
+)
+AGREEMENT_NOTE = (
+    "Decades are powers of ten. With so many candidates the best one looks good by luck. The verdict above is about the one "
+    "named beforehand, over tasks at their last goals. This table has all scored goals, of interventions too, but not what is "
+    "unresolved: so it can say otherwise, and its constant differs from row to row. Only the cumulative ones mean the same as "
+    "B_crit."
 )
 
 
@@ -171,7 +178,7 @@ def say_conclusion(rungs: Sequence[Rung]) -> str:
     """Whether the noise scale predicts the critical batch size, as far as these sweeps tell; one task is no conclusion."""
     if len({rung.row.task for rung in rungs}) > 1:
         found = verdict(rungs, interventions_of(rungs))
-        return f"{say_verdict(found)} {say_verdict_details(found)}".strip()
+        return f"{say_verdict(found)} {_say_missed(rungs)}{say_verdict_details(found)}".strip()
     row = rungs[-1].row
     compared = row.ratio(*row.predictor)
     which = f"for {row.name} to" if len(rungs) > 1 else "to"
@@ -199,6 +206,15 @@ def say_verdict(verdict: Verdict) -> str:
         f"{10 ** (primary.left_out.value or 0.0):.1f}; the mean B_crit of the other tasks, without any noise scale, misses by "
         f"{10 ** (primary.constant.value or 0.0):.1f}."
     )
+
+
+def _say_missed(rungs: Sequence[Rung]) -> str:
+    """On which scored tasks the verdict leaves runs out because of how they ended; empty where on none."""
+    scored = [(rung, rung.row.prediction(*PRIMARY)) for rung in rungs if rung.role == "task" and rung.left_out is None]
+    some = [rung.folder for rung, found in scored if found is not None and found.resolved < found.runs]
+    if not some:
+        return ""
+    return f"Noise runs that missed the goal are left out ({', '.join(some)}): with them the verdict may be another. "
 
 
 def say_verdict_details(verdict: Verdict) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
+from planted import Planted, make_plan, write_sweep
 from rich.console import Console
 
 from rlscale.agents.config import default_config
@@ -18,8 +19,9 @@ from rlscale.agents.train import train
 from rlscale.benchmarks.sweep.options import SweepOptions
 from rlscale.benchmarks.sweep.run import run_sweeps
 from rlscale.envs import find_task
+from rlscale.errors import UsageError
 from rlscale.records.run import SCHEMA
-from rlscale.records.sweep import SWEEP_SCHEMA
+from rlscale.records.sweep import SWEEP_SCHEMA, Sweep
 
 ROOT = Path(__file__).parents[3]
 STORED = json.loads((files("rlscale.records") / f"schema-{SCHEMA}.json").read_text(encoding="utf-8"))
@@ -159,3 +161,16 @@ def test_the_glossary_explains_every_field_of_the_schema():
     of_a_task = {"id", "preprocessing", "frame_skip", "goals", "clip_reward", "reward_scale"}  # in one line there
     named = {name for part in STORED["$defs"].values() for name in part.get("properties", {})}
     assert named - defined - of_a_task == set()
+
+
+def test_a_sweep_whose_plan_lacks_later_settings_goes_on(tmp_path):
+    """They count as what they were then: the command that the page prints works."""
+    folder = write_sweep(tmp_path / "s", Planted(), most=3).folder
+    manifest = json.loads((folder / "sweep.json").read_text())
+    del manifest["plan"]["config"]["noise"]["followed_noise"], manifest["plan"]["config"]["rollout"]["clones"]
+    (folder / "sweep.json").write_text(json.dumps(manifest))
+    plan = make_plan().to_dict()
+    Sweep.open(folder, plan, {"command": []}).close()
+    plan["config"]["rollout"]["clones"] = 4
+    with pytest.raises(UsageError, match=r"another plan \(--clones\)"):
+        Sweep.open(folder, plan, {"command": []})

@@ -16,6 +16,7 @@ from run_records import add_joint, charts_of, make_run
 
 from rlscale.analysis.comparison import compare
 from rlscale.analysis.paper import PAPER
+from rlscale.analysis.predictions import PRIMARY, Prediction
 from rlscale.analysis.summary import noise_of_sums
 from rlscale.analysis.verdict import rungs_of
 from rlscale.benchmarks.commands.compare import CompareOptions, read_folders, run_compare
@@ -159,6 +160,10 @@ def test_the_frontier_shows_every_run_and_marks_the_missed(tmp_path):
     by_mark = {layer["mark"]["type"] + layer["mark"].get("shape", ""): layer["data"]["values"] for layer in layers}
     points = sum(len(row.frontier.points) for row in sweep.rows)
     assert len(by_mark["circle"]) + len(by_mark["pointtriangle-up"]) == points
+    drawn = sorted(p["steps"] for p in by_mark["pointtriangle-up"])
+    missed = sorted(p.observations / p.batch_size for row in sweep.rows for p in row.points if p.missed)
+    assert drawn == pytest.approx(missed), "where it is known to have missed; the surface says nothing of it"
+    assert missed
     for row in sweep.rows:  # without scatter every run lies on the curve, at the best rate of its size
         mine = [p for p in by_mark["circle"] if p["goal"] == f"goal {row.goal_label}"]
         expected = [row.s_min.value * (1 + row.measured.value / p["batch"]) for p in mine]
@@ -233,6 +238,12 @@ def test_one_task_is_no_conclusion(tmp_path):
     assert low < factor < high
     other = write_sweep(tmp_path / "t", Planted(), "minatar/asterix")
     assert say_conclusion(rungs_of(compare([one, other], []))).startswith("No verdict yet: it needs 8 scored tasks.")
+    lost = write_sweep(tmp_path / "v", Planted(), "minatar/freeway")
+    (row,) = [rung.row for rung in rungs_of(compare([lost], []))]
+    few = replace(row, predictions=(Prediction(*PRIMARY, Estimate(100.0, (50.0, 200.0)), resolved=7, runs=8, gain=None),))
+    rungs = [replace(rung, row=few) if rung.row.task == row.task else rung for rung in rungs_of(compare([one, lost], []))]
+    said = say_conclusion(rungs)
+    assert "Noise runs that missed the goal are left out (v): with them the verdict may be another." in said
     silent = write_sweep(tmp_path / "u", Planted(), plan=make_plan(noise_runs=0))
     assert say_conclusion(rungs_of(compare([silent], []))).endswith(
         "; here, to a return of 200, the predicted figure is not resolved."
