@@ -102,7 +102,7 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
         say_if_busy(console, busy)
         cpus = cpus_for_actors(options.cpus, options.ray_address)
         nodes = cpus_by_node(options.ray_address)
-        shares = learner_offers_cpus(options.ray_address)
+        taking_turns = learner_offers_cpus(options.ray_address)
         grid = candidates(task, cpus, nodes)
         identity = {
             "commit": find_commit(),
@@ -129,7 +129,7 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
                 validation = validate(options, config, task, compute, law, learner, fleets, grid, found.shape, kept, console)
     made = None
     if known is not None:
-        made = make_plan(known, law, learner, price_of(options, compute, taking_turns=shares), cpus, options.lag)
+        made = make_plan(known, law, learner, price_of(options, compute, taking_turns=taking_turns), cpus, options.lag)
     held_out = [] if validation is None else [Shape(**row["shape"]) for row in validation["rows"]]
     used = {reading.shape for reading in fleets} | set(held_out)
     record = {
@@ -168,11 +168,9 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
             environments = round(choice.batch_size / config.rollout.rollout_length / choice.workers)
             words = train_command(options, config, Shape(choice.workers, 1, environments), known, choice)
             commands["The plan"] = words
-            chosen_for, shown_choice = (
-                say_asked(deadline, options.budget),
-                say_choice(choice, currency=currency, deadline=deadline),
-            )
-            said = f"{config.task} to a return of {known.goal:g}, {chosen_for}: {shown_choice}"
+            asked = say_asked(deadline, options.budget)
+            offered = say_choice(choice, currency=currency, deadline=deadline)
+            said = f"{config.task} to a return of {known.goal:g}, {asked}: {offered}"
         except UsageError as error:  # said on the page as well
             unmet, said = error, f"{config.task} to a return of {known.goal:g}: {error.problem}."
         said += f" {LAGGED}" if options.lag else ""
@@ -292,10 +290,10 @@ def measure(
         if smallest is not None:
             length = measured_steps(config)
             fewest = config.noise.step_blocks(smallest, max(smallest // config.rollout.rollout_length, 1), equal=False)
-            for environments, blocks in ((max(smallest // length, 1), fewest), (MOST_BLOCKS, MOST_BLOCKS)):
+            for environments, most in ((max(smallest // length, 1), fewest), (MOST_BLOCKS, MOST_BLOCKS)):
                 few = sample_fragments(config, task, compute, environments, 1, length)
-                counted = blocks if several else None
-                learning.append(measure_learner(config, task, compute, few, counted, mini_batches, SMALL_ROUNDS))
+                blocks = most if several else None
+                learning.append(measure_learner(config, task, compute, few, blocks, mini_batches, SMALL_ROUNDS))
         if kept is not None:
             kept.keep_learning(way_to_learn(config, mini_batches, smallest), learning)
     return fleets, learning, emulator

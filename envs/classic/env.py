@@ -1,5 +1,6 @@
 """The classic control tasks: their names, goals and environments."""
 
+from dataclasses import replace
 from typing import Any
 
 from ..actions import BoxActions
@@ -9,13 +10,14 @@ from ..vector import ArraysTaskEnv, RestartableTaskEnv
 
 __all__ = ["find_task", "list_tasks"]
 
+_SWEEP = SweepDefaults(learning_rate=3e-3, rate_batch=512.0, observations=4_000_000)
 _TASKS: dict[str, dict[str, Any]] = {
     "cartpole": dict(frame_shape=(4,), actions=2, discount=0.98, goals=(100.0, 200.0, 400.0)),
     "acrobot": dict(
         frame_shape=(6,),
         actions=3,
         goals=(-200.0, -100.0),
-        sweep=SweepDefaults(learning_rate=3e-3, rate_batch=512.0, observations=4_000_000, random_first_steps=500),
+        sweep=replace(_SWEEP, random_first_steps=500),
     ),
     "pendulum": dict(
         frame_shape=(3,),
@@ -39,14 +41,13 @@ def find_task(name: str) -> Task | None:
     """The task of that name; None where there is none."""
     if name not in _TASKS:
         return None
-    usual = dict(sweep=SweepDefaults(learning_rate=3e-3, rate_batch=512.0, observations=4_000_000))
     return Task(
         id=f"classic/{name}",
         frame_dtype="float32",
         preprocessing="none",
         make_env=make_env,
         training=TrainingDefaults(environments=32),
-        **(usual | _TASKS[name]),
+        **(dict(sweep=_SWEEP) | _TASKS[name]),
     )
 
 

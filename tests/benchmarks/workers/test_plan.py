@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +23,9 @@ from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
 from rlscale.frontier import fit
 from rlscale.sizing import Choice, FleetTime, LearnerTime, Price, iteration
+from rlscale.sizing.cost import _interval, _steps_interval
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -201,3 +205,29 @@ def test_only_workers_that_divide_the_environments_are_looked_at(known, monkeypa
     assert len(asked) == len(made.choices)
     with pytest.raises(UsageError, match=r"--sweep: "):
         make_plan(replace(known, rates={24: 0.01}), law, learner, Price(1.0), cpus=64, lag=0)
+
+
+def test_the_runs_that_the_docs_count_lie_within_the_interval():
+    """docs/workers.md: runs of the published sweep within 1.5 times the learning rate that the plan's command would name."""
+    task = find_task("minatar/breakout")
+    frontier = find_frontier(str(ROOT / "results" / "minatar-breakout"), None, task).frontier
+    near = [
+        point
+        for point, rate in zip(frontier.points, frontier.learning_rates, strict=True)
+        if abs(math.log(rate / frontier.best_rate(point.batch_size))) <= math.log(1.5)
+    ]
+
+    def within(scatter):
+        inside = 0
+        for p in (p for p in near if not p.censored):
+            low, high = _interval(float(frontier.optimizer_steps(p.batch_size)), _steps_interval(frontier, p.batch_size), scatter)
+            inside += low <= p.optimizer_steps <= high
+        return inside
+
+    half = frontier.run_half_width
+    text = " ".join((ROOT / "docs" / "workers.md").read_text().split())
+    assert f"of the {len(near)} published runs of MinAtar Breakout near the best learning rate " in text
+    assert (
+        f"{within((math.exp(-half), math.exp(half)))} lie within the frontier's part with it, {within((1.0, 1.0))} without"
+        in text
+    )
