@@ -224,7 +224,7 @@ def test_on_a_shared_cluster_fleets_use_what_is_free(tmp_path, rounds, monkeypat
 
 
 @pytest.mark.long
-def test_the_suite_goes_on_where_it_stopped(tmp_path, monkeypatch):
+def test_the_suite_goes_on_where_it_stopped(tmp_path, monkeypatch, own_ray):
     """The real command for one round on one CPU; then another one in the same file, and both compared with themselves."""
     out = tmp_path / "here.json"
     words = ["bench", "--cpus", "1", "--seconds", "0.1", "--out", str(out)]
