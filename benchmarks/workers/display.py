@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 MOST_PLANS = 12
-LAGGED = "The sweep's runs were at lag 0; at lag 1 a run may need more optimizer steps than this plan takes."
+LAGGED = "The sweep's runs were at lag 0; at lag 1 a run may need more iterations than this plan takes."
 
 
 def show_fleets(console: Console, law: FleetTime, readings: Sequence[FleetReading]) -> None:
@@ -158,7 +158,7 @@ def show_answer(
     console.print(f"{said[0].upper()}{said[1:]}", markup=False, style="bold", highlight=False, soft_wrap=True)
     _say(
         console,
-        f"{choice.optimizer_steps:,.0f} optimizer steps, {choice.observations:,.0f} observations; the interval is that of "
+        f"{choice.optimizer_steps:,.0f} iterations, {choice.observations:,.0f} observations; the interval is that of "
         "one run that reaches the goal",
     )
     _say(console, f"run it:  {shlex.join(command)}")

@@ -73,7 +73,10 @@ def _of_sweep(sweep: ComparedSweep) -> Answer:
     low, high = row.measured.interval or (0.0, math.inf)
     between = f"{format_quantity(low)} to {format_quantity(high)}" if math.isfinite(high) else f"at least {format_quantity(low)}"
     confidence = _confidence(row)
-    why = f" ({flags(row)})" if confidence != "good" and flags(row) else ""
+    bounded = low > 0 and math.isfinite(high)
+    wide = f"the interval's ends are a factor of {high / low:.3g} apart" if bounded else "the interval has an open end"
+    reasons = ", ".join(filter(None, (wide if high > _GOOD * low else "", flags(row))))
+    why = f" ({reasons})" if confidence != "good" else ""
     return Answer(
         name,
         row,

@@ -178,6 +178,9 @@ def say_conclusion(rungs: Sequence[Rung]) -> str:
     """Whether the noise scale predicts the critical batch size, as far as these sweeps tell; one task is no conclusion."""
     if len({rung.row.task for rung in rungs}) > 1:
         found = verdict(rungs, interventions_of(rungs))
+        if found.primary is None:
+            reasons = [f"{rung.folder}: {rung.left_out or f'its role is {rung.role}'}" for rung in rungs]
+            return f"{say_verdict(found)} {'; '.join(reasons)}."
         return f"{say_verdict(found)} {_say_missed(rungs)}{say_verdict_details(found)}".strip()
     row = rungs[-1].row
     compared = row.ratio(*row.predictor)

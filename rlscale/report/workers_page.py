@@ -95,7 +95,7 @@ def _plan_sections(goal: float, made: CostPlan, charts: dict[str, Any], *, curre
         "wall time",
         "95% interval of a run",
         "cost" if currency else "CPU hours",
-        "optimizer steps",
+        "iterations",
         "observations",
         "bound by",
     ]

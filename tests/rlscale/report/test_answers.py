@@ -52,10 +52,11 @@ def test_the_sentence_has_the_figures_and_what_follows_from_them(clean):
     ("changes", "confidence"),
     [
         (dict(interval=(800.0, 1999.0)), "good"),
-        (dict(interval=(700.0, 1800.0)), "fair"),
+        (dict(interval=(700.0, 1800.0)), "fair (the interval's ends are a factor of 2.57 apart)"),
+        (dict(interval=(700.0, 1800.0), provisional=(32,)), "fair (the interval's ends are a factor of 2.57 apart, provisional)"),
         (dict(interval=(800.0, 1900.0), provisional=(32,)), "fair (provisional)"),
-        (dict(interval=(500.0, 2100.0)), "poor"),
-        (dict(interval=(800.0, math.inf)), "poor"),
+        (dict(interval=(500.0, 2100.0)), "poor (the interval's ends are a factor of 4.2 apart)"),
+        (dict(interval=(800.0, math.inf)), "poor (the interval has an open end)"),
         (dict(interval=(800.0, 1900.0), s_min=40.0), "poor (S_min below 50 steps: not scored)"),
     ],
 )

@@ -250,6 +250,10 @@ def test_one_task_is_no_conclusion(tmp_path):
     )
     both = say_conclusion(rungs_of(compare([one, silent], [])))
     assert both.startswith("One task is no conclusion; here, for classic/cartpole (u) to a return of 200, ")
+    none = [replace(rung, left_out="B_crit has no interval") for rung in rungs]
+    assert say_conclusion([none[0], replace(none[1], left_out=None, role="control")]) == (
+        "No verdict yet: no sweep is scored. s: B_crit has no interval; v: its role is control."
+    )
 
 
 def test_the_command_uses_the_good_and_says_what_was_left_out(tmp_path, capsys):
