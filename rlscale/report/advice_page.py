@@ -213,8 +213,8 @@ def _caution() -> str:
     known = published()
     ratios = sorted(known["measured_over_predicted"].values())
     others = f"; of {known['unresolved']} more the prediction was not resolved" if known["unresolved"] else ""
-    for ratio in known["with_epochs"].values():
-        others += f"; of one with several epochs {ratio:.2g} times"
+    if epochs := [f"{ratio:.2g}" for ratio in sorted(known["with_epochs"].values())]:
+        others += f"; with several epochs, {' and '.join(epochs)} times"
     if not ratios:
         return "This is a prediction, not a measurement; on no published task was such a prediction resolved yet."
     low, high = (f"{ratio:.2g}" for ratio in (ratios[0], ratios[-1]))

@@ -237,15 +237,24 @@ def test_the_pages_own_sentences_say_what_the_records_say():
     """Figures that stand in prose, not between marks."""
     text = " ".join((ROOT / PAGE).read_text().split())
     tasks = [rung for rung in rungs_of(read_ladder(ROOT / "results" / "ladder")) if rung.role == "task"]
-    eight = [rung for rung in tasks if not rung.row.task.startswith("gym/")]  # those that the third hypothesis was seen on
+    # Those that the third hypothesis was seen on.
+    eight = [rung for rung in tasks if not rung.row.task.startswith(("gym/", "atari/"))]
     seven = [rung for rung in eight if rung.row.task != "toy/frozenlake8x8"]
     joint, primary = (score(seven, *which).rms.value for which in (JOINT, PRIMARY))
     assert f"({joint:.3f} decades against {primary:.3f})" in text
     ratios = [rung.row.ratio(*JOINT).value for rung in eight if rung.left_out is None]
     assert f"B_crit is {min(ratios):.2f} to {max(ratios):.2f} times the joint loss's noise scale" in text
-    people = compare([read_sweep(ROOT / "results" / "ladder" / "minatar-breakout-people-3")], []).rows[-1]
+    ladder = ROOT / "results" / "ladder"
+    people, atari = (compare([read_sweep(ladder / f)], []).rows[-1] for f in ("minatar-breakout-people-3", "atari-breakout"))
     of_policy, of_joint = (people.ratio(*which).value for which in (POLICY, JOINT))
-    assert f"{of_policy:.1f} times the policy's noise scale of this table, and {of_joint:.0f} times the joint loss's" in text
+    assert f"`minatar-breakout-people-3`, it is {of_policy:.1f} and {of_joint:.0f} times." in text
+    of_policy, of_joint = (atari.ratio(*which).value for which in (POLICY, JOINT))
+    assert f"so B_crit is {of_policy:.2f} and {of_joint:.1f} times these." in text
+    policy, joint_loss = (atari.predicted(*which).say() for which in (POLICY, JOINT))
+    assert f"its eight noise runs give {policy} for the policy's loss and {joint_loss} for the joint loss" in text
+    said = f"{atari.predicted(*PRIMARY).say()} for a B_crit of {atari.measured.say()}"
+    assert f"the noise scale was right: {said}." in text
+    assert f"it was {people.ratio(*PRIMARY).value:.1f} times too small" in text
     papers = [score_paper(autoencoders=which).rms.value for which in (True, False)]
     assert f"{papers[0]:.2f} decades about one offset, {papers[1]:.2f} without its two autoencoders" in text
 
