@@ -244,12 +244,13 @@ def _decades(rungs: Sequence[Rung]) -> str:
 
 
 def _cost(comparison: Comparison, rungs: Sequence[Rung]) -> str:
-    """Runs, observations and hours of every rung, with the commit that it ran from."""
+    """Runs, observations and hours of every rung, with the commits that its runs were made with."""
     rows = []
     for sweep in comparison.sweeps:
         results = list(sweep.record.results.values())
         seconds = sum(result.seconds for result in results)
         observations = sum(result.observations + result.evaluation_steps for result in results)
+        commits = dict.fromkeys(result.commit or str(sweep.record.manifest.get("commit")) for result in results)
         rows.append(
             [
                 f"`{sweep.record.folder.name}`",
@@ -257,12 +258,12 @@ def _cost(comparison: Comparison, rungs: Sequence[Rung]) -> str:
                 format_quantity(float(observations)),
                 f"{seconds / 7200:.1f}",
                 str(sweep.record.ladder.get("state", "")),
-                f"`{str(sweep.record.manifest.get('commit'))[:10]}`",
+                ", ".join(f"`{commit[:10]}`" for commit in commits),
                 _machine(sweep.record),
             ]
         )
     return markdown_table(
-        ["rung", "runs", "observations and evaluation steps", "hours, two runs side by side", "state", "commit", "machine"], rows
+        ["rung", "runs", "observations and evaluation steps", "hours, two runs side by side", "state", "commits", "machine"], rows
     )
 
 

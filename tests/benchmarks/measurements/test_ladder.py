@@ -3,6 +3,7 @@
 import dataclasses
 import gzip
 import json
+import math
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,11 +14,11 @@ from rungs import comparison_of, row_of, skip_without_its_engine
 from rlscale.analysis import compare
 from rlscale.analysis.paper import score_paper
 from rlscale.analysis.predictions import PRIMARY
-from rlscale.analysis.verdict import rungs_of, score
+from rlscale.analysis.verdict import SUCCESS, rungs_of, score
 from rlscale.benchmarks.measurements.ladder import climb as ladder
 from rlscale.benchmarks.measurements.ladder import page as ladder_page
 from rlscale.benchmarks.measurements.ladder import storage
-from rlscale.benchmarks.measurements.ladder.afterwards import JOINT, POLICY
+from rlscale.benchmarks.measurements.ladder.afterwards import FEWEST_LATER, JOINT, POLICY, THIRD, second_hypothesis
 from rlscale.benchmarks.measurements.ladder.again import SEED, Repetition, repetitions
 from rlscale.benchmarks.measurements.ladder.page import PAGE, PUBLISHED, read_ladder, rewritten, what_is_published
 from rlscale.benchmarks.measurements.ladder.rungs import read_rungs
@@ -26,6 +27,7 @@ from rlscale.benchmarks.options import parse
 from rlscale.benchmarks.sweep.options import SweepOptions, make_plan
 from rlscale.estimate import Estimate
 from rlscale.records import read_sweep
+from rlscale.text import format_quantity
 
 ROOT = Path(__file__).parent.parent.parent.parent
 RUNGS = read_rungs()[1]
@@ -255,8 +257,31 @@ def test_the_pages_own_sentences_say_what_the_records_say():
     said = f"{atari.predicted(*PRIMARY).say()} for a B_crit of {atari.measured.say()}"
     assert f"the noise scale was right: {said}." in text
     assert f"it was {people.ratio(*PRIMARY).value:.1f} times too small" in text
+    measured = [rung.row.measured.value for rung in tasks if rung.left_out is None and rung.row.inner_steps == 1]
+    low, high = map(format_quantity, (min(measured), max(measured)))
+    assert f"between {low} and {high} on these ten, a factor of {max(measured) / min(measured):.0f}." in text
+    assert len(measured) == 10
     papers = [score_paper(autoencoders=which).rms.value for which in (True, False)]
     assert f"{papers[0]:.2f} decades about one offset, {papers[1]:.2f} without its two autoencoders" in text
+
+
+def test_what_the_page_says_of_the_hypotheses_is_what_the_records_say():
+    text = " ".join((ROOT / PAGE).read_text().split())
+    comparison = read_ladder(ROOT / "results" / "ladder")
+    rungs = rungs_of(comparison)
+    first_six = second_hypothesis(comparison, [rung for rung in rungs if rung.folder != "inverted-pendulum"])
+    assert first_six.startswith("Refuted. The prediction errs by 0.324 decades, the mean B_crit of the other tasks by 0.080.")
+    assert "it was refuted (0.324 decades against 0.080 for the mean of the others)" in text
+    assert second_hypothesis(comparison, rungs).startswith("Undecided.")
+    factor, _ = THIRD
+    tested = [rung.row for rung in rungs if rung.folder in ("lunar-lander", "inverted-pendulum")]
+    off = sorted(abs(math.log10(row.measured.value / factor / row.predicted(*JOINT).value)) for row in tested)
+    assert f"what it predicts, {off[1]:.2f} decades off, and so does the second, InvertedPendulum, {off[0]:.2f} off." in text
+    assert sum(one**2 for one in off) / FEWEST_LATER > SUCCESS**2, "whatever the other three are"
+    all_tasks = score([rung for rung in rungs if rung.role == "task"], *JOINT)
+    now, errs, constant = (10**one.value for one in (all_tasks.offset, all_tasks.left_out, all_tasks.constant))
+    assert f"now, {now:.2f} in place of {factor:.2f}, this noise scale predicts to a factor of {errs:.1f}" in text
+    assert f"their mean to {constant:.1f}; but that was seen afterwards" in text
 
 
 def test_what_advise_says_of_published_tasks_is_what_the_records_say(monkeypatch):
@@ -272,7 +297,8 @@ def test_the_page_holds_the_records_of_every_rung():
     text = (ROOT / PAGE).read_text()
     for folder in (ROOT / "results" / "ladder").iterdir():
         record = read_sweep(folder)
-        assert f"| `{folder.name}` | {len(record.results)} |" in text, "what it cost"
+        (cost,) = [line for line in text.splitlines() if line.startswith(f"| `{folder.name}` | {len(record.results)} |")]
+        assert all(f"`{result.commit[:10]}`" in cost for result in record.results.values() if result.commit), "made with"
         goal = max(goal for goal in record.plan["goals"] for result in record.results.values() if result.steps_to(goal))
         ranked = f"| `{folder.name}` | {record.task} | {record.ladder['role']} | {goal:g} |" in text
         assert ranked != record.ladder["state"].startswith("given up")
