@@ -209,11 +209,16 @@ def test_two_sweeps_of_a_rung_are_alike_within_their_combined_error(second, alik
     assert repetition.agrees == alike
 
 
-def test_the_page_says_what_the_records_say():
+@pytest.fixture(scope="module")
+def records():
+    """The published rungs, fitted: that takes some twenty seconds."""
+    return read_ladder(ROOT / "results" / "ladder")
+
+
+def test_the_page_says_what_the_records_say(records):
     """Every figure of docs/ladder.md is what `page` would write now."""
     text = (ROOT / PAGE).read_text()
-    comparison = read_ladder(ROOT / "results" / "ladder")
-    assert rewritten(text, comparison) == text, "run: python -m rlscale.benchmarks.measurements.ladder page"
+    assert rewritten(text, records) == text, "run: python -m rlscale.benchmarks.measurements.ladder page"
     assert text.count("<!-- made: ") == 15
 
 
@@ -235,10 +240,10 @@ def test_an_intervention_without_a_scored_task_has_no_span():
     )
 
 
-def test_the_pages_own_sentences_say_what_the_records_say():
+def test_the_pages_own_sentences_say_what_the_records_say(records):
     """Figures that stand in prose, not between marks."""
     text = " ".join((ROOT / PAGE).read_text().split())
-    tasks = [rung for rung in rungs_of(read_ladder(ROOT / "results" / "ladder")) if rung.role == "task"]
+    tasks = [rung for rung in rungs_of(records) if rung.role == "task"]
     # Those that the third hypothesis was seen on.
     eight = [rung for rung in tasks if not rung.row.task.startswith(("gym/", "atari/"))]
     seven = [rung for rung in eight if rung.row.task != "toy/frozenlake8x8"]
@@ -265,14 +270,13 @@ def test_the_pages_own_sentences_say_what_the_records_say():
     assert f"{papers[0]:.2f} decades about one offset, {papers[1]:.2f} without its two autoencoders" in text
 
 
-def test_what_the_page_says_of_the_hypotheses_is_what_the_records_say():
+def test_what_the_page_says_of_the_hypotheses_is_what_the_records_say(records):
     text = " ".join((ROOT / PAGE).read_text().split())
-    comparison = read_ladder(ROOT / "results" / "ladder")
-    rungs = rungs_of(comparison)
-    first_six = second_hypothesis(comparison, [rung for rung in rungs if rung.folder != "inverted-pendulum"])
+    rungs = rungs_of(records)
+    first_six = second_hypothesis(records, [rung for rung in rungs if rung.folder != "inverted-pendulum"])
     assert first_six.startswith("Refuted. The prediction errs by 0.324 decades, the mean B_crit of the other tasks by 0.080.")
     assert "it was refuted (0.324 decades against 0.080 for the mean of the others)" in text
-    assert second_hypothesis(comparison, rungs).startswith("Undecided.")
+    assert second_hypothesis(records, rungs).startswith("Undecided.")
     factor, _ = THIRD
     tested = [rung.row for rung in rungs if rung.folder in ("lunar-lander", "inverted-pendulum")]
     off = sorted(abs(math.log10(row.measured.value / factor / row.predicted(*JOINT).value)) for row in tested)
@@ -284,11 +288,10 @@ def test_what_the_page_says_of_the_hypotheses_is_what_the_records_say():
     assert f"their mean to {constant:.1f}; but that was seen afterwards" in text
 
 
-def test_what_advise_says_of_published_tasks_is_what_the_records_say(monkeypatch):
+def test_what_advise_says_of_published_tasks_is_what_the_records_say(records, monkeypatch):
     monkeypatch.chdir(ROOT)
-    comparison = read_ladder(Path("results/ladder"))
     published = json.loads(PUBLISHED.read_text())
-    assert published == what_is_published(comparison), "run: … measurements.ladder page"
+    assert published == what_is_published(records), "run: … measurements.ladder page"
     off = published["measured_over_predicted"].values()
     assert f"a sweep measured {min(off):.2f} to {max(off):.1f} times this figure" in Path("docs/noise.md").read_text()
 
