@@ -62,18 +62,13 @@ def job_facts(
     }
 
 
-def noise_entries(records: Sequence[NoiseRecord], steps_before: int) -> list[dict[str, Any]]:
-    """The `noise` of a row.
-
-    Args:
-        records: measured in that iteration.
-        steps_before: optimizer steps of earlier sessions of the job, which the measurements do not count.
-    """
+def noise_entries(records: Sequence[NoiseRecord]) -> list[dict[str, Any]]:
+    """The `noise` of a row, from what was measured in its iteration."""
     return [
         {
             "head": n.head,
             "kind": n.kind,
-            "optimizer_step": steps_before + n.optimizer_step,
+            "optimizer_step": n.optimizer_step,
             **pack_statistics(n.statistics, n.adam),
         }
         for n in records

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from rlscale.errors import UsageError
 from rlscale.text import first_line
 
@@ -54,7 +56,8 @@ def find_task(name: str) -> Task:
         problem = f"Gymnasium cannot make {name!r}: {first_line(error).rstrip('.')}"
         raise UsageError("TASK", problem, "Check the id, or install what it needs") from error
     try:
-        skip = getattr(env.unwrapped, "frame_skip", 1)  # MuJoCo's
+        skip = getattr(env.unwrapped, "frame_skip", None)  # MuJoCo's; others may mean something else by it
+        skip = int(skip) if isinstance(skip, int | np.integer) else 1
         return task_of_spaces(f"gym/{name}", env.observation_space, env.action_space, make_env=make_env, frame_skip=skip)
     finally:
         env.close()

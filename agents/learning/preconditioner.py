@@ -18,17 +18,23 @@ def adam_metric(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Ten
         parameters: of a network, in the order that is wanted.
 
     Returns:
-        (P,), all parameters one after another; None before the first step, and for another optimizer than Adam.
+        (P,), all parameters one after another, 1 for one that never had a gradient. None before the first step, where the
+        optimizer does not have all of them, and for another optimizer than Adam.
     """
     if not isinstance(optimizer, torch.optim.Adam):
         return None
     settings = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}
+    states = [optimizer.state.get(parameter, {}) for parameter in parameters]
+    if not any("step" in state for state in states) or any(parameter not in settings for parameter in parameters):
+        return None
     pieces = []
-    for parameter in parameters:
-        if "step" not in optimizer.state.get(parameter, {}):
-            return None
-        state, group = optimizer.state[parameter], settings[parameter]
+    for parameter, state in zip(parameters, states, strict=True):
+        if "step" not in state:
+            pieces.append(torch.ones_like(parameter).reshape(-1))
+            continue
+        group = settings[parameter]
         correction = (1 - group["betas"][1] ** torch.as_tensor(state["step"]).double()).sqrt()
-        root = state["exp_avg_sq"].reshape(-1).sqrt()  # √v̂ is this by the correction
+        squares = state.get("max_exp_avg_sq", state["exp_avg_sq"])  # the former with AMSGrad
+        root = squares.reshape(-1).sqrt()  # √v̂ is this by the correction
         pieces.append(torch.div(correction, root.add_(group["eps"] * correction), out=root))
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)

@@ -149,6 +149,15 @@ class MeasuresNoise:
     def _count_step(self: Any, *_: Any) -> None:
         self._steps += 1
 
+    def get_state(self: Any, *arguments: Any, **words: Any) -> dict[str, Any]:
+        """RLlib's own, and the optimizer steps so far: a checkpoint that is restored takes the count back as well."""
+        return {**super().get_state(*arguments, **words), SETTINGS: self._steps}  # type: ignore[misc]
+
+    def set_state(self: Any, state: dict[str, Any]) -> None:
+        """Of a checkpoint, or the parameters alone."""
+        super().set_state(state)  # type: ignore[misc]
+        self._steps = state.get(SETTINGS, self._steps)
+
     def before_gradient_based_update(self: Any, *, timesteps: dict[str, Any]) -> None:
         """RLlib calls this first in every update of the learner."""
         super().before_gradient_based_update(timesteps=timesteps)  # type: ignore[misc]
@@ -320,7 +329,9 @@ def deal_episodes(
 
 
 def _rows(column: Any, rows: np.ndarray, index: torch.Tensor) -> Any:
-    """Those rows of a column, or of every column of a nested dictionary; `index` has them on the device of the tensors."""
+    """Those rows of a column, or of every column of a nested dictionary or tuple; `index` has them on the tensors' device."""
     if isinstance(column, dict):
         return {name: _rows(value, rows, index) for name, value in column.items()}
+    if isinstance(column, tuple):
+        return tuple(_rows(value, rows, index) for value in column)
     return column[index] if isinstance(column, torch.Tensor) else column[rows]

@@ -7,7 +7,7 @@ from typing import Any
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
 from rlscale.errors import UsageError
-from rlscale.records.run import Run, read_run
+from rlscale.records.run import Run
 
 from ..config import FEWEST_BLOCKS
 from ..job_record import job_facts, noise_entries, refuse_existing
@@ -29,11 +29,10 @@ class KeepsRecord(RLlibCallback):  # type: ignore[misc]  # RLlib is untyped
     def __init__(self) -> None:
         super().__init__()
         self._run: Run | None = None
-        self._steps_before = 0
 
     def on_episode_created(self, *, episode: Any, env_runner: Any, env_index: int, **_: Any) -> None:
         """On an environment runner: put the number of the episode's environment, over the whole job, into its id."""
-        number = max(env_runner.worker_index - 1, 0) * env_runner.num_envs + env_index
+        number = max((env_runner.worker_index or 0) - 1, 0) * env_runner.num_envs + env_index
         episode.id_ = f"{episode.id_}@{number}"
 
     def on_episode_end(self, *, episode: Any, prev_episode_chunks: Any, metrics_logger: Any, **_: Any) -> None:
@@ -72,7 +71,7 @@ class KeepsRecord(RLlibCallback):  # type: ignore[misc]  # RLlib is untyped
             {
                 "iteration": iteration,
                 "observations": int(sampled["num_env_steps_sampled_lifetime"]),
-                "optimizer_steps": self._steps_before + report["optimizer_steps"],
+                "optimizer_steps": report["optimizer_steps"],
                 "seconds": float(result["time_total_s"]),
                 "batch_observations": observations,
                 **_episodes(sampled.get(SETTINGS, {})),
@@ -82,7 +81,7 @@ class KeepsRecord(RLlibCallback):  # type: ignore[misc]  # RLlib is untyped
                 "learning_seconds": learning,
                 "noise_seconds": report["noise_seconds"],
                 "observations_per_second": observations / seconds,
-                "noise": noise_entries(report["noise"], self._steps_before),
+                "noise": noise_entries(report["noise"]),
             }
         )
 
@@ -92,9 +91,7 @@ class KeepsRecord(RLlibCallback):  # type: ignore[misc]  # RLlib is untyped
         folder = Path(settings["run"])
         facts = _facts(config, report, settings)
         if iteration > 0 and folder.exists():
-            rows = [row for row in read_run(folder).rows if row["iteration"] < iteration]
             self._run = Run.resume(folder)
-            self._steps_before = rows[-1]["optimizer_steps"] if rows else 0
         else:
             refuse_existing(folder)
             self._run = Run.create(folder, {**facts, "segments": []})

@@ -4,6 +4,7 @@ A row of the record is an iteration: a rollout and the training on it. The callb
 next rollout begins, or the job ends.
 """
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -141,7 +142,7 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
             "sampling_seconds": begin - self._rollout_started,
             "transfer_seconds": None,
             "noise_seconds": now - begin,
-            "noise": noise_entries(noise, 0),
+            "noise": noise_entries(noise),
         }
 
     def _log(self, noise: list[NoiseRecord]) -> None:
@@ -230,9 +231,13 @@ def _monitored(env: Any) -> list[bool]:
 
 
 def _task_name(env: Any) -> str:
-    """The environments' id at Gymnasium; that of their class where they were not made by one."""
+    """The environments' id at Gymnasium; that of their class where they were not made by one.
+
+    It is read from what an environment says of itself, `<Monitor<CartPole-v1>>`: its spec may not be one that can be pickled.
+    """
     try:
-        spec = env.get_attr("spec")[0]
-    except AttributeError:  # a vector environment of the user's own need not have any
-        spec = None
-    return spec.id if spec is not None else type(env.unwrapped).__name__
+        said = env.env_method("__str__", indices=[0])[0]
+    except (AttributeError, NotImplementedError):  # a vector environment of the user's own need not know
+        said = ""
+    innermost = re.search(r"<([^<> ]+)[^<>]*>+$", said)
+    return innermost[1] if innermost else type(env.unwrapped).__name__

@@ -73,6 +73,9 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
         if (folder / "run").exists():
             mend = f"Choose another folder, or read that run: {_go_on_from(folder / 'run')}"
             raise UsageError("--out", f"{folder} holds a run already", mend)
+        if options.ray_address is not None:
+            with connected(options.ray_address, 1):
+                pass  # one that cannot be joined is told of before the training
         say_if_busy(console, busy_cpus())
         record = _trained(options, task, folder / "run", command, console)
     if not record.rows:
@@ -90,7 +93,7 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
         advised = as_advised(_as_this_task(config, usual) if _is_foreign(record) else config, usual, options.ray_address)
         try:
             settings, throughput, more = _measured(options, advised, task, suggestion, console)
-        except (KeyboardInterrupt, LostWorkerError) as error:
+        except (KeyboardInterrupt, LostWorkerError, UsageError) as error:
             if options.run is None:
                 error.add_note(_run_is_kept(folder / "run"))
             raise
@@ -202,8 +205,7 @@ def _measured(
     # With a fixed number of optimizer steps an iteration, the iteration batch is critical where its mini-batches are.
     more = []
     if critical > 0:
-        most = settings_for(config, suggestion, settings.actors)
-        steps = most.batch_size / most.mini_batch
+        steps = settings.batch_size / settings.mini_batch
         learns = learner if config.update.mini_batch is None else with_steps(learner, times, steps)
         more = scale_out(critical * steps, law, learns, workers=chosen.shape.actors)
     return settings, throughput, more

@@ -23,7 +23,8 @@ class Settings:
 
     Attributes:
         actors: Ray actors.
-        environments: of all actors together.
+        environments: of all actors together, a few more than the batch needs where only so mini-batches divide it.
+        fewest_environments: the same without those, for libraries whose mini-batches need not divide the batch.
         rollout_length: steps of each environment an iteration.
         mini_batch: observations of an optimizer step.
         epochs: passes over an iteration batch.
@@ -32,6 +33,7 @@ class Settings:
 
     actors: int
     environments: int
+    fewest_environments: int
     rollout_length: int
     mini_batch: int
     epochs: int
@@ -98,13 +100,11 @@ def settings_for(config: TrainConfig, suggestion: Estimate, actors: int) -> Sett
     wanted = suggestion.value or (suggestion.interval or (0.0, math.inf))[0]
     size = usual if wanted <= usual else max(usual, int(min(max(2 ** round(math.log2(wanted)), SMALLEST), LARGEST)))
     steps = config.rollout.rollout_length
-    most = max(config.batch, MINI_BATCHES * size)
+    most = config.batch if size == usual else max(config.batch, MINI_BATCHES * size)
     first = max(1, math.ceil(most / (steps * actors)))
-    # A few more, so that mini-batches divide the batch; where even that does not do, other libraries still take it.
     each = next((k for k in range(first, 4 * first + 1) if actors * k * steps % size == 0), first)
-    environments = actors * each
     rate = config.update.learning_rate * min(math.sqrt(size / usual), _MOST_RATE)
-    return Settings(actors, environments, steps, size, config.update.epochs, float(f"{rate:.2g}"))
+    return Settings(actors, actors * each, actors * first, steps, size, config.update.epochs, float(f"{rate:.2g}"))
 
 
 def configured(config: TrainConfig, settings: Settings) -> TrainConfig:
@@ -126,7 +126,7 @@ def lines_for(
         algorithm: ppo or a2c.
         beside: what else `rlscale train` must be told, see `flags_beside`.
     """
-    s = settings
+    s, theirs = settings, replace(settings, environments=settings.fewest_environments)
     ours = (
         f"rlscale train {task} --actors {s.actors} --environments {s.environments} --rollout-length {s.rollout_length} "
         f"--mini-batch {s.mini_batch} --epochs {s.epochs} --learning-rate {s.learning_rate:g}"
@@ -134,23 +134,21 @@ def lines_for(
     ours += f" {shlex.join(beside)}" if beside else ""
     if algorithm == "a2c":
         rollouts = math.ceil(s.mini_batch / s.rollout_length)  # that library's makes one optimizer step of all of them
-        theirs = (
-            f"A2C(policy, make_vec_env(env, n_envs={rollouts}), n_steps={s.rollout_length}, learning_rate={s.learning_rate:g})"
-        )
-        return {"rlscale": ours, "Stable-Baselines3": theirs}
+        a2c = f"A2C(policy, make_vec_env(env, n_envs={rollouts}), n_steps={s.rollout_length}, learning_rate={s.learning_rate:g})"
+        return {"rlscale": ours, "Stable-Baselines3": a2c}
     several = f".learners(num_learners={learners})" if learners > 1 else ""
-    each = s.environments // s.actors
+    each = theirs.environments // s.actors
     return {
         "rlscale": ours,
         "RLlib": (
             f"config.env_runners(num_env_runners={s.actors}, num_envs_per_env_runner={each}, "
             f"rollout_fragment_length={s.rollout_length})"
-            f"{several}.training(train_batch_size_per_learner={math.ceil(s.batch_size / learners)}, "
+            f"{several}.training(train_batch_size_per_learner={math.ceil(theirs.batch_size / learners)}, "
             f"minibatch_size={math.ceil(s.mini_batch / learners)}, num_epochs={s.epochs}, "
             f"lr={s.learning_rate:g})"
         ),
         "Stable-Baselines3": (
-            f"PPO(policy, make_vec_env(env, n_envs={s.environments}), n_steps={s.rollout_length}, batch_size={s.mini_batch}, "
-            f"n_epochs={s.epochs}, learning_rate={s.learning_rate:g})"
+            f"PPO(policy, make_vec_env(env, n_envs={theirs.environments}), n_steps={s.rollout_length}, "
+            f"batch_size={s.mini_batch}, n_epochs={s.epochs}, learning_rate={s.learning_rate:g})"
         ),
     }

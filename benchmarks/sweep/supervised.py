@@ -80,7 +80,7 @@ class SupervisedCourse:
             "transfer_seconds": 0.0,
             "learning_seconds": ended - started,
             "noise_seconds": step.noise_seconds,
-            "noise": noise_entries(noise, 0),
+            "noise": noise_entries(noise),
         }
         self._run.append(row)
         return Advance(self._observations, noise)

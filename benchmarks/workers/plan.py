@@ -68,9 +68,10 @@ def find_frontier(folder: str, goal: float | None, task: Task) -> Known:
     known = [row for row in rows if row.measured.value is not None]
     if not known:
         reason = rows[-1].measured.reason
-        raise UsageError(
-            "--sweep", f"its frontier is not identified: {reason}", "Add that to the sweep, or choose another --goal"
-        )
+        others = any(row.measured.value is not None for row in compared.rows)
+        on = "Go on with the sweep without --quick" if rows[-1].quick else "Go on with the sweep, or name another one"
+        mend = "Choose another --goal" if others else on
+        raise UsageError("--sweep", f"its frontier is not identified: {reason}", mend)
     row = known[-1]
     reached, frontier = row.goal, row.frontier
     assert reached is not None

@@ -3,6 +3,7 @@
 How fleets are measured is in `calibration`; what is done with the answer, in `run`.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -210,7 +211,10 @@ def train_command(
         if choice is not None:
             # To the goal, so that the plan can be checked; a run that takes twice the planned observations is given up.
             words += ["--goal", f"{known.goal:g}", "--observations", str(2 * round(choice.observations))]
-            words += ["--learning-rate", f"{known.rates[round(choice.batch_size)]:.4g}"]
+        # Of a batch that the sweep did not try, the rate of the nearest one that it did: beyond those, nobody has looked.
+        batch = shape.actors * shape.environments * config.rollout.rollout_length
+        nearest = min(known.rates, key=lambda size: abs(math.log(size / batch)))
+        words += ["--learning-rate", f"{known.rates[nearest]:.4g}"]
         words += flags_that_differ(replace(_run_of(config, shape, known).update, **_OWN), replace(usual.update, **_OWN))
         words += flags_that_differ(
             replace(usual.rollout, **{name: getattr(config.rollout, name) for name in _PLAYED}), usual.rollout

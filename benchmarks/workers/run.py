@@ -290,8 +290,9 @@ def measure(
         if smallest is not None:
             length = measured_steps(config)
             fewest = config.noise.step_blocks(smallest, max(smallest // config.rollout.rollout_length, 1), equal=False)
-            for environments, most in ((max(smallest // length, 1), fewest), (MOST_BLOCKS, MOST_BLOCKS)):
-                few = sample_fragments(config, task, compute, environments, 1, length)
+            clones = config.rollout.clones
+            for environments, most in ((smallest // length, fewest), (MOST_BLOCKS, MOST_BLOCKS)):
+                few = sample_fragments(config, task, compute, max(environments // clones, 1) * clones, 1, length)
                 blocks = most if several else None
                 learning.append(measure_learner(config, task, compute, few, blocks, mini_batches, SMALL_ROUNDS))
         if kept is not None:
@@ -362,7 +363,7 @@ def validate(
 def price_of(options: WorkersOptions, compute: Compute, *, taking_turns: bool) -> Price:
     """What is hired: a CPU for every worker, and for the learner a GPU and a CPU, or as many CPUs as it has threads.
 
-    Workers that take turns with a learner on its CPUs have those for nothing.
+    Workers that take turns with a learner on its CPUs have those for nothing; at lag 1 both work at once.
     """
     on_gpu = compute.device.type != "cpu"
     return Price(
@@ -370,5 +371,5 @@ def price_of(options: WorkersOptions, compute: Compute, *, taking_turns: bool) -
         gpu_hour=options.price_gpu_hour,
         learner_cpus=1.0 if on_gpu else float(compute.threads),
         learner_gpus=float(on_gpu),
-        taking_turns=not on_gpu and taking_turns,
+        taking_turns=not on_gpu and taking_turns and options.lag == 0,
     )

@@ -191,7 +191,12 @@ def _answer(advice: Advice) -> str:
     trust = "fair" if advice.reading.policy.value is not None else "poor, the policy's own noise is not resolved"
     suggested, size = advice.suggested, advice.settings["mini_batch"]
     if suggested is not None and size > 2 * suggested:
-        here += f" Mini-batches of {size:,} stay, as in use: with several epochs such a prediction has been too small."
+        why = (
+            "with several epochs such a prediction has been too small"
+            if advice.settings["epochs"] > 1
+            else f"if the prediction holds, they cost {1 + size / suggested:.2g} times the fewest observations; try smaller ones"
+        )
+        here += f" Mini-batches of {size:,} stay, as in use: {why}."
     elif suggested is not None and advice.throughput is not None and size < suggested / 2:
         here += (
             f" Of the mini-batches timed here, {size:,} ends soonest: larger ones save optimizer steps and cost observations, "

@@ -164,14 +164,15 @@ def throughput_figure(shown: WorkersPage) -> Figure:
         ring = draw(best).mark_point(filled=False, size=260, strokeWidth=2, color="#1a1a1a")
         layers.append(ring.encode(x=x, y=y))
     found = knee(shown.law, each, shown.cpus)
-    beyond = (
-        f"Up to all {shown.cpus} CPUs one more actor gives at least half of what a lone one samples."
-        if found == shown.cpus
-        else f"Beyond {found} actor{'s' * (found > 1)}, one more gives less than half of what a lone one samples."
-    )
+    if shown.cpus == 1:
+        beyond = ""  # no second actor was measured
+    elif found == shown.cpus:
+        beyond = f" Up to all {shown.cpus} CPUs one more actor gives at least half of what a lone one samples."
+    else:
+        beyond = f" Beyond {found} actor{'s' * (found > 1)}, one more gives less than half of what a lone one samples."
     note = (
         f"Sampling alone, in fragments of {shown.law.rollout_length} steps; shorter ones are slower. Points: medians of measured "
-        "fleets, from the slowest round to the fastest; lines: the fitted law; ring: the recommended fleet. "
+        "fleets, from the slowest round to the fastest; lines: the fitted law; ring: the recommended fleet."
         f"{beyond}"
     )
     return Figure("throughput", "Throughput against workers", note, finish(alt.layer(*layers), 300))

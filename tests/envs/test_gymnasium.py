@@ -1,6 +1,7 @@
 """What a user is told whose Gymnasium environment cannot be made."""
 
 import gymnasium
+import numpy as np
 import pytest
 
 from rlscale.envs import find_task
@@ -46,3 +47,16 @@ def test_the_simulator_s_steps_for_each_observation_are_known():
     pytest.importorskip("mujoco", minversion="3")
     assert find_task("gym/HalfCheetah-v5").frame_skip == 5
     assert find_task("gym/CartPole-v1").frame_skip == 1
+
+
+@pytest.mark.parametrize(("own", "steps"), [(None, 1), ((2, 5), 1), (4.0, 1), (np.int64(4), 4)])
+def test_what_an_environment_means_by_frame_skip_is_its_own_business(registered, own, steps):
+    """It stands in the manifest, which holds whole numbers."""
+
+    class Skips(gymnasium.Env):
+        observation_space, action_space = gymnasium.spaces.Box(0, 1, (1,), np.float32), gymnasium.spaces.Discrete(2)
+        frame_skip = own
+
+    gymnasium.register("Skips-v0", Skips)
+    found = find_task("gym/Skips-v0").frame_skip
+    assert (type(found), found) == (int, steps)

@@ -25,21 +25,25 @@ BLOCKS, STEPS = 4, 6
 # --- P itself ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_adam_steps_by_its_metric_times_the_first_moment(fused):
-    """Without a first moment the step after so many is -ε P g, where P is read once the step is made; before, one step ago."""
+@pytest.mark.parametrize(("fused", "amsgrad"), [(False, False), (True, False), (False, True)])
+def test_adam_steps_by_its_metric_times_the_first_moment(fused, amsgrad):
+    """Without a first moment the step after so many is -ε P g, where P is read once the step is made; before, one step ago.
+
+    AMSGrad divides by the largest v so far.
+    """
     generator = torch.Generator().manual_seed(0)
     parameter = torch.nn.Parameter(torch.zeros(7))
-    optimizer = torch.optim.Adam([parameter], lr=0.5, betas=(0.0, 0.9), eps=1e-2, fused=fused)
+    optimizer = torch.optim.Adam([parameter], lr=0.5, betas=(0.0, 0.9), eps=1e-2, fused=fused, amsgrad=amsgrad)
     assert adam_metric(optimizer, [parameter]) is None
-    v = np.zeros(7)
+    v = most = np.zeros(7)
     for step in range(1, 6):
         before, parameter.grad = parameter.detach().clone(), torch.randn(7, generator=generator)
         optimizer.step()
         v = 0.9 * v + 0.1 * parameter.grad.double().numpy() ** 2
+        most = np.maximum(most, v) if amsgrad else v
         metric = adam_metric(optimizer, [parameter])
         assert metric.dtype == torch.float32
-        np.testing.assert_allclose(metric, 1 / (np.sqrt(v / (1 - 0.9**step)) + 1e-2), rtol=1e-5)
+        np.testing.assert_allclose(metric, 1 / (np.sqrt(most / (1 - 0.9**step)) + 1e-2), rtol=1e-5)
         torch.testing.assert_close(before - parameter.detach(), 0.5 * metric * parameter.grad, rtol=1e-5, atol=1e-7)
 
 
@@ -54,6 +58,17 @@ def test_the_metric_has_the_order_that_is_asked_for():
     again = torch.optim.Adam([{"params": [a]}, {"params": [b]}])
     again.load_state_dict(optimizer.state_dict())
     assert torch.equal(adam_metric(again, [b, a]), adam_metric(optimizer, [b, a]))
+
+
+def test_a_parameter_without_a_gradient_does_not_take_the_metric_away():
+    """A network may have parts that no loss uses; one that the optimizer does not have is another matter."""
+    used, unused, foreign = (torch.nn.Parameter(torch.zeros(2)) for _ in range(3))
+    optimizer = torch.optim.Adam([used, unused], eps=1.0)
+    assert adam_metric(optimizer, [used, unused]) is None
+    used.grad = torch.tensor([1.0, 3.0])
+    optimizer.step()
+    torch.testing.assert_close(adam_metric(optimizer, [unused, used]), torch.tensor([1.0, 1.0, 1 / 2, 1 / 4]))
+    assert adam_metric(optimizer, [used, foreign]) is None
 
 
 def test_other_optimizers_have_no_metric():

@@ -1,5 +1,9 @@
-"""What the record of an RLlib job says of episodes that are longer than a rollout."""
+"""What the record of an RLlib job says of long episodes, restored algorithms, several actions and unused parameters."""
 
+from types import SimpleNamespace
+
+import gymnasium
+import numpy as np
 import pytest
 
 pytest.importorskip("tree", reason="RLlib's own dependencies are not installed")  # dm-tree
@@ -8,6 +12,7 @@ rllib = pytest.importorskip("rlscale.agents.rllib.measure")
 
 from ray.rllib.algorithms.ppo import PPOConfig  # noqa: E402
 
+from rlscale.agents.rllib.record import KeepsRecord  # noqa: E402
 from rlscale.records.run import read_run  # noqa: E402
 
 
@@ -26,3 +31,66 @@ def test_an_episode_is_as_long_as_its_steps_whoever_samples(tmp_path, ray_of_fou
     algorithm.stop()
     lengths = [row["episode_length_mean"] for row in read_run(tmp_path / "run").rows if row["episodes"]]
     assert lengths == [200.0, 200.0]
+
+
+class Choices(gymnasium.Env):
+    """Ten steps with two actions in each."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Tuple((gymnasium.spaces.Discrete(2), gymnasium.spaces.Discrete(3)))
+
+    def __init__(self, _=None):
+        pass
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._taken = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self._taken += 1
+        return np.zeros(1, np.float32), float(sum(action)), self._taken == 10, False, {}
+
+
+def job(tmp_path, environment="CartPole-v1", **training):
+    settings = {"train_batch_size_per_learner": 100, "minibatch_size": 50, "num_epochs": 1, **training}
+    config = PPOConfig().environment(environment).env_runners(num_env_runners=0, num_envs_per_env_runner=10)
+    return rllib.measure_noise(config.training(**settings), tmp_path / "run", every=1, blocks=5).build_algo()
+
+
+def test_an_algorithm_that_goes_back_to_a_checkpoint_counts_its_steps_from_there(tmp_path, ray_of_four):
+    algorithm = job(tmp_path)
+    algorithm.train()
+    algorithm.save_to_path(tmp_path / "checkpoint")
+    for _ in range(2):
+        algorithm.train()
+    algorithm.restore_from_path(tmp_path / "checkpoint")
+    algorithm.train()
+    algorithm.stop()
+    first, second = read_run(tmp_path / "run").rows
+    assert second["optimizer_steps"] == pytest.approx(2 * first["optimizer_steps"], abs=1)
+    assert {entry["optimizer_step"] for entry in second["noise"]} == {first["optimizer_steps"]}
+
+
+def test_several_actions_of_a_step_are_dealt_with_it(tmp_path, ray_of_four):
+    algorithm = job(tmp_path, Choices)
+    algorithm.train()
+    algorithm.stop()
+    (row,) = read_run(tmp_path / "run").rows
+    assert {entry["head"] for entry in row["noise"]} >= {"policy", "value", "joint"}
+    assert all(sum(entry["size"]) == row["batch_observations"] for entry in row["noise"])
+
+
+def test_a_critic_that_is_not_used_does_not_take_adam_s_metric_away(tmp_path, ray_of_four):
+    algorithm = job(tmp_path, use_critic=False)
+    for _ in range(2):
+        algorithm.train()
+    algorithm.stop()
+    entries = {entry["head"]: entry for entry in read_run(tmp_path / "run").rows[1]["noise"]}
+    assert "adam_square" in entries["policy"]
+
+
+def test_a_runner_of_the_user_s_own_need_not_have_a_number():
+    episode = SimpleNamespace(id_="abc")
+    KeepsRecord().on_episode_created(episode=episode, env_runner=SimpleNamespace(worker_index=None, num_envs=4), env_index=3)
+    assert episode.id_ == "abc@3"

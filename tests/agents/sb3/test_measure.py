@@ -1,4 +1,4 @@
-"""Jobs of Stable-Baselines3 whose network is in part frozen, or whose actions are several at once, are measured as well."""
+"""Jobs of Stable-Baselines3 with a frozen part of the network or several actions at once are measured; how tasks are named."""
 
 import gymnasium
 import numpy as np
@@ -8,6 +8,7 @@ pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not instal
 
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from rlscale.agents.sb3 import NoiseCallback
 from rlscale.records.run import read_run
@@ -73,3 +74,21 @@ def test_several_choices_in_one_action_are_measured(tmp_path, actions):
     model = PPO("MlpPolicy", environments, n_steps=STEPS, batch_size=40, n_epochs=1, device="cpu", seed=0)
     heads = ["policy", "value", "entropy", "joint", "joint_policy_parameters"]
     assert heads_of(tmp_path / "run", model) == [heads, heads]
+
+
+def test_a_task_has_the_name_of_its_environments(tmp_path, monkeypatch):
+    """An id's entry point may be one that cannot be pickled, and an environment need not have an id."""
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
+    monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
+    two = gymnasium.spaces.Discrete(2)
+    gymnasium.register("Closure-v0", entry_point=lambda: Switches(two))
+    names = {
+        "Closure-v0": make_vec_env("Closure-v0", n_envs=4, vec_env_cls=SubprocVecEnv, vec_env_kwargs={"start_method": "fork"}),
+        "Switches": make_vec_env(Switches, n_envs=4, env_kwargs={"actions": two}),
+        "Pendulum-v1": make_vec_env("Pendulum-v1", n_envs=4),
+    }
+    for name, environments in names.items():
+        model = PPO("MlpPolicy", environments, n_steps=STEPS, batch_size=40, n_epochs=1, device="cpu", seed=0)
+        model.learn(STEPS * 4, callback=NoiseCallback(tmp_path / name, every=1, blocks=4))
+        environments.close()
+        assert read_run(tmp_path / name).manifest["task"]["id"] == name

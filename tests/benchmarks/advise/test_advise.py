@@ -126,6 +126,25 @@ def test_the_line_is_the_configuration():
     assert "n_envs=32), n_steps=128, batch_size=1024" in lines["Stable-Baselines3"]
 
 
+def test_only_our_own_line_has_environments_for_mini_batches_that_divide_the_batch():
+    """RLlib's defaults: 4,000 observations in mini-batches of 128, of which 125 times as many make a whole number of batches."""
+    rollout = replace(PONG.rollout, environments=2, rollout_length=2000, actors=2)
+    job = replace(PONG, rollout=rollout, update=replace(PONG.update, mini_batch=128, epochs=30))
+    settings = settings_for(job, Estimate(55.0, None), 2)
+    lines = lines_for("mine", settings)
+    assert "num_envs_per_env_runner=1, rollout_fragment_length=2000" in lines["RLlib"]
+    assert "train_batch_size_per_learner=4000, minibatch_size=128" in lines["RLlib"]
+    assert "n_envs=2), n_steps=2000, batch_size=128" in lines["Stable-Baselines3"]
+    check_config(configured(job, settings))
+    assert settings.environments == 8
+
+
+def test_a_batch_of_one_optimizer_step_stays_one_where_nothing_larger_is_suggested():
+    job = replace(PONG, update=replace(PONG.update, mini_batch=None, epochs=1))
+    settings = settings_for(job, Estimate(500.0, None), 2)
+    assert (settings.mini_batch, settings.batch_size) == (2048, 2048)
+
+
 @pytest.mark.parametrize("task", ["atari/pong", "minatar/breakout", "classic/cartpole"])
 @pytest.mark.parametrize("actors", [1, 2, 3, 5, 6, 7, 9, 12, 16])
 @pytest.mark.parametrize("suggested", [100.0, 1024.0, 4096.0])
@@ -250,6 +269,10 @@ def test_the_first_line_tells_why_the_settings_are_not_the_suggestion(tmp_path, 
     first = advice_lines(advice)[0]
     assert said is None or said in first
     assert ("ini-batches" in first) == (said is not None)
+    if mini_batch == 256:
+        assert "they cost 6.1 times the fewest observations" in first, "1 + 256/50"
+        several = replace(advice, settings={**advice.settings, "epochs": 3})
+        assert "with several epochs such a prediction has been too small" in advice_lines(several)[0]
 
 
 def test_a_policy_that_is_not_resolved_is_never_given_a_number(tmp_path):

@@ -234,14 +234,14 @@ def test_a_batch_for_a_cluster_is_not_checked_against_this_machine(planted, caps
 
 
 def test_more_machines_have_larger_mini_batches(planted, capsys, monkeypatch):
-    """The learner of the fleets had mini-batches of 256, where a step takes a fifth of the time; a batch has four of any size."""
+    """The learner of the fleets had mini-batches of 256, where a step takes a fifth of the time; eight make a batch."""
     learners, times = [], {256: 1e-4, 4096: 8.125e-5}  # 20 µs of the 100 are the step's, so it takes 5.12 ms
     monkeypatch.setattr(advise_run, "learning_times", lambda *_: times)
     monkeypatch.setattr(advise_run, "scale_out", lambda critical, law, learner, **_: learners.append((critical, learner)) or [])
     assert planted(USUAL) == 0
     ((critical, learner),) = learners
-    assert critical == 4 * 5e4
-    assert learner.seconds(2**16) == pytest.approx(4 * 5.12e-3 + 8e-5 * 2**16)
+    assert critical == 8 * 5e4
+    assert learner.seconds(2**16) == pytest.approx(8 * 5.12e-3 + 8e-5 * 2**16)
 
 
 @pytest.mark.parametrize(("words", "unit"), [((), "machine"), (("--ray-address", "auto"), "cluster")])
@@ -278,12 +278,22 @@ def test_a_folder_that_holds_a_run_already_is_said_before_one_is_trained(planted
     assert not trained
 
 
-@pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt, 130), (LostHeadError, 2)])
+def test_a_cluster_that_does_not_answer_is_said_before_a_run_is_trained(capsys, monkeypatch, tmp_path, own_ray):
+    trained = []
+    monkeypatch.setattr(advise_run, "train", lambda *_, **__: trained.append(1))
+    assert main(["advise", TASK.id, "--ray-address", "127.0.0.1:1", "--out", str(tmp_path / "there")]) == 2
+    assert capsys.readouterr().err.startswith("rlscale: --ray-address: nothing answers")
+    assert not trained
+
+
+@pytest.mark.parametrize(
+    ("stop", "code"), [(KeyboardInterrupt, 130), (LostHeadError, 2), (lambda: UsageError("--cpus", "too many", "Use fewer"), 2)]
+)
 def test_a_stop_while_fleets_are_measured_names_the_run_that_was_trained(planted, capsys, monkeypatch, tmp_path, stop, code):
     """A run that was named with --run is the user's own, and nothing has to be said of it."""
 
     def stopped(*_):
-        raise stop
+        raise stop()
 
     assert planted(USUAL) == 0
     monkeypatch.setattr(advise_run, "train", lambda *_, **__: SimpleNamespace(state="finished"))

@@ -45,6 +45,17 @@ def test_the_nearest_mini_batch_that_divides_the_batch_is_timed(fragments, monke
     assert [result.optimizer_steps for result in learned] == [steps, 2 * steps, 3 * steps]
 
 
+def test_a_sweep_of_many_clones_is_timed_in_whole_groups_of_them(monkeypatch):
+    """Forty clones, where small updates are timed with 32 environments, and the sweep's smallest batch has 40."""
+    config = default_config(TASK)
+    update = replace(config.update, epochs=1, mini_batch=None)
+    config = replace(config, rollout=replace(config.rollout, environments=80, clones=40), update=update)
+    monkeypatch.setattr(workers, "measure_emulator", lambda *_: 1e4)
+    console, compute = plain_console(), resolve_compute(config)
+    _, learning, _ = workers.measure(WorkersOptions(TASK.id), config, TASK, compute, [], None, console, smallest=40 * 32)
+    assert [reading["batch_size"] for reading in learning[-2:]] == [40 * 32, 40 * 32]
+
+
 @pytest.mark.parametrize("off", list(itertools.product((0.95, 1.05), repeat=3)))
 def test_an_update_from_a_small_batch_is_not_extrapolated_from_large_ones(monkeypatch, off):
     """Readings of large batches err by 5%, which is more than a whole update from the plan's smallest batch takes."""

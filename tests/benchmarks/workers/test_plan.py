@@ -130,6 +130,33 @@ def test_a_sweep_whose_best_rates_are_all_extrapolated_cannot_be_planned_with(tm
         find_frontier(str(record.folder), None, find_task("classic/cartpole"))
 
 
+@pytest.mark.parametrize(
+    ("unknown", "goal", "quick", "mend"),
+    [
+        ((2.0, 4.0), None, False, "Go on with the sweep, or name another one"),
+        ((2.0, 4.0), 4.0, False, "Go on with the sweep, or name another one"),
+        ((4.0,), 4.0, False, "Choose another --goal"),
+        ((2.0, 4.0), None, True, "Go on with the sweep without --quick"),
+    ],
+)
+def test_a_frontier_that_is_not_identified_is_mended_where_that_helps(tmp_path, monkeypatch, unknown, goal, quick, mend):
+    record = write_sweep(tmp_path / "sweep", Planted())
+    nothing = Estimate(None, None, "why")
+
+    def compared(*given):
+        (sweep,) = compare(*given).sweeps
+        first, last = sweep.rows[0], sweep.rows[-1]
+        rows = [replace(row, goal=at, quick=quick) for row, at in ((first, 2.0), (last, 4.0))]
+        return SimpleNamespace(
+            sweeps=[replace(sweep, rows=[replace(r, measured=nothing) if r.goal in unknown else r for r in rows])]
+        )
+
+    monkeypatch.setattr(making, "compare", compared)
+    with pytest.raises(UsageError) as refusal:
+        find_frontier(str(record.folder), goal, find_task("classic/cartpole"))
+    assert (refusal.value.problem, refusal.value.mend) == ("its frontier is not identified: why", mend)
+
+
 @pytest.mark.parametrize(("deadline", "late"), [(None, False), (2000.0, True), (4000.0, False)])
 def test_a_deadline_within_the_interval_is_told_of(deadline, late):
     choice = Choice(128, 1, 100.0, 12800.0, 1800.0, (1000.0, 3000.0), 1.0, iteration(128, 100, 1))

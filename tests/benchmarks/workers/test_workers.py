@@ -124,14 +124,16 @@ def test_the_free_cpus_of_a_cluster_are_told_node_by_node(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("address", "offered", "paid"), [(None, 8.0, 16), ("auto", 8.0, 16), ("auto", 0.0, 24)], ids=["alone", "shared", "apart"]
+    ("address", "offered", "lag", "paid"),
+    [(None, 8.0, 0, 16), ("auto", 8.0, 0, 16), ("auto", 0.0, 0, 24), ("auto", 8.0, 1, 24)],
+    ids=["alone", "shared", "apart", "shared, both at once"],
 )
-def test_the_learner_s_cpus_are_paid_once(monkeypatch, address, offered, paid):
+def test_the_learner_s_cpus_are_paid_once_where_it_takes_turns(monkeypatch, address, offered, lag, paid):
     """Sixteen workers and a learner of eight threads; the node that the command runs on offers its eight CPUs to Ray, or none."""
     nodes = [{"NodeID": "a", "Resources": {"CPU": offered}}, {"NodeID": "b", "Resources": {"CPU": 8.0}}]
     monkeypatch.setattr("ray.nodes", lambda: nodes)
     monkeypatch.setattr("ray.get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "a"))
-    options = WorkersOptions("classic/cartpole", ray_address=address)
+    options = WorkersOptions("classic/cartpole", ray_address=address, lag=lag)
     compute = replace(resolve_compute(default_config(find_task("classic/cartpole"))), device=torch.device("cpu"), threads=8)
     price = workers.price_of(options, compute, taking_turns=learner_offers_cpus(address))
     assert price.of_hour(16) == paid
@@ -214,6 +216,8 @@ def test_without_a_sweep_the_page_shows_throughput_and_its_knee(tmp_path):
     assert knee(law, 32, 4) == 4
     crowded = fit_fleet(readings(contention=0.5, message=0.0), 32)  # n workers sample n / (1 + (n - 1) / 2): 1, 1.33, 1.5, 1.6
     assert knee(crowded, 32, 4) == 1
+    assert "Beyond 1 actor, one more" in throughput_figure(page_of(crowded, None)).note
+    assert "one more" not in throughput_figure(replace(page_of(law, None), cpus=1)).note, "no second one was measured"
 
 
 @pytest.mark.parametrize(
