@@ -25,7 +25,7 @@ def refuse_existing(folder: Path) -> None:
         UsageError: the folder exists.
     """
     if folder.exists():
-        raise UsageError("run", f"{folder} exists already and is never overwritten", "Name another folder, one a trial")
+        raise UsageError("run", f"{folder} exists already and is never overwritten", "Name another folder, one for each job")
 
 
 def command_line() -> list[str]:

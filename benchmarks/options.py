@@ -94,7 +94,7 @@ def parse_train(arguments: list[str]) -> TrainConfig:
     """
     resume = _value_of("--resume", arguments)
     if arguments and resume is not None and arguments[0].startswith("-"):  # the run knows its task
-        arguments = [read_run(Path(resume), "--resume").manifest["task"]["id"], *arguments]
+        arguments = [config_of_run(read_run(Path(resume), "--resume"), "--resume").task, *arguments]
     if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help")):
         raise UsageError("TASK", "the first word after 'train' must be a task", "For example: rlscale train atari/pong")
     if arguments[0] in ("-h", "--help"):

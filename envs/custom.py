@@ -1,8 +1,11 @@
-"""A user's own vector environment, `<module>:<callable>`; docs/tasks.md says how to write one."""
+"""A user's own environments, `<module>:<class or callable>`; docs/tasks.md says how to write them."""
 
+import inspect
 import os
 import sys
+from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 from rlscale.errors import UsageError
 from rlscale.text import first_line
@@ -16,11 +19,12 @@ __all__ = ["find_task", "list_tasks"]
 
 def list_tasks() -> list[TaskListing]:
     """The form of their names."""
-    return [TaskListing("<module>:<callable>", "your own: callable(num_envs) returns a gymnasium.vector.VectorEnv")]
+    what = "your own: a gymnasium.Env, or a callable(num_envs) that returns a gymnasium.vector.VectorEnv"
+    return [TaskListing("<module>:<name>", what)]
 
 
 def find_task(name: str) -> Task:
-    """The task of that callable, for example `games:make`; imports its module and makes one environment to read its spaces.
+    """The task of that class of environments, or of that callable; imports its module and makes one to read its spaces.
 
     Raises:
         UsageError: the module, the callable or what it returns cannot be used.
@@ -44,25 +48,33 @@ def find_task(name: str) -> Task:
         mend = "Write module:callable; if that is another file than yours, give yours another name"
         raise UsageError("TASK", f"module {module_name!r} ({place}) has no {attribute!r}", mend) from error
     try:
-        env = make(1)
+        env = _several(make, 1)
     except Exception as error:
         raise UsageError("TASK", f"{name}(1) failed: {type(error).__name__}: {first_line(error)}", "Mend the callable") from error
     from gymnasium.vector import AutoresetMode, VectorEnv
 
     if not isinstance(env, VectorEnv):
-        raise UsageError("TASK", f"{name} returned {type(env).__name__}", "Return a gymnasium.vector.VectorEnv")
+        mend = "Return a gymnasium.vector.VectorEnv, such as SyncVectorEnv([make_one] * num_envs)"
+        raise UsageError("TASK", f"{name} returned {type(env).__name__}", mend)
     for attribute in ("num_envs", "single_observation_space", "single_action_space"):
         if not hasattr(env, attribute):
             raise UsageError("TASK", f"{name} returned environments without {attribute}", "Set it, as VectorEnv's docs say")
     if env.num_envs != 1:
         raise UsageError("TASK", f"{name}(1) returned {env.num_envs} environments", "Return as many as it is asked for")
     if env.metadata.get("autoreset_mode") != AutoresetMode.NEXT_STEP:
-        raise UsageError(
-            "TASK", f"{name} does not reset on the next step", "Set metadata['autoreset_mode'] = AutoresetMode.NEXT_STEP"
-        )
+        mend = "Let it, as SyncVectorEnv does by default, and set metadata['autoreset_mode'] = AutoresetMode.NEXT_STEP"
+        raise UsageError("TASK", f"{name} does not say that it resets on the step after an end", mend)
     task = task_of_spaces(name, env.single_observation_space, env.single_action_space, make_env=make_env, user_make=make)
     env.close()
     return task
+
+
+def _several(make: Callable[..., Any], num_envs: int) -> Any:
+    """What the user's callable makes of N environments; N of a class of single ones."""
+    from gymnasium import Env
+    from gymnasium.vector import SyncVectorEnv
+
+    return SyncVectorEnv([make] * num_envs) if inspect.isclass(make) and issubclass(make, Env) else make(num_envs)
 
 
 def make_env(task: Task, num_envs: int, *, threads: int, cut_on_life_loss: bool) -> TaskEnv:
@@ -74,7 +86,7 @@ def make_env(task: Task, num_envs: int, *, threads: int, cut_on_life_loss: bool)
     from gymnasium.vector import SyncVectorEnv
 
     assert task.user_make is not None
-    env = task.user_make(num_envs)
+    env = _several(task.user_make, num_envs)
     if env.num_envs != num_envs:
         problem = f"{task.id}({num_envs}) returned {env.num_envs} environments"
         raise UsageError("TASK", problem, "Return as many as it is asked for")

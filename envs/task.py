@@ -128,7 +128,7 @@ class Task:
         sweep: defaults of `rlscale sweep`.
         cost: what an environment costs.
         user_make: for a user's own task only: their callable, which takes the number of environments and returns a
-            `gymnasium.vector.VectorEnv`.
+            `gymnasium.vector.VectorEnv`, or their class of `gymnasium.Env`.
     """
 
     id: str

@@ -42,6 +42,8 @@ class Estimate:
         if self.value is not None:
             interval = f" [{format_quantity(low)}, {format_quantity(high)}]" if self.interval else ""
             return format_quantity(self.value) + interval
+        if high == 0:
+            return "none seen"  # as of a loss whose gradient has no noise
         if low > 0 and math.isfinite(high):
             return f"{missing}, between {format_quantity(low)} and {format_quantity(high)}"
         if low > 0 and math.isfinite(low):

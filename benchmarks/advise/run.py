@@ -115,6 +115,7 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
         command=command,
         commit=find_commit(),
         date=now(),
+        has_goals=task is None or bool(task.goals),
     )
     page, path = folder / "advice.html", folder / "advice.json"
     write_advice_page(page, advice, record)

@@ -133,6 +133,8 @@ def read_folders(folders: Sequence[str]) -> tuple[list[SweepRecord], list[RunRec
     for name in folders:
         places.setdefault(os.path.realpath(name), name)  # Path.resolve raises where links go in a circle
     for named in map(Path, places.values()):
+        if named.suffix == ".html" and len(places) > 1:
+            continue  # a page of this command's own, beside the folders of sweeps/*
         if not is_sweep(named) and not is_run(named):
             errors.append(_without_record(named))
             continue

@@ -23,7 +23,7 @@ from ..options import parse
 __all__ = ["RunsOptions", "run"]
 
 _DEPTH = 3  # folders below those that are named
-_COLUMNS = ("folder", "task", "state", "observations", "return", "noise scale", "critical batch size")
+_COLUMNS = ("folder", "task", "state", "observations", "return", "policy noise scale", "critical batch size")
 
 
 @dataclass(frozen=True)

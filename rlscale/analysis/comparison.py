@@ -66,6 +66,7 @@ class Row:
     provisional: tuple[int, ...]
     notes: tuple[str, ...]
     has_policy: bool = True
+    has_goals: bool = True
     quick: bool = False
 
     def scored(self, least_steps: float = LEAST_STEPS) -> bool:
@@ -392,4 +393,5 @@ def row_of_run(run: RunRecord, name: str | None = None) -> Row:
         provisional=(),
         notes=() if predictions else ("no rollout noise of a head was measured in it",),
         has_policy=_has_policy(run.manifest["config"]),
+        has_goals=bool(run.manifest["task"]["goals"]),
     )

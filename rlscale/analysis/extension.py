@@ -8,7 +8,7 @@ from ..records import SweepRecord, folder_name
 from .comparison import Row
 from .predictions import ADVISED
 
-__all__ = ["next_command"]
+__all__ = ["is_too_easy", "next_command"]
 
 # Of a sequential sweep, as `rlscale.benchmarks.sweep` has them, a floor above.
 MOST_RUNS = 400
@@ -30,8 +30,8 @@ def next_command(record: SweepRecord, rows: Sequence[Row]) -> list[str] | None:
 
     Returns:
         None for sweeps of earlier versions, which cannot be extended, for copies in folders of other names, which the command
-        would not open, where the first runs have ended and none has reached a goal, where half the width is below a percent, and
-        where a sequential sweep has as many runs as there may be.
+        would not open, where the first runs have ended and none has reached a goal, where most runs hold it from the start, where
+        half the width is below a percent, and where a sequential sweep has as many runs as there may be.
     """
     plan, reached = record.plan, [row for row in rows if row.frontier is not None]
     if "interval_ratio" not in plan or record.folder.resolve().name != folder_name(record.task):
@@ -49,6 +49,8 @@ def next_command(record: SweepRecord, rows: Sequence[Row]) -> list[str] | None:
         if reached[-1].predicted(*ADVISED).value is None:
             return _with(words, "--noise-runs", str(2 * plan["noise_runs"]))
         return [word for word in words if word not in ("--quick", "--no-quick")]
+    if is_too_easy(reached[-1]):
+        return None
     low, high = reached[-1].measured.interval or (0.0, math.inf)
     if sizes is not None:
         arrived = {point.run.batch_size for point in reached[-1].points if not point.missed}
@@ -59,6 +61,11 @@ def next_command(record: SweepRecord, rows: Sequence[Row]) -> list[str] | None:
             return _with(words, "--batch-sizes", ",".join(map(str, more)))
         return _with(words, "--seeds", str(2 * plan["seeds"]))
     return _sequential(record, words, is_sharp=low > 0 and high / low <= plan["interval_ratio"])
+
+
+def is_too_easy(row: Row) -> bool:
+    """Whether a goal has no figure because more than half of the runs hold it at the earliest step that counts."""
+    return row.measured.value is None and row.at_limit > len(row.points) / 2
 
 
 def _sequential(record: SweepRecord, words: list[str], *, is_sharp: bool) -> list[str] | None:

@@ -221,13 +221,15 @@ def shows_value_alone(joint: Estimate, policy: Estimate | None) -> bool:
 
     Args:
         joint: noise scale of the joint loss.
-        policy: noise scale of the policy's loss, not resolved where this is so, and known to be far above, unless the interval of
+        policy: noise scale of the policy's loss, known to be far above where this is so, or not resolved where the interval of
             the joint loss's begins at zero; None where it was not measured, or is the one that suggests.
     """
-    if joint.value is None or policy is None or policy.value is not None:
+    if joint.value is None or policy is None:
         return False
     low, high = joint.interval or (0.0, math.inf)
-    return low == 0 or (policy.interval or (0.0, math.inf))[0] > _APART * high
+    if policy.value is None and low == 0:
+        return True
+    return (policy.interval or (0.0, math.inf))[0] > _APART * high
 
 
 def _log(end: float) -> float:

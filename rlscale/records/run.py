@@ -264,8 +264,8 @@ def read_checkpoint(folder: Path, field: str = "--resume") -> bytes:
     except FileNotFoundError:
         raise UsageError(
             field,
-            f"{path} does not exist: the run ended before its first checkpoint",
-            "Start it again under another name",
+            f"{path} does not exist: the run ended before its first checkpoint, or the record was copied without it",
+            "Restore it, or start the run again under another name",
         ) from None
     except OSError as error:
         raise UsageError(field, f"cannot read {path}: {error.strerror}", "Check its permissions, or restore it") from None

@@ -69,6 +69,7 @@ class Advice:
         lines: that set them, by library.
         seconds: that the advice took.
         command, commit, date: provenance.
+        has_goals: whether a sweep of the task needs none named.
     """
 
     task: str
@@ -86,6 +87,7 @@ class Advice:
     command: Sequence[str]
     commit: str | None
     date: str
+    has_goals: bool = True
 
     @property
     def suggested(self) -> float | None:
@@ -101,7 +103,7 @@ class Advice:
 
 def advice_lines(advice: Advice) -> list[str]:
     """The advice in some ten lines, the answer first."""
-    lines = [_answer(advice), _caution(), _policy(advice.reading)]
+    lines = [_answer(advice), _caution(advice), _policy(advice.reading)]
     if advice.reading.idle:
         read, left = (format_quantity(float(n)) for n in (advice.reading.observations, advice.reading.idle))
         lines.append(
@@ -149,8 +151,10 @@ def write_advice_page(page: Path, advice: Advice, run: RunRecord) -> None:
     body.append("<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in rest) + "</ul>")
     lines = [[name, line] for name, line in advice.lines.items()]
     note = (
-        "The mini-batch is the one that is predicted to end soonest here, never less than the one in use. The suggested one is "
-        "for many machines; it stands where nothing was measured. The learning rate grows with its root, at most fourfold."
+        "The mini-batch is the one in use, since no other is suggested."
+        if advice.suggested is None and advice.settings["mini_batch"] == advice.mini_batch
+        else "The mini-batch is the one that is predicted to end soonest here, never less than the one in use. The suggested one "
+        "is for many machines; it stands where nothing was measured. The learning rate grows with its root, at most fourfold."
     )
     body.append(section("Settings that follow it", table(["", "type or write"], lines), note))
     if figure is not None:
@@ -159,7 +163,7 @@ def write_advice_page(page: Path, advice: Advice, run: RunRecord) -> None:
         section(
             "Return",
             add_chart(charts, return_chart([run], [run.name])),
-            "Mean of the last 100 episodes, raw score. Dashed: goals.",
+            "Mean of the last 100 episodes, raw score. Dashed: goals, where the task has any.",
         )
     )
     made = {
@@ -214,7 +218,7 @@ def _limit(measured: Throughput) -> str:
     return say_limit(measured.shares, measured.doubled)
 
 
-def _caution() -> str:
+def _caution(advice: Advice) -> str:
     known = published()
     ratios = sorted(known["measured_over_predicted"].values())
     others = f"; of {known['unresolved']} more the prediction was not resolved" if known["unresolved"] else ""
@@ -226,6 +230,8 @@ def _caution() -> str:
     times = f"{low} times" if low == high else f"{low} to {high} times"
     tasks = "task" if len(ratios) == 1 else "tasks"
     said = f"on {len(ratios)} published {tasks} a sweep measured {times} the prediction{others}"
+    if advice.suggested is None:
+        return f"How far such predictions are off: {said}."
     return f"This is a prediction, not a measurement: {said}."
 
 
@@ -279,7 +285,9 @@ def _times(machines: int, found: ScaleOut) -> str:
 def _sweep(advice: Advice) -> str:
     low, high = published()["sweep_cost"]
     cost = f"{low:.0f} to {high:.0f} times the fewest observations to its goal"
-    said = f"To measure it: rlscale sweep {advice.task}, which costs {cost}"
+    reached = advice.reading.last_return
+    goals = "" if advice.has_goals else f" --goals {'RETURN' if reached is None else format(reached, '.3g')}"
+    said = f"To measure it: rlscale sweep {advice.task}{goals}, which costs {cost}"
     critical, measured = advice.suggested, advice.throughput
     if critical is None or measured is None or advice.reading.last_return is None:
         return f"{said}."

@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 
 from ..analysis.comparison import ComparedSweep, Comparison, Row
+from ..analysis.extension import is_too_easy
 from ..analysis.predictions import shows_value_alone
 from ..analysis.summary import lost_actors, recent_return, time_shares
 from ..estimate import Estimate
@@ -64,6 +65,9 @@ def _of_sweep(sweep: ComparedSweep) -> Answer:
         suggested = say_suggestion(row.predicted(*row.predictor))
         return Answer(name, row, None, f"{name}: {suggested}. That is a prediction, nothing is measured. {settle}")
     batch, steps = "an iteration" if row.inner_steps > 1 else "an optimizer step", row.steps_name
+    if is_too_easy(row):
+        held = f"{row.at_limit} of {len(row.points)} runs held it after ten {steps} or fewer, the earliest that counts"
+        return Answer(name, row, None, f"{name}: the goal is too easy to measure with: {held}. {settle}")
     if row.measured.value is None:
         low, high = row.measured.interval or (0.0, math.inf)
         known = f" (more than {format_quantity(low)})" if low > 0 else f" (fewer than {format_quantity(high)})"
@@ -94,6 +98,8 @@ def _instead(sweep: ComparedSweep, row: Row) -> str:
         return "mend what the errors of its runs say, then choose another --out"
     if row.quick and row.frontier is not None:
         return "sweep it without --quick, with another --out"
+    if is_too_easy(row):
+        return "choose a higher goal (--goals), and another --out"
     return "choose other goals, another learning rate or more observations, and another --out"
 
 
@@ -115,7 +121,8 @@ def _suggestion(row: Row) -> str:
     said = say_suggestion(scale, policy)
     # A job of another library has a name of its own for its task, `CartPole-v1` or `ALE/Pong-v5`; ours begin in lower case.
     ours = ("/" in row.task or ":" in row.task) and row.task[0].islower()
-    settle = f"'rlscale sweep {row.task}'" if ours else "'rlscale sweep TASK' ('rlscale tasks' lists the names)"
+    goals = "" if row.has_goals else " --goals RETURN"
+    settle = f"'rlscale sweep {row.task}{goals}'" if ours else "'rlscale sweep TASK' ('rlscale tasks' lists the names)"
     if not said.startswith(_SUGGESTS):
         return f"{said}; {settle} measures it."
     doubt = ""
@@ -135,7 +142,7 @@ def say_suggestion(scale: Estimate, policy: Estimate | None = None) -> str:
     low, high = scale.interval or (0.0, math.inf)
     if policy is not None and shows_value_alone(scale, policy):
         least = (policy.interval or (0.0, math.inf))[0]
-        bound = f"above {format_quantity(least)}" if least > 0 else "not resolved"
+        bound = policy.say() if policy.value is not None else f"above {format_quantity(least)}" if least > 0 else "not resolved"
         return (
             "its noise does not say yet how many observations an optimizer step can use: the policy's noise scale is "
             f"{bound}, and the joint loss's, {scale.say()}, is mostly the value function's"
@@ -150,16 +157,18 @@ def say_suggestion(scale: Estimate, policy: Estimate | None = None) -> str:
     return "its noise says nothing yet about how many observations an optimizer step can use"
 
 
-def run_answer(run: RunRecord, row: Row) -> str:
+def run_answer(run: RunRecord, row: Row, name: str | None = None) -> str:
     """What one run came to, whether more rollout workers would make it faster, and which batch its noise suggests.
 
     Args:
         run: the run.
         row: what its noise predicts, by `row_of_run`.
+        name: of the run, where it is one of several.
     """
     mean = recent_return(run).value
     reached = "no finished episode" if mean is None else f"a mean return of {mean:.4g}"
-    came = f"{run.manifest['task']['id']}: {reached} after {run.rows[-1]['observations']:,} observations."
+    which = "" if name is None else f" (run {name})"
+    came = f"{run.manifest['task']['id']}{which}: {reached} after {run.rows[-1]['observations']:,} observations."
     suggestion = _suggestion(row)
     return f"{came}{_lost(run)}{_limit(run)} {suggestion[0].upper()}{suggestion[1:]}{_own_batch(run)}"
 

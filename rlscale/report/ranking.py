@@ -26,7 +26,7 @@ def say_answers(found: list[Answer]) -> list[str]:
 
 
 def say_ranking(found: list[Answer]) -> str | None:
-    """Which task can be parallelized further, and which tasks cannot be told apart; None with fewer than two measured ones.
+    """Which task can be parallelized further, and which tasks cannot be told apart; None with fewer than two sweeps.
 
     Two tasks are told apart where the 95% interval of the ratio of their critical batch sizes does not hold 1. Its ends are those
     of the difference of ln B_crit, from the two profile intervals by `rlscale.analysis.predictions.ratio`: the squares of the
@@ -35,7 +35,21 @@ def say_ranking(found: list[Answer]) -> str | None:
     """
     ranked = _ranked(found)
     if len(ranked) < 2:
-        return None
+        unknown = [answer.name for answer in found if answer.row.goal is not None and answer.row.measured.value is None]
+        if len(ranked) + len(unknown) < 2:
+            return None
+        return f"Which task can be parallelized further cannot be said yet: B_crit is not known of {_joined(unknown)}."
+    of_iterations = [answer.name for answer in ranked if answer.row.inner_steps > 1]
+    mixed = (
+        f" B_crit of {_joined(of_iterations)} is of an iteration of several optimizer steps, the other of one step."
+        if 0 < len(of_iterations) < len(ranked)
+        else ""
+    )
+    return _say_order(ranked) + mixed
+
+
+def _say_order(ranked: list[Answer]) -> str:
+    """The order of two or more measured tasks in a sentence or two."""
     places = range(1, len(ranked) + 1)
     alike = {n: [m for m in places if m > n and _alike(ranked[n - 1], ranked[m - 1])] for n in places}
     first, second = ranked[:2]
@@ -49,7 +63,9 @@ def say_ranking(found: list[Answer]) -> str | None:
                 f"{first.name} and {second.name} cannot be told apart: B_crit of the first is {times} that of the second, "
                 f"and the interval holds 1 ({between})."
             )
-        return f"{first.name} can be parallelized further than {second.name}: its B_crit is {times} as large ({between})."
+        poor = [answer.name for answer in ranked if answer.confidence == "poor"]
+        care = f" Confidence: poor, that in {_joined(poor)}." if poor else ""
+        return f"{first.name} can be parallelized further than {second.name}: its B_crit is {times} as large ({between}).{care}"
     apart = [f"{n} from {_listed(below)}" for n, below in alike.items() if below]
     top = f"Of {len(ranked)}, {first.name} can be parallelized furthest"
     if not apart:
@@ -69,11 +85,15 @@ def _alike(first: Answer, second: Answer) -> bool:
     return low <= 1 <= high
 
 
+def _joined(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
 def _listed(numbers: list[int]) -> str:
     """Ascending numbers, three or more consecutive ones as a range: 2, 4 to 6 and 8."""
     runs = stretches(numbers)
     parts = [word for run in runs for word in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+    return _joined(parts)
 
 
 def rank_figure(found: list[Answer]) -> Figure | None:

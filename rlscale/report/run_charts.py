@@ -1,7 +1,8 @@
 """The charts of a run: returns, noise scales, speed, and what the time was spent on."""
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -29,6 +30,12 @@ def _colour(field: str, domain: list[str], *, symbol: str = "stroke") -> Any:
     return alt.Color(f"{field}:N", title=None, scale=scale, legend=legend if len(domain) > 1 else None)
 
 
+def _axis(values: Iterable[float], **usual: Any) -> Any:
+    """The axis of these values; of a single one Vega would label the nearest whole number."""
+    distinct = set(values)
+    return alt.Axis(values=list(distinct), format=".4~g") if len(distinct) == 1 else alt.Axis(**usual)
+
+
 def _line(points: Sequence[Mapping[str, Any]], by: str | None = None) -> dict[str, Any]:
     """How a line is drawn: with points where a series has one alone, which a line would not show."""
     counts = Counter(None if by is None else point[by] for point in points)
@@ -38,13 +45,16 @@ def _line(points: Sequence[Mapping[str, Any]], by: str | None = None) -> dict[st
 def return_chart(runs: Sequence[RunRecord], names: list[str]) -> Any:
     """Mean raw return of the last 100 episodes of each run, with the goals that were reached."""
     data = [{**point, "run": name} for run, name in zip(runs, names, strict=True) for point in returns(run)]
-    goals = sorted({goal for run in runs for goal in run.manifest["task"]["goals"]})
+    best = {name: max((point["return"] for point in data if point["run"] == name), default=-math.inf) for name in names}
+    reached = sorted(
+        {goal for run, name in zip(runs, names, strict=True) for goal in run.manifest["task"]["goals"] if goal <= best[name]}
+    )
     line = (
         draw(data)
         .mark_line(**_line(data, "run"))
         .encode(
             x=_observations_axis(),
-            y=alt.Y("return:Q", title="return (raw score)", scale=alt.Scale(zero=False)),
+            y=alt.Y("return:Q", title="return (raw score)", scale=alt.Scale(zero=False), axis=_axis(p["return"] for p in data)),
             color=_colour("run", names),
             tooltip=[
                 alt.Tooltip("run:N"),
@@ -56,7 +66,6 @@ def return_chart(runs: Sequence[RunRecord], names: list[str]) -> Any:
     )
     if not data:
         return message("no episode has finished yet")
-    reached = [goal for goal in goals if goal <= max(point["return"] for point in data)]
     rules = (
         draw([{"goal": goal} for goal in reached])
         .mark_rule(strokeDash=[4, 4], color="#888")
@@ -143,7 +152,7 @@ def diagnostic_chart(name: str, points: list[dict[str, float]]) -> Any:
         .mark_line(**_line(points))
         .encode(
             x=_observations_axis(),
-            y=alt.Y("value:Q", title=name, scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=4)),
+            y=alt.Y("value:Q", title=name, scale=alt.Scale(zero=False), axis=_axis((p["value"] for p in points), tickCount=4)),
             tooltip=[alt.Tooltip("observations:Q", format=","), alt.Tooltip("value:Q", title=name, format=".4~g")],
         )
     )

@@ -47,7 +47,8 @@ def write_report(runs: Sequence[RunRecord], page: Path) -> list[str]:
         if not run.rows:
             raise UsageError("RUN", f"{run.folder} has no finished iteration to show", "Let it run longer")
     names, predicted = distinct_names(runs), [row_of_run(run) for run in runs]
-    answers = [run_answer(run, row) for run, row in zip(runs, predicted, strict=True)]
+    said_of = names if len(runs) > 1 else [None]
+    answers = [run_answer(*each) for each in zip(runs, predicted, said_of, strict=True)]
     charts: dict[str, Any] = {}
     title = f"{runs[0].manifest['task']['id']}: {names[0]}" if len(runs) == 1 else f"{len(runs)} runs"
     body = [f"<h1>{html.escape(title)}</h1>"]
@@ -62,7 +63,9 @@ def write_report(runs: Sequence[RunRecord], page: Path) -> list[str]:
     return answers
 
 
-_RETURN_NOTE = "Raw score, mean of the last 100 finished episodes (fewer at the start). Dashed: goals that it came to."
+_RETURN_NOTE = (
+    "Raw score, mean of the last 100 finished episodes (fewer at the start). Dashed: goals that it came to, if the task has any."
+)
 _NOISE_NOTE = (
     "tr Σ / |G|² in observations, pooled over windows of updates; band: 95% interval. A triangle on a vertical line means "
     "<em>not resolved</em>: the signal does not stand out from the noise, and only a lower bound is known, or "

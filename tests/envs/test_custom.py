@@ -122,3 +122,34 @@ def play(task):
     env.reset(np.arange(4))
     env.step(np.ones(4, dtype=np.int64))
     return env.step(np.ones(4, dtype=np.int64))
+
+
+def test_a_class_of_environments_is_a_task(here):
+    """As it is, in Gymnasium's own vector environment, so it is restarted one by one as well."""
+    (here / "walk.py").write_text(
+        "from gymnasium.envs.classic_control import PendulumEnv\n\n\nclass Walk(PendulumEnv):\n    pass\n"
+    )
+    task = find_task("walk:Walk")
+    assert task.user_make.__module__ == "walk", "which goes to the actors with it"
+    env = make_env(task, 3)
+    assert env.reset(np.arange(3)).shape == (3, 3)
+    assert env.step(task.random_actions(np.random.default_rng(0), 3)).reward.shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("body", "problem", "mend"),
+    [
+        ("return gym.make('CartPole-v1')", "returned TimeLimit", "such as SyncVectorEnv([make_one] * num_envs)"),
+        (
+            "return gym.make_vec('CartPole-v1', 1, 'sync', vector_kwargs={'autoreset_mode': gym.vector.AutoresetMode.SAME_STEP})",
+            "does not say that it resets on the step after an end",
+            "Let it, as SyncVectorEnv does by default",
+        ),
+    ],
+)
+def test_how_a_vector_environment_must_be_is_said(here, body, problem, mend):
+    (here / "other.py").write_text(f"import gymnasium as gym\n\n\ndef make(num_envs):\n    {body}\n")
+    with pytest.raises(UsageError) as refusal:
+        find_task("other:make")
+    assert problem in refusal.value.problem
+    assert mend in refusal.value.mend

@@ -42,6 +42,7 @@ def test_estimates_read_well():
 def test_limits_are_said():
     assert Estimate(None, (0.0, 50.0), "x").say() == "not resolved, below 50.0"
     assert Estimate(None, (50.0, math.inf), "x").say("unknown") == "unknown, above 50.0"
+    assert Estimate(None, (0.0, 0.0), "x").say() == "none seen", "a loss may have no noise at all"
     assert Estimate(None, (5.0, 50.0), "x").say("unknown") == "unknown, between 5.00 and 50.0"
     assert Estimate(None, (0.0, math.inf), "x").say() == "not resolved"
     assert Estimate(10.0, (5.0, math.inf)).say() == "10.0 [5.00, ∞]"

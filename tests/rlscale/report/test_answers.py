@@ -131,8 +131,10 @@ def test_a_suggestion_is_doubted_while_the_policy_s_own_noise_is_not_resolved(tm
         "function's."
     )
     resolved = said(Estimate(0.96, (0.65, 1.3)), Estimate(3000.0, (1900.0, 5000.0)))
-    assert "suggests 0.960 observations" in resolved
-    assert "care" not in resolved
+    assert "the policy's noise scale is 3,000 [1,900, 5,000], and the joint loss's, 0.960 [0.650, 1.30], is mostly" in resolved
+    near = said(Estimate(200.0, (150.0, 300.0)), Estimate(3000.0, (1900.0, 5000.0)))
+    assert "suggests 200 observations" in near
+    assert "care" not in near
 
 
 @pytest.mark.parametrize("joint", [Estimate(600.0, (300.0, 900.0)), Estimate(600.0, (0.0, 4400.0))])

@@ -92,5 +92,17 @@ def test_sentences_and_figure_have_the_same_numbers(plain):
     labels = [point["label"] for point in layers[-1]["data"]["values"]]
     assert [re.match(r"\d\. [ABC]\n", label).group() for label in labels] == ["1. A\n", "2. B\n", "3. C\n"]
     assert labels[0].endswith(": 8,000 [7,270, 8,800]")
-    assert say_ranking(three[2:]) is None, "one measured task is no ranking"
-    assert say_answers(three[2:]) == ["C!", "D!"]
+    assert say_ranking(three[2:3]) is None, "one measured task is no ranking"
+    open_one = "Which task can be parallelized further cannot be said yet: B_crit is not known of D."
+    assert say_answers(three[2:]) == [open_one, "C!", "D!"]
+
+
+def test_figures_of_iterations_and_of_steps_are_told_apart_and_poor_ones_named(plain):
+    """What stands beside two figures of different kinds, and of one that is poorly known."""
+    steps, iterations = found(plain, about(8000, 7500, 8500), about(1000, 900, 1100))
+    row = replace(iterations.row, inner_steps=12)
+    both = say_ranking([steps, replace(iterations, row=row, confidence="poor")])
+    assert both.endswith(
+        "). Confidence: poor, that in B. B_crit of B is of an iteration of several optimizer steps, the other of one step."
+    )
+    assert "iteration" not in say_ranking([steps, iterations])

@@ -79,6 +79,31 @@ def test_a_goal_is_drawn_where_the_return_came_to_it(tmp_path):
     assert [layer["data"]["values"] for layer in rules] == [[{"goal": best}]]
 
 
+def test_a_goal_is_drawn_where_a_run_of_its_own_task_came_to_it(tmp_path):
+    """Another task's returns may be a hundred times as large."""
+    low, high = make_run(tmp_path / "low"), make_run(tmp_path / "high")
+    best = max(point["return"] for point in returns(low))
+    larger = rewritten(high, lambda row: row | {"return_mean": row["return_mean"] and 100 * row["return_mean"]})
+    low.manifest["task"]["goals"], larger.manifest["task"]["goals"] = [best / 2, best + 0.5], []
+    rules = [
+        layer for layer in return_chart([low, larger], ["low", "high"]).to_dict()["layer"] if layer["mark"]["type"] == "rule"
+    ]
+    assert [layer["data"]["values"] for layer in rules] == [[{"goal": best / 2}]]
+
+
+def test_of_several_runs_every_answer_names_its_own(tmp_path):
+    runs = [make_run(tmp_path / name) for name in ("first", "second")]
+    said = write_report(runs, tmp_path / "page.html")
+    assert [sentence.split(": ")[0] for sentence in said] == ["atari/pong (run first)", "atari/pong (run second)"]
+
+
+@pytest.mark.parametrize(("values", "label"), [([0.686], "0.686"), ([-0.0105, -0.0105], "−0.0105")])
+def test_the_axis_of_a_single_value_has_that_value(values, label):
+    points = [{"observations": 100.0 * (i + 1), "value": value} for i, value in enumerate(values)]
+    svg = vl_convert.vegalite_to_svg(diagnostic_chart("entropy", points).to_dict())
+    assert label in re.findall(r">([^<>]+)</text>", svg)
+
+
 def test_time_shares_add_up(tmp_path):
     shares = time_shares(make_run(tmp_path / "run"))
     assert shares == pytest.approx({"sampling": 20, "transfer": 4, "learning": 36, "noise": 4})
