@@ -338,6 +338,7 @@ def _check(task_id: str, options: SweepOptions, goals: tuple[float, ...]) -> Non
     )
     require_not_negative(
         {
+            "seed": options.seed,
             "noise-runs": options.noise_runs,
             "warm-up": options.warm_up,
             "jobs": options.jobs,
@@ -346,6 +347,8 @@ def _check(task_id: str, options: SweepOptions, goals: tuple[float, ...]) -> Non
             "reward-noise": options.reward_noise,
         }
     )
+    if options.seed >= 2**63:
+        raise UsageError("--seed", f"{options.seed} is too large", "Give one below 2**63")
     check_rate_exponent(options.rate_exponent)
     if options.quick:
         _check_quick(options)

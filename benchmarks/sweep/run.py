@@ -65,7 +65,7 @@ def run_sweeps(options: SweepOptions, command: list[str], console: Console) -> l
             sweeps.append(_open_sweep(plan, Path(options.out), command))
         for sweep in sweeps:
             for sentence in sweep.left_out:
-                console.print(f"note: {sentence}; that trial is made again", markup=False, highlight=False, soft_wrap=True)
+                console.print(f"note: {sentence}", markup=False, highlight=False, soft_wrap=True)
         with SweepDisplay(plans, [sweep.results for sweep in sweeps], console) as display:
             _run(plans, sweeps, options, command, display)
         return [sweep.folder for sweep in sweeps]

@@ -5,7 +5,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..agreement import Agreement, agreement
@@ -277,6 +277,9 @@ def _row(record: SweepRecord, name: str, goal: float) -> Row:
     if reached:
         frontier = fit_points(points, stopped=record.plan["batch_sizes"] is None)
         measured, s_min, e_min = frontier.b_crit, frontier.s_min, frontier.e_min
+        problem, _, mend = (measured.reason or "").partition(": ")
+        if mend.startswith("add"):  # the command that goes on with the sweep chooses the sizes
+            measured = replace(measured, reason=problem)
     else:
         frontier = None
         measured = s_min = e_min = Estimate(None, None, _say_none_reached(runs))

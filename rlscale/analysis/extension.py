@@ -13,6 +13,8 @@ __all__ = ["is_too_easy", "next_command"]
 # Of a sequential sweep, as `rlscale.benchmarks.sweep` has them, a floor above.
 MOST_RUNS = 400
 PILOT_RUNS = 3
+FEWEST_SIZES = 3  # of a surface, see `rlscale.frontier`
+SWITCHES = ("--quick", "--no-quick", "--report", "--no-report")  # flags of the command without a value
 USUAL_FOLDER = "sweeps"  # where `rlscale sweep` puts its folders unless --out says otherwise
 
 
@@ -21,8 +23,8 @@ def next_command(record: SweepRecord, rows: Sequence[Row]) -> list[str] | None:
 
     A quick sweep whose prediction is resolved goes on as one that measures, another one with twice the noise runs. A sequential
     sweep that was stopped goes on with the same command, with twice the budget where that is spent; one that ended gets half the
-    width of its interval in ln B_crit. A grid gets a size beyond the end at which B_crit is open, or twice the seeds where it
-    is open at both ends or the size at that end did not reach the goal.
+    width of its interval in ln B_crit. A grid that was stopped goes on too. One that ended gets a third size, or a size beyond
+    the end at which B_crit is open, or twice the seeds where it is open at both ends or the size at that end missed the goal.
 
     Args:
         record: of the sweep.
@@ -53,9 +55,13 @@ def next_command(record: SweepRecord, rows: Sequence[Row]) -> list[str] | None:
         return None
     low, high = reached[-1].measured.interval or (0.0, math.inf)
     if sizes is not None:
+        grid = [result for result in record.results.values() if result.stage != "noise"]
+        if len(grid) < len(sizes) * plan["rates"] * plan["seeds"]:
+            return words
         arrived = {point.run.batch_size for point in reached[-1].points if not point.missed}
-        smaller = low == 0 and high < math.inf and sizes[0] in arrived and sizes[0] % (4 * _unit(record)) == 0
-        larger = high == math.inf and low > 0 and sizes[-1] in arrived
+        few = len(sizes) < FEWEST_SIZES  # of which no number of seeds makes a frontier
+        smaller = (few or (low == 0 and high < math.inf)) and sizes[0] in arrived and sizes[0] % (4 * _unit(record)) == 0
+        larger = (few or (high == math.inf and low > 0)) and sizes[-1] in arrived
         more = [sizes[0] // 4] * smaller + sizes + [4 * sizes[-1]] * larger
         if len(more) > len(sizes):
             return _with(words, "--batch-sizes", ",".join(map(str, more)))
@@ -110,11 +116,12 @@ def _unit(record: SweepRecord) -> int:
 def _for_one_task(words: Sequence[str], task: str) -> list[str]:
     """A command less the other tasks that it names, whose sweeps it would extend as well.
 
-    A task's name has a slash or a colon, and what follows a flag is the flag's value.
+    A task's name has a slash or a colon, and what follows a flag that is no switch is the flag's value.
     """
     kept = list(words[:2])
     for before, word in itertools.pairwise(words[1:]):
-        is_other_task = word != task and ("/" in word or ":" in word) and not word.startswith("-") and not before.startswith("-")
+        is_value = before.startswith("-") and before not in SWITCHES
+        is_other_task = word != task and ("/" in word or ":" in word) and not word.startswith("-") and not is_value
         if not is_other_task:
             kept.append(word)
     return kept

@@ -133,7 +133,7 @@ def fit_branches(
     if not learned:
         low, high = -math.inf, math.inf
     resolved = math.isfinite(high) and math.isfinite(low)
-    reason = None if resolved else _say_why(high) if learned else _NOTHING
+    reason = None if resolved else _say_why(low, high) if learned else _NOTHING
     return LocalFrontier(
         b_local=Estimate(math.exp(c) if resolved else None, (math.exp(low), math.exp(high)), reason),
         progress=math.exp(theta[_P]) if learned else math.nan,
@@ -150,8 +150,10 @@ def _allowed_rise(branches: int, confidence: float) -> float:
     return branches / degrees * float(stdtrit(degrees, 0.5 + confidence / 2)) ** 2
 
 
-def _say_why(high: float) -> str:
+def _say_why(low: float, high: float) -> str:
     here = "or more seeds, with another --out"
+    if math.isinf(low) and math.isinf(high):
+        return "these branches scatter too much to show where progress falls: add more seeds, with another --out"
     if math.isinf(high):
         return f"progress per observation does not fall to half at these batch sizes: add larger ones, {here}"
     return f"progress per observation has fallen at all these batch sizes: add smaller ones, {here}"

@@ -111,7 +111,10 @@ class Sweep:
         record = read_sweep(folder, "--out")
         failed = {id: result for id, result in record.results.items() if result.failed}
         self.results = {id: result for id, result in record.results.items() if id not in failed}
-        self.left_out = (*record.left_out, *(f"{folder.name}: {id} failed ({run.reason})" for id, run in failed.items()))
+        self.left_out = (
+            *record.left_out,
+            *(f"{folder.name}: {id} failed ({run.reason}); that trial is made again" for id, run in failed.items()),
+        )
         self.begun = _read_begun(folder)
         self._lines: IO[str] = (folder / _RESULTS).open("a", encoding="utf-8")
 
@@ -150,10 +153,11 @@ class Sweep:
                 write_atomically(folder / _MANIFEST, dump_json(manifest, indent=1).encode())
             changed = _differences(manifest["plan"], plan) - _FOLLOWS
             if conflicts := _conflicts(manifest["plan"], plan, changed):
+                last = [manifest, *manifest.get("extensions", ())][-1]
                 raise UsageError(
                     "--out",
                     f"{folder} holds a sweep with another plan ({', '.join(conflicts)})",
-                    f"Go on with '{shlex.join(manifest['command'])}', or choose another folder",
+                    f"Go on with '{shlex.join(last['command'])}', or choose another folder",
                 )
             if changed:
                 told = {"at": now(), "command": facts["command"], **{name: plan[name] for name in sorted(changed)}}

@@ -155,7 +155,7 @@ def test_a_task_with_an_environment_takes_no_data():
         make_plan("classic/cartpole", options_of(data="somewhere"))
 
 
-def test_a_folder_of_pictures_is_swept(tmp_path):
+def test_a_folder_of_pictures_is_swept(tmp_path, capsys):
     """Red and blue ones, which are soon told apart: the whole command over the user's own files."""
     for name, colour in (("blue", (255, 0, 0)), ("red", (0, 0, 255))):
         (tmp_path / "pictures" / name).mkdir(parents=True)
@@ -167,4 +167,7 @@ def test_a_folder_of_pictures_is_swept(tmp_path):
     (result,) = read_sweep(tmp_path / "sweeps" / "supervised-pictures").results.values()
     assert result.state == "finished"
     assert main(["sweep", "supervised/pictures", "--data", str(tmp_path / "pictures"), "--jobs", "0"]) == 2, "it has no goals"
+    for seed, said in (("-1", "--seed: -1 is not zero or more"), (str(2**64), f"--seed: {2**64} is too large")):
+        assert main(["sweep", "supervised/digits", "--seed", seed, "--out", str(tmp_path / "none")]) == 2
+        assert said in capsys.readouterr().err
     assert main(["sweep", "supervised/pictures", "--goals", "0.9", "--jobs", "0"]) == 2, "it has no pictures"

@@ -5,6 +5,8 @@ import io
 import json
 import os
 import random
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -301,7 +303,7 @@ def test_a_sweep_is_extended_by_the_same_command_that_asks_for_more(undisturbed,
     (extension,) = record.manifest["extensions"]
     assert extension["command"] == command
     assert (extension["seeds"], extension["batch_sizes"]) == (2, [80, 160, 320, 640])
-    with pytest.raises(UsageError, match=r"another plan \(--batch-sizes\). Go on with '"):
+    with pytest.raises(UsageError, match=rf"another plan \(--batch-sizes\). Go on with '{re.escape(shlex.join(command))}'"):
         run_sweeps(
             SweepOptions(**{**QUICK, "batch_sizes": None, "rates": 4, "seeds": 2}, jobs=0, out=str(tmp_path)), [], silent()
         )

@@ -131,6 +131,7 @@ def test_only_the_sweep_s_own_task_is_named(sharp):
     for typed in (
         ["classic/acrobot", TASK[2], "mine:make", "--hours", "1"],
         ["--hours", "1", TASK[2], "classic/acrobot", "--data", "some/folder"],
+        ["--report", "classic/acrobot", TASK[2], "--hours", "1"],
     ):
         record = replace(sharp, manifest={**sharp.manifest, "command": [*TASK[:2], *typed]})
         words = asked(record)
@@ -168,6 +169,18 @@ def test_a_grid_is_asked_for_a_size_beyond_its_open_end_or_for_seeds(tmp_path):
     record = write_sweep(tmp_path / "narrow" / FOLDER, Planted(b_crit=100_000, scatter=0.05), plan=narrow)
     assert asked(record) == [*TASK, "--batch-sizes", "32,128,512,2048"]
     assert asked(write_sweep(tmp_path / "wide" / FOLDER, Planted(scatter=0.1))) == [*TASK, "--seeds", "4"]
+
+
+def test_a_grid_of_few_sizes_is_asked_for_more_of_them(tmp_path):
+    """No number of seeds makes a frontier of two sizes."""
+    for sizes, more in (((128,), "32,128,512"), ((256, 1024), "64,256,1024,4096"), ((16, 64), "16,64,256")):
+        plan = make_plan(batch_sizes=sizes)
+        record = write_sweep(tmp_path / str(len(sizes)) / str(sizes[0]) / FOLDER, Planted(scatter=0.1), plan=plan)
+        assert asked(record) == [*TASK, "--batch-sizes", more]
+
+
+def test_a_grid_that_was_stopped_goes_on_with_the_same_command(tmp_path):
+    assert asked(write_sweep(tmp_path / FOLDER, Planted(scatter=0.1), most=7)) == TASK
 
 
 def test_a_grid_that_is_open_at_both_ends_is_asked_for_seeds(tmp_path):

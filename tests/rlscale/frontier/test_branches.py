@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rlscale.frontier import fit_branches
+from rlscale.frontier.branches import _say_why
 
 B_LOCAL, BEST_AT, OBSERVATIONS = 500.0, 0.01, 40_000
 SIZES = tuple(31.25 * 4**j for j in range(6))
@@ -73,6 +74,12 @@ def test_sizes_on_one_side_of_the_bend_do_not_resolve_it(b_local, sizes, says):
     found = fit_branches(*planted(np.random.default_rng(1), 0.3, b_local=b_local, sizes=sizes)).b_local
     assert found.value is None
     assert says in found.reason
+
+
+def test_branches_that_show_neither_end_are_too_few():
+    said = _say_why(-math.inf, math.inf)
+    assert "add more seeds" in said
+    assert "larger" not in said
 
 
 def test_a_checkpoint_where_nothing_is_learned_has_no_local_frontier():

@@ -436,6 +436,8 @@ def test_too_few_sizes():
     assert two.leave_one_size_out == {64: None, 256: None}
     censored = fit([64, 256, 1024], [30, 20, math.inf], [1920, 5120, 9000])
     assert censored.b_crit.reason.endswith("only 64 and 256 did: give the others more observations")
+    missed_where_others_did_not = fit([64, 64, 256], [30, math.inf, 20], [1920, 9000, 5120])
+    assert missed_where_others_did_not.b_crit.reason.endswith("only 64 and 256 did: add 16 and 1,024")
     assert "no run reached its goal" in fit([64, 256, 1024], [math.inf] * 3, [1e3] * 3).b_crit.reason
     assert fit([64], [10]).leave_one_size_out == {64: None}
     assert "four batch sizes" in fit([64, 256, 1024], [30, 20, 15]).exponent.reason
