@@ -4,6 +4,7 @@ A sweep that is killed, at whatever moment, goes on with the same command: trial
 begin again as they were decided.
 """
 
+import contextlib
 import os
 import shutil
 import time
@@ -17,6 +18,7 @@ from rich.console import Console
 
 from rlscale.agents.cluster import LostWorkerError, connect, disconnect
 from rlscale.agents.cluster.processes import enter_user_folder
+from rlscale.agents.cluster.sigterm import interrupted_by_sigterm
 from rlscale.agents.compute import resolve_device
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
 from rlscale.errors import UsageError
@@ -95,6 +97,7 @@ def _run(
     attempts: Counter[tuple[int, str]] = Counter()
     begun: dict[tuple[int, str], float] = {}
     pool: LocalPool | RayPool | None = None
+    held = contextlib.ExitStack()
     try:
         while True:
             jobs = [
@@ -107,6 +110,7 @@ def _run(
             ready = [job for job in jobs if job.key not in running]
             if pool is None:
                 pool = LocalPool() if options.jobs == 0 else RayPool(plans, options)
+                held.enter_context(interrupted_by_sigterm())  # after Ray, which sets a handler of its own
             for job in ready[: pool.free]:
                 running.add(job.key)
                 attempts[job.key] += 1
@@ -124,6 +128,7 @@ def _run(
                 sweeps[job.sweep].append(outcome)
                 display.ended(job.sweep, outcome)
     finally:
+        held.close()
         if pool is not None:
             pool.close()
 

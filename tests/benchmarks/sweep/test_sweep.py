@@ -433,3 +433,31 @@ def test_a_sweep_goes_on_after_a_torn_line(undisturbed, tmp_path):
     record = read_sweep(Path(folder))
     assert record.left_out == ()
     assert without_clocks(record.results) == without_clocks(undisturbed.results)
+
+
+@pytest.mark.parametrize("jobs", ["0", "1"])
+def test_a_scheduler_s_sigterm_stops_a_sweep_as_ctrl_c_does(tmp_path, jobs):
+    """With and without Ray, which sets a handler of its own."""
+    command = [
+        sys.executable,
+        "-m",
+        "rlscale",
+        "sweep",
+        "toy/catch",
+        "--jobs",
+        jobs,
+        "--goals",
+        "0.9",
+        "--interval-ratio",
+        "1.01",
+    ]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        results = tmp_path / "sweeps" / "toy-catch" / "results.jsonl"
+        while not (results.exists() and results.read_text()):
+            assert process.poll() is None
+            time.sleep(0.2)
+        process.terminate()
+        said, _ = process.communicate()
+    assert process.returncode == 130, said
+    assert "stopped; what had ended is recorded in sweeps" in said
+    assert "go on with:  rlscale sweep toy/catch" in said
