@@ -37,10 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
         _require_utf8(arguments)
         return _run(arguments)
     except UsageError as error:
-        said, code = (
-            [str(getattr(error, "cause", error)), *_notes(error)],
-            2,
-        )  # one that an actor raised brings its traceback along
+        # One that an actor raised brings its traceback along.
+        said, code = [str(getattr(error, "cause", error)), *_notes(error)], 2
     except KeyboardInterrupt as error:
         said, code = ["interrupted", *_notes(error)], 130
     except BrokenPipeError:

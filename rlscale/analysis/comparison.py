@@ -45,7 +45,7 @@ class Row:
         prediction_batch: batch size of the runs that gave them, in observations per optimizer step.
         provisional: batch sizes whose best learning rate lies outside those tried there and at the sizes beside it.
         notes: what else to know about this row, one sentence each.
-        has_policy: False for a supervised task, which has one loss.
+        has_policy, has_goals: False for a supervised task, which has one loss; of a run, for a task without goals of its own.
         quick: of a quick sweep, which predicts and measures nothing.
     """
 

@@ -13,7 +13,7 @@ __all__ = ["is_too_easy", "next_command"]
 # Of a sequential sweep, as `rlscale.benchmarks.sweep` has them, a floor above.
 MOST_RUNS = 400
 PILOT_RUNS = 3
-FEWEST_SIZES = 3  # of a surface, see `rlscale.frontier`
+FITTED_SIZES = 3  # the fewest at which a surface can be fitted
 SWITCHES = ("--quick", "--no-quick", "--report", "--no-report")  # flags of the command without a value
 USUAL_FOLDER = "sweeps"  # where `rlscale sweep` puts its folders unless --out says otherwise
 
@@ -59,7 +59,7 @@ def next_command(record: SweepRecord, rows: Sequence[Row]) -> list[str] | None:
         if len(grid) < len(sizes) * plan["rates"] * plan["seeds"]:
             return words
         arrived = {point.run.batch_size for point in reached[-1].points if not point.missed}
-        few = len(sizes) < FEWEST_SIZES  # of which no number of seeds makes a frontier
+        few = len(sizes) < FITTED_SIZES  # of which no number of seeds makes a frontier
         smaller = (few or (low == 0 and high < math.inf)) and sizes[0] in arrived and sizes[0] % (4 * _unit(record)) == 0
         larger = (few or (high == math.inf and low > 0)) and sizes[-1] in arrived
         more = [sizes[0] // 4] * smaller + sizes + [4 * sizes[-1]] * larger
@@ -70,8 +70,11 @@ def next_command(record: SweepRecord, rows: Sequence[Row]) -> list[str] | None:
 
 
 def is_too_easy(row: Row) -> bool:
-    """Whether a goal has no figure because more than half of the runs hold it at the earliest step that counts."""
-    return row.measured.value is None and row.at_limit > len(row.points) / 2
+    """Whether a goal has no figure because more than half of the runs hold it at the earliest step that counts.
+
+    The pilot's alone do not say so: they are of one size, and smaller batches may take longer.
+    """
+    return row.measured.value is None and len(row.points) > PILOT_RUNS and row.at_limit > len(row.points) / 2
 
 
 def _sequential(record: SweepRecord, words: list[str], *, is_sharp: bool) -> list[str] | None:

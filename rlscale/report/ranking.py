@@ -40,11 +40,11 @@ def say_ranking(found: list[Answer]) -> str | None:
             return None
         return f"Which task can be parallelized further cannot be said yet: B_crit is not known of {_joined(unknown)}."
     of_iterations = [answer.name for answer in ranked if answer.row.inner_steps > 1]
-    mixed = (
-        f" B_crit of {_joined(of_iterations)} is of an iteration of several optimizer steps, the other of one step."
-        if 0 < len(of_iterations) < len(ranked)
-        else ""
-    )
+    if 0 < len(of_iterations) < len(ranked):
+        others = "the other" if len(ranked) - len(of_iterations) == 1 else "the others"
+        mixed = f" B_crit of {_joined(of_iterations)} is of an iteration of several optimizer steps, of {others} of one step."
+    else:
+        mixed = ""
     return _say_order(ranked) + mixed
 
 

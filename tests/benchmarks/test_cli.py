@@ -106,6 +106,7 @@ PONG, LADDER = str(ROOT / "results" / "pong"), str(ROOT / "results" / "ladder")
         ((*TRAIN, "--run", "/proc/rlscale/run"), "--run", "may write"),
         ((*TRAIN, "--resume", "nowhere"), "--resume", "folder of a run"),
         ((*TRAIN, "--resume", str(ROOT / "results" / "rllib-pong")), "--resume", "a run of rlscale train"),
+        (("train", "--resume", str(ROOT / "results" / "rllib-pong")), "--resume", "a run of rlscale train"),
         ((*TRAIN, "--followed-noise", "joint"), "--followed-noise", "--batch-size adaptive"),
         (("train", "classic/cartpole", "--optimizer", "rmsprop", *FOLLOWING, "joint_adam"), "--followed-noise", "joint"),
         (("train", "minatar/breakout", "--network", "small_cnn"), "--network", "Use --network minatar_cnn"),

@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 
 import gymnasium
-import numpy as np
 import pytest
 
 pytest.importorskip("tree", reason="RLlib's own dependencies are not installed")  # dm-tree
@@ -33,23 +32,15 @@ def test_an_episode_is_as_long_as_its_steps_whoever_samples(tmp_path, ray_of_fou
     assert lengths == [200.0, 200.0]
 
 
-class Choices(gymnasium.Env):
-    """Ten steps with two actions in each."""
-
-    observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
-    action_space = gymnasium.spaces.Tuple((gymnasium.spaces.Discrete(2), gymnasium.spaces.Discrete(3)))
+class Choices(gymnasium.ActionWrapper):
+    """CartPole, whose every step has two actions, of which the first is made."""
 
     def __init__(self, _=None):
-        pass
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.action_space = gymnasium.spaces.Tuple((gymnasium.spaces.Discrete(2), gymnasium.spaces.Discrete(3)))
 
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self._taken = 0
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action):
-        self._taken += 1
-        return np.zeros(1, np.float32), float(sum(action)), self._taken == 10, False, {}
+    def action(self, action):
+        return action[0]
 
 
 def job(tmp_path, environment="CartPole-v1", **training):

@@ -1,6 +1,7 @@
 """`rlscale advise`: settings by hand, lines that work when they are pasted, the real command, and bad input."""
 
 import json
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -226,6 +227,22 @@ def test_the_page_begins_with_the_answer(tmp_path):
     assert said[4].startswith("More machines like this one, if nothing is lost between them: 2 are ")
     assert "(0.5 an hour for 2 machines); beyond 2, doubling them saves less than a quarter of the time" in said[4]
     assert json.loads(json.dumps(advice.as_json(), allow_nan=False))["more"][1]["speedup"] == 1.8
+
+
+def test_the_sweep_of_a_task_without_goals_is_given_one(tmp_path):
+    """Of its own the task has none, and a sweep asks for them."""
+    _run, advice = advice_of(tmp_path, has_goals=False)
+    (said,) = [line for line in advice_lines(advice) if line.startswith("To measure it")]
+    assert said.startswith(f"To measure it: rlscale sweep <pong> --goals {advice.reading.last_return:.3g}, which costs")
+
+
+def test_no_prediction_is_spoken_of_where_none_is_made(tmp_path):
+    run, advice = advice_of(tmp_path)
+    advice = replace(advice, reading=replace(advice.reading, suggestion=Estimate(None, (0.0, math.inf), "open")), mini_batch=512)
+    advice = replace(advice, settings={**advice.settings, "mini_batch": 512})
+    assert not any("This is a prediction" in line for line in advice_lines(advice))
+    write_advice_page(tmp_path / "advice.html", advice, run)
+    assert "The mini-batch is the one in use, since no other is suggested." in (tmp_path / "advice.html").read_text()
 
 
 def test_what_was_measured_on_a_cluster_is_said_of_clusters(tmp_path):

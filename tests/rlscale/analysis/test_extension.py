@@ -3,7 +3,7 @@
 import gzip
 import json
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,9 @@ from rlscale.benchmarks.sweep.options import SweepOptions
 from rlscale.benchmarks.sweep.options import make_plan as make_plan_of
 from rlscale.benchmarks.sweep.plan import MOST_RUNS
 from rlscale.estimate import Estimate
+from rlscale.frontier import fit_surface
 from rlscale.records import read_sweep
+from rlscale.report.answers import answers
 
 TASK, FOLDER = ["rlscale", "sweep", "classic/cartpole"], "classic-cartpole"
 
@@ -99,6 +101,30 @@ def test_a_sweep_with_as_many_runs_as_there_may_be_is_asked_for_nothing(sharp, m
 
 def test_the_numbers_of_runs_are_those_of_the_sweep():
     assert (extension.MOST_RUNS, extension.PILOT_RUNS) == (MOST_RUNS, PILOT_RUNS)
+    sizes = [64 * 2**k for k in range(extension.FITTED_SIZES)]
+    known = [fit_surface(b, [0.1] * len(b), [10.0] * len(b)).b_crit.interval is not None for b in (sizes[:-1], sizes)]
+    assert known == [False, True]
+    switches = [f"--{no}{f.name}" for f in fields(SweepOptions) if f.type is bool for no in ("", "no-")]
+    assert sorted(extension.SWITCHES) == sorted(switches)
+
+
+def at_the_limit(trial, result):
+    """At the last goal after the ten steps before which none counts."""
+    goals = [
+        replace(goal, optimizer_steps=10.0, interval=(0.0, 10.0), observations=10.0 * result.batch_size) for goal in result.goals
+    ]
+    return replace(result, goals=tuple(goals))
+
+
+def test_a_goal_that_most_runs_hold_from_the_start_is_not_sharpened(tmp_path):
+    """Another goal is another sweep. The pilot's three runs alone say nothing of smaller batches."""
+    plan = make_plan(batch_sizes=None, pilot_batch=640)
+    for most, says in ((3, False), (12, True)):
+        record = write_sweep(tmp_path / str(most) / FOLDER, Planted(), plan=plan, most=most, change=at_the_limit)
+        assert (asked(record) is None) == says
+        (answer,) = answers(compare([record], []))
+        assert ("too easy to measure with: 12 of 12 runs held it after ten optimizer steps or fewer" in answer.sentence) == says
+        assert answer.sentence.endswith("Next: choose a higher goal (--goals), and another --out") == says
 
 
 def test_a_sharp_sweep_without_noise_runs_is_asked_for_a_sharper_interval(tmp_path):

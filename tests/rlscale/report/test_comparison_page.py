@@ -99,7 +99,8 @@ def test_a_rung_that_has_not_ended_shows_no_figure(tmp_path):
     for name, state in (("over", "finished"), ("on", "running"), ("up", "given up: why")):
         write_sweep(tmp_path / name, Planted(scatter=0.1))
         (tmp_path / name / "ladder.json").write_text(json.dumps({"role": "task", "state": state}))
-    sweeps, _, left_out = read_folders([str(tmp_path / name) for name in ("over", "on", "up")])
+    (tmp_path / "comparison.html").write_text("a page of this command, as in sweeps/*")
+    sweeps, _, left_out = read_folders([str(tmp_path / name) for name in ("comparison.html", "over", "on", "up")])
     assert [sweep.folder.name for sweep in sweeps] == ["over"]
     assert "a rung of the ladder that has not ended" in left_out[0]
     assert left_out[1].endswith("up is a rung of the ladder that was given up: why; it was left out")

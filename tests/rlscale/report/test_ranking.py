@@ -103,6 +103,6 @@ def test_figures_of_iterations_and_of_steps_are_told_apart_and_poor_ones_named(p
     row = replace(iterations.row, inner_steps=12)
     both = say_ranking([steps, replace(iterations, row=row, confidence="poor")])
     assert both.endswith(
-        "). Confidence: poor, that in B. B_crit of B is of an iteration of several optimizer steps, the other of one step."
+        "). Confidence: poor, that in B. B_crit of B is of an iteration of several optimizer steps, of the other of one step."
     )
     assert "iteration" not in say_ranking([steps, iterations])
