@@ -45,7 +45,7 @@ def find_task(name: str) -> Task:
         make = getattr(module, attribute)
     except AttributeError as error:
         place = (module.__spec__ and module.__spec__.origin) or "no file"
-        mend = "Write module:callable; if that is another file than yours, give yours another name"
+        mend = "Write module:name; if that is another file than yours, give yours another name"
         raise UsageError("TASK", f"module {module_name!r} ({place}) has no {attribute!r}", mend) from error
     try:
         env = _several(make, 1)

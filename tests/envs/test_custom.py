@@ -33,7 +33,7 @@ def test_a_file_with_the_name_of_an_installed_module_is_told_from_it(here):
     with pytest.raises(UsageError) as refusal:
         find_task("this:make")
     assert refusal.value.problem == f"module 'this' ({os.path.dirname(os.__file__)}/this.py) has no 'make'"
-    assert refusal.value.mend == "Write module:callable; if that is another file than yours, give yours another name"
+    assert refusal.value.mend == "Write module:name; if that is another file than yours, give yours another name"
 
 
 def test_a_module_without_a_file_is_told_as_well(here):
