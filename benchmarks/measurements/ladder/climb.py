@@ -38,6 +38,7 @@ __all__ = ["Progress", "again", "climb", "collect", "main", "status"]
 
 SWEEPS, RECORDS = Path("runs/ladder"), Path("results/ladder")
 COPY_SECONDS = 300
+NICENESS = 19  # of a sweep: whatever else the machine does comes first
 _MANIFEST = "sweep.json"
 
 
@@ -125,7 +126,7 @@ def _run(rung: Rung, progress: Progress) -> int:
     progress.write(rung.name)
     clone = _clone(progress.code)
     environment = {**os.environ, "PYTHONPATH": str(clone), "OMP_NUM_THREADS": "1"}
-    words = ["nice", "-n", "19", sys.executable, "-m", "rlscale", *progress.command]
+    words = ["nice", "-n", str(NICENESS), sys.executable, "-m", "rlscale", *progress.command]
     process = subprocess.Popen(words, cwd=home, env=environment)
     try:
         while True:
