@@ -52,7 +52,8 @@ from .again import AGAIN, repetitions
 __all__ = ["PAGE", "PUBLISHED", "read_ladder", "rewritten", "what_is_published", "write_page"]
 
 MISSED = "noise-runs-that-missed-the-goal"  # the page's section
-PONG = "atari/pong"  # the verdict is also given without it: its noise scale had been published before the first rung
+# The verdict is also given without these: noise scales of single runs of theirs had been published before their rungs began.
+SEEN = ("atari/pong", "atari/space_invaders")
 PAGE, PICTURES = Path("docs/ladder.md"), Path("docs/pictures")
 UNSWEPT = "noise-without-sweep.json"  # beside the records of the rungs
 PUBLISHED, SIMULATED = Path("rlscale/analysis/published.json"), Path("results/sweep-designs-sequential.json")
@@ -111,7 +112,7 @@ def what_is_published(comparison: Comparison) -> dict[str, Any]:
 
 
 def _verdict(comparison: Comparison, rungs: Sequence[Rung]) -> str:
-    """The rule's conclusion; on what it hangs that the rule does not say; and the conclusion without Pong."""
+    """The rule's conclusion; on what it hangs that the rule does not say; and the conclusion without what had been seen."""
     found = verdict(rungs, interventions_of(rungs))
     said = [say_verdict(found)]
     others = {kept.state for _, kept in with_missed_runs(comparison, rungs).values()} - {found.state}
@@ -119,9 +120,10 @@ def _verdict(comparison: Comparison, rungs: Sequence[Rung]) -> str:
         other = " or ".join(sorted(others))
         missed = f"[noise runs that missed the goal](#{MISSED})"
         said.append(f"This verdict is not settled: {missed} are left out, and with them it can be “{other}”.")
-    if any(rung.row.task == PONG and rung.left_out is None and rung.role == "task" for rung in rungs):
-        without = [rung for rung in rungs if rung.row.task != PONG]
-        said.append(f"Without Pong: {say_verdict(verdict(without, interventions_of(without)))}")
+    scored = {rung.row.task for rung in rungs if rung.left_out is None and rung.role == "task"}
+    if seen := [task for task in SEEN if task in scored]:
+        without = [rung for rung in rungs if rung.row.task not in seen]
+        said.append(f"Without {' and '.join(seen)}: {say_verdict(verdict(without, interventions_of(without)))}")
     return " ".join(said)
 
 

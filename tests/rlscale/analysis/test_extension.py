@@ -206,7 +206,9 @@ def test_a_grid_of_few_sizes_is_asked_for_more_of_them(tmp_path):
 
 
 def test_a_grid_that_was_stopped_goes_on_with_the_same_command(tmp_path):
-    assert asked(write_sweep(tmp_path / FOLDER, Planted(scatter=0.1), most=7)) == TASK
+    plan = make_plan()
+    last = len(plan.batch_sizes) * plan.rates * plan.seeds - 1
+    assert asked(write_sweep(tmp_path / FOLDER, Planted(scatter=0.1), plan=plan, most=last)) == TASK
 
 
 def test_a_grid_that_is_open_at_both_ends_is_asked_for_seeds(tmp_path):
