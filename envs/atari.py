@@ -77,7 +77,7 @@ def find_task(name: str) -> Task | None:
             learning_rate=2e-3, rate_batch=2048.0, observations=10_000_000, episodes=16, actors=1, random_first_steps=500
         ),
         # Measured on Linux with ale-py 0.11: the emulator, its thread's buffers and four frames.
-        cost=EnvCost(few=8, many=64, most=128, alone=16, memory_bytes=1600 << 10),
+        cost=EnvCost(few=8, many=64, most=128, alone=16, memory_bytes=1600 << 10, together=1),
     )
 
 
@@ -137,9 +137,18 @@ class AtariEnv(TaskEnv):
         )
         self._frames = np.zeros(num_envs, dtype=np.int64)
         self._episode_frames = np.zeros(num_envs, dtype=np.int64)
+        self._seeded = False
 
     def reset(self, seeds: np.ndarray) -> np.ndarray:
+        self._seeded = True
         observation, info = self._env.reset(seed=np.asarray(seeds, dtype=np.int64))
+        self._remember(info)
+        return observation
+
+    def begin_episodes(self, seeds: np.ndarray) -> np.ndarray:
+        if not self._seeded:
+            return self.reset(seeds)
+        observation, info = self._env.reset()  # with a seed ale-py loads the game anew, which takes as long as 250 steps
         self._remember(info)
         return observation
 

@@ -87,6 +87,8 @@ class EnvCost:
         most: environments of the largest worker that is considered.
         alone: environments in the measurement of the simulator without a policy.
         memory_bytes: private memory that one environment adds to its process; 0 where that is negligible.
+        together: environments that an evaluation steps together on each thread, so that those whose episodes are over cost no
+            more; None where a step of all costs hardly more than a step of one.
     """
 
     few: int = 16
@@ -94,6 +96,7 @@ class EnvCost:
     most: int = 512
     alone: int = 256
     memory_bytes: int = 0
+    together: int | None = None
 
 
 class EnvMaker(Protocol):

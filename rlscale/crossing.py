@@ -201,7 +201,8 @@ def find_crossing(points: Sequence[Evaluated], goal: float, *, bandwidth: float 
 class GoalSearch:
     """Decides, while a run goes on, which of its frozen policies to evaluate, until every goal's crossing is known.
 
-    Policies are kept on a geometric grid of optimizer steps, and about every third of them is evaluated at once. Around each one
+    Policies are kept on a geometric grid of optimizer steps, and about every third of them is evaluated at once. The first few
+    steps are left out: they are too far before the tenth, the earliest crossing, to count in the curve there. Around each one
     that reaches a goal, or might (within two standard errors), all kept policies are evaluated too. The crossing is that of the
     curve smoothed over all evaluations. It is final once the goal has held over the next 30% of the steps.
 
@@ -248,7 +249,7 @@ class GoalSearch:
 
     def keep(self, optimizer_steps: int) -> bool:
         """Whether to keep the policy after so many optimizer steps; call this once for every step, in order."""
-        if not is_on_grid(optimizer_steps):
+        if optimizer_steps < LEAST * math.exp(-BEFORE) or not is_on_grid(optimizer_steps):
             return False
         self._kept.append(optimizer_steps)
         if not self._coarse or optimizer_steps >= self._coarse[-1] * COARSE:

@@ -51,7 +51,7 @@ class Moment(NamedTuple):
 
     Attributes:
         observation: (episodes, *task.observation_shape), after the step.
-        reward: (episodes,) float32, raw; of an environment whose episode is over it means nothing.
+        reward: (episodes,) float32, raw; of an episode that is over it means nothing.
         played: (episodes,) bool, the episodes that this step belongs to.
         going_on: (episodes,) bool, those that it did not end.
     """
@@ -81,8 +81,10 @@ class Evaluator:
         if episodes < 2:
             raise ValueError("episodes: a standard error needs at least two")
         self._task, self._seed, self._episodes, self._bfloat16 = task, seed, episodes, bfloat16
-        # A lost life is no end here: the score of the whole game counts.
-        self._env = make_env(task, episodes, threads=threads, cut_on_life_loss=False)
+        # A lost life is no end here: the score of the whole game counts. Groups whose episodes are over are not stepped.
+        size = episodes if task.cost.together is None else task.cost.together * threads
+        parts = [slice(first, min(first + size, episodes)) for first in range(0, episodes, size)]
+        self._groups = [(part, make_env(task, part.stop - part.start, threads=threads, cut_on_life_loss=False)) for part in parts]
         self._network = make_network(task, network, seed, width)
         self._flat = flatten_parameters(self._network)
 
@@ -90,8 +92,8 @@ class Evaluator:
         """Play one episode in every environment with these parameters, (P,) float32, sampling actions as in training.
 
         Args:
-            key: which policy this is (its optimizer steps); with the seed it decides all randomness. (EnvPool's environments
-                go on with their own generators, so there the order of evaluations counts too.)
+            key: which policy this is (its optimizer steps); with the seed it decides all randomness. (Atari games and EnvPool's
+                environments go on with their own generators, so there the order of evaluations counts too.)
         """
         started = time.perf_counter()
         returns = np.zeros(self._episodes)
@@ -107,7 +109,7 @@ class Evaluator:
         self._flat.copy_(torch.tensor(weights))
         policy = ActingNetwork(self._network, self._bfloat16)
         seeds = generator.integers(0, 2**31 - 1, size=self._episodes)
-        observation = self._env.begin_episodes(seeds)
+        observation = np.concatenate([env.begin_episodes(seeds[part]) for part, env in self._groups])
         playing = np.ones(self._episodes, dtype=bool)
         yield Moment(observation, np.zeros(self._episodes, dtype=np.float32), ~playing, playing)
         action = self._task.room_for_actions(self._episodes)
@@ -115,11 +117,16 @@ class Evaluator:
         while playing.any() and steps < LONGEST_EPISODE:
             seen = observation if playing.all() else observation[playing]
             action[playing] = self._network.distribution(policy(torch.from_numpy(seen)).policy).sample(generator)
-            observation, reward, terminated, truncated, _ = self._env.step(action)
-            going_on = playing & ~(terminated | truncated)
+            observation, reward, ended = observation.copy(), np.zeros(self._episodes, dtype=np.float32), ~playing
+            for part, env in self._groups:
+                if playing[part].any():
+                    observation[part], reward[part], terminated, truncated, _ = env.step(action[part])
+                    ended[part] |= terminated | truncated
+            going_on = ~ended
             yield Moment(observation, reward, playing, going_on)
             playing = going_on
             steps += 1
 
     def close(self) -> None:
-        self._env.close()
+        for _, env in self._groups:
+            env.close()

@@ -356,6 +356,7 @@ def _gain(statistics: list[BlockStatistics], batch: float, window: int) -> float
 def _noise_windows(search: GoalSearch, observations_after: list[int], noise: Sequence[NoiseRecord]) -> tuple[NoiseInWindow, ...]:
     """The noise scale along the run, each window beside the smoothed return of its policies."""
     evaluated = list(search.evaluated.values())
+    first = min(search.evaluated, default=1)
     windows = []
     for head, measured in _by_head(noise).items():
         size = max(min(POOL_WINDOW, len(measured)), math.ceil(len(measured) / MOST_WINDOWS))
@@ -368,7 +369,7 @@ def _noise_windows(search: GoalSearch, observations_after: list[int], noise: Seq
                     pool([statistics for _, statistics in part]),
                     optimizer_steps=middle,
                     observations=_observations_at(middle, observations_after),
-                    mean_return=float(smooth(evaluated, np.log([middle]))[0]) if evaluated else None,
+                    mean_return=float(smooth(evaluated, np.log([max(middle, first)]))[0]) if evaluated else None,
                 )
             )
     return tuple(windows)

@@ -95,16 +95,19 @@ def test_an_interval_reaches_down_to_zero_where_the_goal_may_have_held_from_ten_
 
 def test_a_transient_policy_of_the_first_steps_reaches_nothing():
     """What MinAtar's Freeway gave at a batch of 8,192: one policy that passed the goal, after two optimizer steps."""
-    found = GoalSearch([2.0])
     returns = {1: (0.73, 0.08), 2: (5.02, 0.20), 3: (0.68, 0.08), 4: (0.35, 0.06)}
+    points = [Evaluated(s, *returns.get(s, (0.4, 0.07)), 128) for s in range(1, 40)]
+    found = GoalSearch([2.0])
     for steps in range(1, 40):
         if found.keep(steps):
             while due := found.due():
                 for s in due:
-                    found.take(Evaluated(s, *returns.get(s, (0.4, 0.07)), 128))
+                    found.take(points[s - 1])
     assert not found.crossings
     assert found.not_before(2.0) == pytest.approx(found.settled)
-    reason = find_crossing(list(found.evaluated.values()), 2.0).optimizer_steps.reason
+    assert min(found.evaluated) == 7, "the curve at ten steps, where goals may first be reached, does not depend on fewer"
+    assert smooth(points, np.log([10.0])) == pytest.approx(smooth(points[6:], np.log([10.0])), abs=1e-3)
+    reason = find_crossing(points, 2.0).optimizer_steps.reason
     assert reason == "the goal was passed and did not hold over the next 30% of the steps"
 
 

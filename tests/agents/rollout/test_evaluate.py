@@ -1,5 +1,7 @@
 """Evaluations of frozen policies: every episode once, whatever its length, and no lag."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ import torch
 from rlscale.agents.networks import flatten_parameters, make_network
 from rlscale.agents.rollout import evaluate
 from rlscale.agents.rollout.evaluate import Evaluator
-from rlscale.envs import find_task
+from rlscale.envs import find_task, make_env
 
 
 def weights_of(task, *, logits=None):
@@ -79,6 +81,42 @@ def test_a_lost_life_does_not_end_the_evaluation_of_a_game():
     evaluation = judge.evaluate(flat, 1)
     assert evaluation.unfinished == 0
     assert evaluation.steps > 4 * 100, "a random policy loses its first life within some 30 steps, its five not before 100"
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_environments_whose_episodes_are_over_are_stepped_no_more(monkeypatch, threads):
+    """Episodes of 1 or of 20 steps, which return their lengths; each environment alone on a thread."""
+    task = find_task("bandits:Episodes")
+    task = replace(task, cost=replace(task.cost, together=1))
+    stepped = []
+
+    def counted(task, num_envs, **settings):
+        env = make_env(task, num_envs, **settings)
+        step = env.step
+        env.step = lambda actions: stepped.append(num_envs) or step(actions)
+        return env
+
+    monkeypatch.setattr(evaluate, "make_env", counted)
+    evaluation = Evaluator(task, "mlp", None, episodes=32, bfloat16=False, seed=0, threads=threads).evaluate(weights_of(task), 1)
+    assert set(evaluation.returns) == {1.0, 20.0}
+    assert evaluation.steps == evaluation.returns.sum()
+    groups = [evaluation.returns[first : first + threads] for first in range(0, 32, threads)]
+    assert sum(stepped) == sum(len(group) * max(group) for group in groups)
+
+
+def test_a_game_is_the_same_whether_it_is_stepped_alone_or_beside_others():
+    """And the next evaluation goes on with the emulators' own generators: it depends on the one before, and on no clock."""
+    task = find_task("atari/breakout@42")
+    together = replace(task, cost=replace(task.cost, together=None))
+    weights = flatten_parameters(make_network(task, "small_cnn", 0)).numpy().copy()
+    found = []
+    for which in (task, together, task):
+        judge = Evaluator(which, "small_cnn", None, episodes=3, bfloat16=False, seed=0, threads=1)
+        found.append([(list(e.returns), e.steps) for e in (judge.evaluate(weights, 1), judge.evaluate(weights, 1))])
+        judge.close()
+    assert found[0][0] == found[1][0]
+    assert found[0] == found[2]
+    assert found[0][0] != found[0][1]
 
 
 def test_one_episode_has_no_standard_error():
