@@ -1,8 +1,6 @@
 """A user's own environments, `<module>:<class or callable>`; docs/tasks.md says how to write them."""
 
 import inspect
-import os
-import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -30,9 +28,6 @@ def find_task(name: str) -> Task:
         UsageError: the module, the callable or what it returns cannot be used.
     """
     module_name, _, attribute = name.partition(":")
-    here = os.getcwd()
-    if here not in sys.path:  # the console script does not put the current folder on the path, and users expect it
-        sys.path.append(here)
     try:
         module = import_module(module_name)
     except ModuleNotFoundError as error:

@@ -1,6 +1,8 @@
 """`find_task` and `list_tasks`: which family of environments a task's name belongs to, in one table."""
 
 import difflib
+import os
+import sys
 from importlib import import_module
 
 from rlscale.errors import UsageError
@@ -37,6 +39,8 @@ def find_task(task_id: str) -> Task:
     if import_module(SUPERVISED).find_supervised(task_id) is not None:
         raise UsageError("TASK", f"{task_id} has examples and no environment", f"Only 'rlscale sweep {task_id}' takes it")
     prefix, _, name = task_id.partition("/")
+    if ":" in task_id:  # a module of the user's; the console script does not put the current folder on the path
+        sys.path += {os.getcwd()} - set(sys.path)
     task: Task | None = None
     if prefix in FAMILIES:
         task = import_module(FAMILIES[prefix]).find_task(name)

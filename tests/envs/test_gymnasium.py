@@ -1,10 +1,12 @@
 """What a user is told whose Gymnasium environment cannot be made."""
 
+import sys
+
 import gymnasium
 import numpy as np
 import pytest
 
-from rlscale.envs import find_task
+from rlscale.envs import find_task, make_env
 from rlscale.errors import UsageError
 
 
@@ -28,6 +30,19 @@ def test_an_error_without_a_message_is_told_by_its_name(registered):
     with pytest.raises(UsageError) as refusal:
         find_task("gym/Speechless-v0")
     assert refusal.value.problem == "Gymnasium cannot make 'Speechless-v0': NotImplementedError"
+
+
+def test_a_module_of_the_current_folder_registers_its_environments(registered, tmp_path, monkeypatch):
+    (tmp_path / "my_walks.py").write_text(
+        "import gymnasium\nfrom gymnasium.envs.classic_control import CartPoleEnv\n"
+        "gymnasium.register('my/Walk-v0', CartPoleEnv, max_episode_steps=7)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
+    task = find_task("gym/my_walks:my/Walk-v0")
+    env = make_env(task, 2, threads=1, cut_on_life_loss=False)
+    env.reset(np.arange(2))
+    assert [bool(env.step(np.array([step % 2] * 2)).truncated[0]) for step in range(7)] == [False] * 6 + [True]
 
 
 @pytest.mark.filterwarnings("ignore:.*is out of date:DeprecationWarning")
