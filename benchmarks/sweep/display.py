@@ -119,7 +119,7 @@ class SweepDisplay:
     def _table(self, sweep: int) -> Table:
         plan, results = self._plans[sweep], list(self._results[sweep].values())
         table = Table(title=f"{plan.config.task}, goals {', '.join(f'{g:g}' for g in plan.goals)}", title_justify="left")
-        for name in ("batch size", "runs", "running", "given up", "rates", "fewest optimizer steps", "goal"):
+        for name in ("batch size", "runs", "running", "given up", "rates", "fewest steps", "goal"):
             table.add_column(name, justify="right")
         now = Counter(t.batch_size for (number, _), t in self._running.items() if number == sweep)
         for size in sorted({r.batch_size for r in results} | set(now) | set(plan.batch_sizes or ())):

@@ -353,4 +353,4 @@ def _limit(most_steps: float) -> tuple[int | None, str | None]:
     if math.isinf(most_steps):
         return None, None
     most = max(FEWEST_STEPS, math.ceil(most_steps))
-    return most, f"not there after {most:,} optimizer steps, {PATIENCE:g} times those expected"
+    return most, f"not there after {most:,} steps, {PATIENCE:g} times those expected"

@@ -183,7 +183,7 @@ def run_trial(
             try:
                 advance = course.advance()
             except DivergedError:
-                state, reason = "hopeless", f"diverged in optimizer step {steps + 1:,}"
+                state, reason = "hopeless", f"diverged in step {steps + 1:,}"
                 break
             observations_after.append(advance.observations)
             noise += advance.noise

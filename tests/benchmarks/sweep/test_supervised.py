@@ -110,7 +110,7 @@ def test_a_rate_far_too_high_is_a_result_and_no_error(tmp_path):
     plan = make_plan("supervised/digits", options_of(batch_sizes="32", goals=(0.3,), learning_rate=1e9))
     result = run_job(Job(plan, plan.next_trials({})[0], tmp_path / "run", (), 0))
     assert result.state == "hopeless"
-    assert result.reason.startswith("diverged in optimizer step")
+    assert result.reason.startswith("diverged in step")
 
 
 def test_the_name_of_the_task_decides_the_kind_of_plan():
