@@ -307,7 +307,7 @@ def read_run(folder: Path | str, field: str = "RUN") -> RunRecord:
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
-            fault = fault_of(row, _NEEDED_IN_ROW)
+            fault = fault_of(row, _NEEDED_IN_ROW) or _fault_of_noise(row["noise"])
         except ValueError:
             if line.endswith(TORN):  # a torn line that a resumed run has closed off
                 torn += len(line)
@@ -321,6 +321,15 @@ def read_run(folder: Path | str, field: str = "RUN") -> RunRecord:
             rows.pop()
         rows.append(row)
     return RunRecord(folder, manifest, rows, torn)
+
+
+def _fault_of_noise(entries: Sequence[Mapping[str, Any]]) -> str | None:
+    """What is wrong with the measurements of a row, for people; None if each has one number a block."""
+    for entry in entries:
+        vectors = [entry[name] for name in ("size", "square", "dot", "block", "adam_square", "adam_dot") if name in entry]
+        if len(set(map(len, vectors))) > 1 or not {type(value) for vector in vectors for value in vector} <= {int, float}:
+            return f"noise of the {entry['head']} loss is not one number a block"
+    return None
 
 
 def pack_statistics(statistics: BlockStatistics, adam: BlockStatistics | None = None) -> dict[str, list[float]]:

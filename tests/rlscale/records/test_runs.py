@@ -139,6 +139,8 @@ def test_damage_in_the_middle_is_an_error(run):
         ({"episodes": ...}, "episodes is missing"),
         ({"noise": 3}, "noise is no list"),
         ({"noise": [NOISE, {"head": "joint"}]}, "noise.kind is missing"),
+        ({"noise": [NOISE, NOISE | {"dot": [1.0, 1.0]}]}, "noise of the joint loss is not one number a block"),
+        ({"noise": [NOISE | {"adam_square": [None]}]}, "noise of the joint loss is not one number a block"),
     ],
 )
 def test_a_row_that_lacks_what_is_read_is_damaged(run, changes, fault):
