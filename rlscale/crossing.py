@@ -2,7 +2,8 @@
 
 The mean return r(S) of the policy after S optimizer steps is smoothed over ln S, and the goal is reached where the smoothed
 curve first crosses it and holds it. It holds where the curve stays at or above the goal, less two standard errors, over the next
-30% of the steps. Nothing crosses below ten optimizer steps, where single transient policies pass any goal. The grid and the
+30% of the steps. Nothing crosses below ten optimizer steps, where single transient policies pass any goal, or below three
+iterations, where S counts iterations of many optimizer steps (`earliest_step`). The grid and the
 smoothing are the same at every batch size, so that the answer does not depend on how many environments trained or how long their
 episodes are. docs/frontier.md gives the reasons, and compares this with evaluating every step. `GoalSearch` decides which
 policies to evaluate; nothing here acts in an environment.
@@ -16,13 +17,14 @@ import numpy as np
 
 from .estimate import Estimate
 
-__all__ = ["BANDWIDTH", "Crossing", "Evaluated", "GoalSearch", "find_crossing", "is_on_grid", "smooth"]
+__all__ = ["BANDWIDTH", "Crossing", "Evaluated", "GoalSearch", "earliest_step", "find_crossing", "is_on_grid", "smooth"]
 
 GROWTH = 1.06  # factor between the optimizer steps whose policies are kept
 COARSE = 1.19  # factor between those of them that are always evaluated: three or four grid steps
 BANDWIDTH = 0.12  # of the kernel in ln S, two grid steps: some six evaluations share a point's noise
 BEFORE = 0.48  # in ln S: all policies this far before one that reaches a goal are evaluated; a coarse step and the kernel
 LEAST = 10  # optimizer steps, below which no goal is reached
+LEAST_ITERATIONS = 3  # where S counts iterations: fewer are no curve
 HOLD = 1.3  # factor in optimizer steps over which the goal must hold
 HOLD_ERRORS = 2.0  # standard errors of the curve by which it may be below the goal meanwhile
 DRAWS = 400  # of all evaluations, for the interval of a crossing
@@ -103,14 +105,19 @@ def _coefficients(x: np.ndarray, episodes: np.ndarray, at: np.ndarray, bandwidth
     return weight * (s2 - s1 * offset) / (s0 * s2 - s1**2)
 
 
-class _Curve:
-    """The smoothed return over a mesh of ln S that begins at `LEAST` steps."""
+def earliest_step(inner_steps: int = 1) -> int:
+    """The S from which on a goal may be reached, where one step S makes so many optimizer steps."""
+    return LEAST if inner_steps == 1 else max(LEAST_ITERATIONS, math.ceil(LEAST / inner_steps))
 
-    def __init__(self, points: Sequence[Evaluated], bandwidth: float) -> None:
+
+class _Curve:
+    """The smoothed return over a mesh of ln S that begins at the earliest step that counts."""
+
+    def __init__(self, points: Sequence[Evaluated], bandwidth: float, earliest: int) -> None:
         ordered = sorted(points, key=lambda p: p.optimizer_steps)
         self.x, self.y, self.episodes = _columns(ordered)
         self.error = np.array([p.return_error for p in ordered])
-        first, last = min(max(self.x[0], math.log(LEAST)), self.x[-1]), self.x[-1]
+        first, last = min(max(self.x[0], math.log(earliest)), self.x[-1]), self.x[-1]
         self.mesh = np.linspace(first, last, 2 + 20 * math.ceil((last - first) / bandwidth))
         self._weights = _coefficients(self.x, self.episodes, self.mesh, bandwidth)
         self.slack = HOLD_ERRORS * np.sqrt(self._weights**2 @ self.error**2)
@@ -149,7 +156,7 @@ class _Curve:
         return bool(reached + math.log(HOLD) <= self.mesh[-1] + 0.02)  # whole steps leave the last one a little short
 
 
-def find_crossing(points: Sequence[Evaluated], goal: float, *, bandwidth: float = BANDWIDTH) -> Crossing:
+def find_crossing(points: Sequence[Evaluated], goal: float, *, bandwidth: float = BANDWIDTH, earliest: int = LEAST) -> Crossing:
     """The S at which the smoothed return first reaches the goal and holds it, and its 95% interval.
 
     For the interval the mean of every evaluation is drawn anew many times, with its own standard error. Near the crossing that
@@ -159,9 +166,10 @@ def find_crossing(points: Sequence[Evaluated], goal: float, *, bandwidth: float 
         points: evaluations around the crossing, at distinct S.
         goal: the mean return to reach.
         bandwidth: of the smoothing, in ln S.
+        earliest: `earliest_step` of the run.
 
     Returns:
-        A `Crossing`. Where the goal holds from the first evaluation on, or from ten steps on, that place is the value and the
+        A `Crossing`. Where the goal holds from the first evaluation on, or from `earliest` on, that place is the value and the
         upper end: the policy may have reached it earlier, and no scatter of the evaluations is allowed for. Elsewhere the
         interval reaches down to zero where the goal may hold from there on, and has no upper end where it may not have been
         reached at all. Not resolved where the curve stays below the goal, does not hold it, or ends before that is seen.
@@ -171,7 +179,7 @@ def find_crossing(points: Sequence[Evaluated], goal: float, *, bandwidth: float 
     """
     if not points:
         raise ValueError("points: at least one evaluation is needed")
-    curve = _Curve(points, bandwidth)
+    curve = _Curve(points, bandwidth, earliest)
     crossed = curve.reached(goal)
     if math.isnan(crossed):
         passed = bool((curve.y >= goal).any())
@@ -202,7 +210,7 @@ class GoalSearch:
     """Decides, while a run goes on, which of its frozen policies to evaluate, until every goal's crossing is known.
 
     Policies are kept on a geometric grid of optimizer steps, and about every third of them is evaluated at once. The first few
-    steps are left out: they are too far before the tenth, the earliest crossing, to count in the curve there. Around each one
+    steps are left out: they are too far before the earliest crossing to count in the curve there. Around each one
     that reaches a goal, or might (within two standard errors), all kept policies are evaluated too. The crossing is that of the
     curve smoothed over all evaluations. It is final once the goal has held over the next 30% of the steps.
 
@@ -212,12 +220,13 @@ class GoalSearch:
 
     Args:
         goals: ascending mean returns.
+        earliest: `earliest_step` of the run.
     """
 
-    def __init__(self, goals: Sequence[float]) -> None:
+    def __init__(self, goals: Sequence[float], earliest: int = LEAST) -> None:
         if not goals or sorted(set(goals)) != list(goals):
             raise ValueError("goals must be distinct and ascending, and there must be at least one")
-        self.goals = tuple(goals)
+        self.goals, self.earliest = tuple(goals), earliest
         self.crossings: dict[float, Crossing] = {}
         self.evaluated: dict[int, Evaluated] = {}
         self._kept: list[int] = []
@@ -239,7 +248,7 @@ class GoalSearch:
 
     def not_before(self, goal: float) -> float:
         """The most optimizer steps before which the goal is known not to have been reached."""
-        reached = _Curve(list(self.evaluated.values()), BANDWIDTH).reached(goal) if self.evaluated else math.nan
+        reached = _Curve(list(self.evaluated.values()), BANDWIDTH, self.earliest).reached(goal) if self.evaluated else math.nan
         return self.settled if math.isnan(reached) else min(self.settled, math.exp(reached))
 
     @property
@@ -249,7 +258,7 @@ class GoalSearch:
 
     def keep(self, optimizer_steps: int) -> bool:
         """Whether to keep the policy after so many optimizer steps; call this once for every step, in order."""
-        if optimizer_steps < LEAST * math.exp(-BEFORE) or not is_on_grid(optimizer_steps):
+        if optimizer_steps < self.earliest * math.exp(-BEFORE) or not is_on_grid(optimizer_steps):
             return False
         self._kept.append(optimizer_steps)
         if not self._coarse or optimizer_steps >= self._coarse[-1] * COARSE:
@@ -268,7 +277,7 @@ class GoalSearch:
         pending = [goal for goal in self.goals if goal not in self.crossings]
         for s in self._coarse if pending else ():
             e = self.evaluated.get(s)
-            if e is not None and s * HOLD >= LEAST and e.return_mean >= pending[0] - 2 * e.return_error:
+            if e is not None and s * HOLD >= self.earliest and e.return_mean >= pending[0] - 2 * e.return_error:
                 wanted |= {kept for kept in self._kept if s * math.exp(-BEFORE) <= kept <= s * HOLD}
         wanted = {s for s in wanted if s >= self.oldest_needed} - self.evaluated.keys() - self._spared
         if wanted:
@@ -277,11 +286,11 @@ class GoalSearch:
             evaluated = list(self.evaluated.values())
             if all(e.return_mean < goal for e in evaluated):
                 break  # a smoothed curve cannot cross what no evaluation reaches
-            curve = _Curve(evaluated, BANDWIDTH)
+            curve = _Curve(evaluated, BANDWIDTH, self.earliest)
             reached = curve.reached(goal)
             if math.isnan(reached) or not curve.has_held(reached):
                 break
-            self.crossings[goal] = find_crossing(evaluated, goal)
+            self.crossings[goal] = find_crossing(evaluated, goal, earliest=self.earliest)
             return self.due()  # the next goal has windows of its own
         return []
 

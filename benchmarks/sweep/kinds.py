@@ -34,6 +34,10 @@ class TrainingPlan(SweepPlan):
         return self.mini_batches * self.config.rollout.rollout_length * self.config.rollout.clones
 
     @property
+    def inner_steps(self) -> int:
+        return self.config.update.epochs * self.mini_batches
+
+    @property
     def rollout_cpus(self) -> int:
         return self.config.actors * self.config.rollout.actor_cpus
 
@@ -84,6 +88,10 @@ class SupervisedPlan(SweepPlan):
     @property
     def least_batch(self) -> int:
         return self.task.length
+
+    @property
+    def inner_steps(self) -> int:
+        return 1
 
     @property
     def rollout_cpus(self) -> int:

@@ -100,6 +100,11 @@ class SweepPlan(ABC):
 
     @property
     @abstractmethod
+    def inner_steps(self) -> int:
+        """Optimizer steps in one step S."""
+
+    @property
+    @abstractmethod
     def rollout_cpus(self) -> int:
         """CPUs of the Ray actors that each run has beside it; 0 where it has none."""
 

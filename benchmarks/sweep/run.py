@@ -148,6 +148,7 @@ def run_job(job: Job) -> TrialResult:
             goals=job.plan.goals,
             most_observations=job.plan.most_observations,
             make_course=lambda: job.plan.begin(job.trial, job.folder, list(job.command)),
+            inner_steps=job.plan.inner_steps,
         )
     except (LostWorkerError, OSError):
         raise  # a fault of the machine, not of the trial: it is tried again

@@ -17,7 +17,7 @@ from rlscale.agents.learning import NoiseRecord
 from rlscale.agents.machine import find_commit
 from rlscale.agents.rollout import Evaluation, Evaluator
 from rlscale.agents.setup import prepare
-from rlscale.crossing import BANDWIDTH, Evaluated, GoalSearch, smooth
+from rlscale.crossing import BANDWIDTH, Evaluated, GoalSearch, earliest_step, smooth
 from rlscale.envs import Task, find_task
 from rlscale.frontier import adaptive_gain
 from rlscale.noise import POOL_WINDOW, RUN_WINDOW, BlockStatistics, pool, run_average
@@ -150,6 +150,7 @@ def run_trial(
     goals: Sequence[float],
     most_observations: int,
     make_course: Callable[[], Course],
+    inner_steps: int = 1,
 ) -> TrialResult:
     """Run the trial to its end.
 
@@ -158,9 +159,11 @@ def run_trial(
         goals: ascending mean returns.
         most_observations: give up after so many.
         make_course: begins the training.
+        inner_steps: optimizer steps in one step S.
     """
     started = time.perf_counter()
-    search = GoalSearch([goal for goal in goals if trial.last_goal is None or goal <= trial.last_goal])
+    wanted = [goal for goal in goals if trial.last_goal is None or goal <= trial.last_goal]
+    search = GoalSearch(wanted, earliest_step(inner_steps))
     training = _TrainingEpisodes()
     observations_after = [0]
     noise: list[NoiseRecord] = []

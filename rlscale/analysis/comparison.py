@@ -13,7 +13,7 @@ from ..errors import UsageError
 from ..estimate import Estimate
 from ..frontier import Surface
 from ..records import RunRecord, SweepRecord, TrialResult
-from .points import SurfacePoint, fit_points, surface_points
+from .points import SurfacePoint, fit_points, say_limit, surface_points
 from .predictions import ADVISED, ONLY_LOSS, PLAIN, PRIMARY, Prediction, predict, predict_from_run, ratio, shows_value_alone
 from .summary import distinct_names, mean_batch
 
@@ -77,10 +77,8 @@ class Row:
         """Why the S_min of a goal is no measurement, one sentence each."""
         reasons = [f"S_min is below {least_steps:g} optimizer steps"] if self.has_few_steps(least_steps) else []
         if self.at_limit:
-            runs = f"{self.at_limit} of {len(self.points)} runs {'was' if self.at_limit == 1 else 'were'}"
-            reasons.append(
-                f"{runs} at the goal after ten {self.steps_name} or fewer, the earliest that counts, so S_min may be that limit"
-            )
+            runs = f"{self.at_limit} of {len(self.points)} runs {'was' if self.at_limit == 1 else 'were'} at the goal after"
+            reasons.append(f"{runs} {say_limit(self.points, self.steps_name)}, so S_min may be that limit")
         return reasons
 
     def has_few_steps(self, least_steps: float = LEAST_STEPS) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..frontier import STOPPED_CONFIDENCE, Surface, fit_surface
 from ..records import TrialResult
 
-__all__ = ["SurfacePoint", "fit_points", "surface_points"]
+__all__ = ["SurfacePoint", "fit_points", "say_limit", "surface_points"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,11 @@ class SurfacePoint:
     def missed(self) -> bool:
         """Whether the run did not reach the goal."""
         return math.isinf(self.steps)
+
+
+def say_limit(points: Sequence[SurfacePoint], steps: str) -> str:
+    """The earliest step that counts, read from the runs at that limit: `10 iterations or fewer, the earliest that counts`."""
+    return f"{max(point.steps for point in points if point.at_limit):.0f} {steps} or fewer, the earliest that counts"
 
 
 def surface_points(runs: Sequence[TrialResult], goal: float) -> list[SurfacePoint]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ..analysis.comparison import ComparedSweep, Comparison, Row
 from ..analysis.extension import is_too_easy
+from ..analysis.points import say_limit
 from ..analysis.predictions import shows_value_alone
 from ..analysis.summary import lost_actors, recent_return, time_shares
 from ..estimate import Estimate
@@ -66,7 +67,7 @@ def _of_sweep(sweep: ComparedSweep) -> Answer:
         return Answer(name, row, None, f"{name}: {suggested}. That is a prediction, nothing is measured. {settle}")
     batch, steps = "an iteration" if row.inner_steps > 1 else "an optimizer step", row.steps_name
     if is_too_easy(row):
-        held = f"{row.at_limit} of {len(row.points)} runs held it after ten {steps} or fewer, the earliest that counts"
+        held = f"{row.at_limit} of {len(row.points)} runs held it after {say_limit(row.points, steps)}"
         return Answer(name, row, None, f"{name}: the goal is too easy to measure with: {held}. {settle}")
     if row.measured.value is None:
         low, high = row.measured.interval or (0.0, math.inf)

@@ -118,7 +118,7 @@ def flags(row: Row) -> str:
     found = ["provisional"] if row.provisional else []
     if row.measured.value is not None:
         found += ["S_min below 50 steps: not scored"] if row.has_few_steps() else []
-        found += ["runs at the goal by step ten: not scored"] if row.at_limit else []
+        found += ["runs at the goal by the earliest step: not scored"] if row.at_limit else []
     bent = row.frontier is not None and row.frontier.warning
     return ", ".join([*found, "the surface does not fit"] if bent else found)
 

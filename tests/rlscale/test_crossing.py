@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlscale.crossing import Evaluated, GoalSearch, find_crossing, is_on_grid, smooth
+from rlscale.crossing import Evaluated, GoalSearch, earliest_step, find_crossing, is_on_grid, smooth
 
 SPREAD = 3.0  # of one episode's return
 
@@ -52,6 +52,26 @@ def test_a_crossing_without_noise_is_exact_for_a_straight_line():
     crossing = find_crossing(points, math.log(100)).optimizer_steps
     assert crossing.value == pytest.approx(100.0, rel=1e-6)
     assert crossing.interval == pytest.approx((100.0, 100.0), rel=1e-6)
+
+
+@pytest.mark.parametrize(("inner_steps", "earliest"), [(1, 10), (2, 5), (3, 4), (4, 3), (12, 3)])
+def test_iterations_of_many_optimizer_steps_count_sooner(inner_steps, earliest):
+    """A return of S²: a goal of 25 is reached after five steps, one of 144 after twelve."""
+    assert earliest_step(inner_steps) == earliest
+    found = GoalSearch([25.0, 144.0], earliest)
+    for steps in range(1, 30):
+        if found.keep(steps):
+            while due := found.due():
+                for s in due:
+                    found.take(Evaluated(s, float(s * s), 0.0, 64))
+    assert min(found.evaluated) == math.ceil(earliest * math.exp(-0.48))
+    first, second = (found.crossings[goal].optimizer_steps for goal in (25.0, 144.0))
+    if earliest < 5:
+        assert first.value == pytest.approx(5.0, rel=0.03)
+        assert first.interval[0] > 4.5
+    else:
+        assert (first.value, first.interval[0]) == (pytest.approx(earliest), 0.0), "the goal may have been held before"
+    assert second.value == pytest.approx(12.0, rel=0.03)
 
 
 def test_a_goal_never_reached_has_no_crossing():

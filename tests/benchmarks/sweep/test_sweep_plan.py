@@ -15,6 +15,7 @@ from regressions import NOISE_SCALE, Regression
 
 from rlscale.agents.checks import check_config
 from rlscale.agents.learning.results import NoiseRecord
+from rlscale.benchmarks.sweep import run as sweep_module
 from rlscale.benchmarks.sweep.options import SweepOptions, make_plan, parse_sizes
 from rlscale.benchmarks.sweep.trial import _gain, _noise_at_goals, run_trial
 from rlscale.crossing import Crossing, GoalSearch
@@ -226,6 +227,14 @@ def test_it_ends_when_a_budget_is_spent(budget):
     assert not plan.is_spent(dict(list(before.items())[:-1]))
     assert plan.is_spent({r.id: r for r in runs})
     assert sum(r.stage == "noise" for r in results.values()) == plan.noise_runs
+
+
+@pytest.mark.parametrize(("epochs", "mini_batches"), [(1, 1), (3, 4)])
+def test_a_run_is_told_how_many_optimizer_steps_an_iteration_has(epochs, mini_batches, tmp_path, monkeypatch):
+    plan = make_plan("classic/cartpole", SweepOptions(tasks=("classic/cartpole",), epochs=epochs, mini_batches=mini_batches))
+    monkeypatch.setattr(sweep_module, "run_trial", lambda trial, **told: told["inner_steps"])
+    (trial, *_) = plan.next_trials({})
+    assert sweep_module.run_job(sweep_module.Job(plan, trial, tmp_path, (), 0)) == epochs * mini_batches
 
 
 def test_the_pilots_first_run_limits_the_others():

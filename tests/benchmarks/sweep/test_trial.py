@@ -64,8 +64,15 @@ class Learner:
         pass
 
 
-def run(course, goals=(5.0,), trial=TRIAL, most=10**9):
-    return run_trial(trial, goals=goals, most_observations=most, make_course=lambda: course)
+def run(course, goals=(5.0,), trial=TRIAL, most=10**9, **more):
+    return run_trial(trial, goals=goals, most_observations=most, make_course=lambda: course, **more)
+
+
+def test_a_run_of_iterations_reaches_a_goal_before_the_tenth():
+    """0.02 is deserved after 6.7 steps."""
+    (late,), (soon,) = (run(Learner(100.0, spread=0.0), (0.02,), inner_steps=inner).goals for inner in (1, 12))
+    assert (late.optimizer_steps, late.interval) == (pytest.approx(10.0), (0.0, pytest.approx(10.0)))
+    assert soon.optimizer_steps == pytest.approx(150 / math.sqrt(10 / 0.02 - 1), rel=0.02)
 
 
 @pytest.mark.parametrize("length", [0.5, 4.0, 16.0])

@@ -126,10 +126,10 @@ def test_a_goal_that_a_run_had_passed_at_the_tenth_step_is_not_scored(tmp_path):
     assert all(row.measured.value is not None and not row.has_few_steps() for row in rows)
     (said,) = [sentence for sentence in warnings(rows) if "not scored" in sentence]
     assert said == (
-        "classic/cartpole, goal 50: not scored: 2 of 51 runs were at the goal after ten optimizer steps or fewer, the earliest "
+        "classic/cartpole, goal 50: not scored: 2 of 51 runs were at the goal after 10 optimizer steps or fewer, the earliest "
         "that counts, so S_min may be that limit."
     )
-    assert [flags(row) for row in rows] == ["runs at the goal by step ten: not scored", "", ""]
+    assert [flags(row) for row in rows] == ["runs at the goal by the earliest step: not scored", "", ""]
 
 
 def test_a_sweep_that_has_just_begun(tmp_path):

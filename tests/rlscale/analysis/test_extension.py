@@ -123,7 +123,7 @@ def test_a_goal_that_most_runs_hold_from_the_start_is_not_sharpened(tmp_path):
         record = write_sweep(tmp_path / str(most) / FOLDER, Planted(), plan=plan, most=most, change=at_the_limit)
         assert (asked(record) is None) == says
         (answer,) = answers(compare([record], []))
-        assert ("too easy to measure with: 12 of 12 runs held it after ten optimizer steps or fewer" in answer.sentence) == says
+        assert ("too easy to measure with: 12 of 12 runs held it after 10 optimizer steps or fewer" in answer.sentence) == says
         assert answer.sentence.endswith("Next: choose a higher goal (--goals), and another --out") == says
 
 

@@ -98,7 +98,7 @@ def test_a_goal_that_runs_had_passed_at_the_tenth_step_is_left_out():
     row = replace(row_of("a", 1000.0, 500.0, inner_steps=12), points=points)
     (rung,) = rungs_of(comparison_of(row))
     assert rung.left_out == (
-        "1 of 2 runs was at the goal after ten iterations or fewer, the earliest that counts, so S_min may be that limit"
+        "1 of 2 runs was at the goal after 10 iterations or fewer, the earliest that counts, so S_min may be that limit"
     )
 
 
