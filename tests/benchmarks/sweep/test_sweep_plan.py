@@ -17,8 +17,8 @@ from rlscale.agents.checks import check_config
 from rlscale.agents.learning.results import NoiseRecord
 from rlscale.benchmarks.sweep import run as sweep_module
 from rlscale.benchmarks.sweep.options import SweepOptions, make_plan, parse_sizes
-from rlscale.benchmarks.sweep.trial import _gain, _noise_at_goals, run_trial
-from rlscale.crossing import Crossing, GoalSearch
+from rlscale.benchmarks.sweep.trial import _gain, _noise_at_goals, _noise_windows, run_trial
+from rlscale.crossing import Crossing, Evaluated, GoalSearch
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
 from rlscale.frontier import fit
@@ -437,6 +437,16 @@ def test_the_gain_weighs_stretches_by_full_batch_steps():
     first, last = FULL_BATCH_STEPS
     expected = (math.sqrt(10) * first + math.sqrt(1000) * last) ** 2 / ((first + last) * (10 * first + 1000 * last))
     assert _gain(DRIFT, 100.0, 20) == pytest.approx(expected)
+
+
+def test_a_window_before_the_first_evaluation_stands_beside_that_one():
+    """The line through the first two evaluations would be at -7.7 there."""
+    search = GoalSearch([9.0])
+    for steps, return_mean in ((7, 1.0), (8, 2.0)):
+        search.take(Evaluated(steps, return_mean, 0.1, 64))
+    noise = [NoiseRecord("policy", "rollout", step, s) for step, s in enumerate(DRIFT[:5])]
+    (window,) = _noise_windows(search, [100 * step for step in range(9)], noise)
+    assert (window.optimizer_steps, window.mean_return) == (2.0, pytest.approx(1.0))
 
 
 def test_the_cumulative_noise_scale_is_the_mean_over_full_batch_steps_up_to_the_goal():
