@@ -24,7 +24,7 @@ COARSE = 1.19  # factor between those of them that are always evaluated: three o
 BANDWIDTH = 0.12  # of the kernel in ln S, two grid steps: some six evaluations share a point's noise
 BEFORE = 0.48  # in ln S: all policies this far before one that reaches a goal are evaluated; a coarse step and the kernel
 LEAST = 10  # optimizer steps, below which no goal is reached
-LEAST_ITERATIONS = 3  # where S counts iterations: fewer are no curve
+LEAST_ITERATIONS = 3  # steps S of many optimizer steps, below which no goal is reached: fewer are no curve
 HOLD = 1.3  # factor in optimizer steps over which the goal must hold
 HOLD_ERRORS = 2.0  # standard errors of the curve by which it may be below the goal meanwhile
 DRAWS = 400  # of all evaluations, for the interval of a crossing
@@ -107,7 +107,7 @@ def _coefficients(x: np.ndarray, episodes: np.ndarray, at: np.ndarray, bandwidth
 
 def earliest_step(inner_steps: int = 1) -> int:
     """The S from which on a goal may be reached, where one step S makes so many optimizer steps."""
-    return LEAST if inner_steps == 1 else max(LEAST_ITERATIONS, math.ceil(LEAST / inner_steps))
+    return max(LEAST_ITERATIONS, math.ceil(LEAST / inner_steps))
 
 
 class _Curve:

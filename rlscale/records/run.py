@@ -20,6 +20,7 @@ import shutil
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -327,7 +328,7 @@ def _fault_of_noise(entries: Sequence[Mapping[str, Any]]) -> str | None:
     """What is wrong with the measurements of a row, for people; None if each has one number a block."""
     for entry in entries:
         vectors = [entry[name] for name in ("size", "square", "dot", "block", "adam_square", "adam_dot") if name in entry]
-        if len(set(map(len, vectors))) > 1 or not {type(value) for vector in vectors for value in vector} <= {int, float}:
+        if len(set(map(len, vectors))) > 1 or not set(map(type, chain.from_iterable(vectors))) <= {int, float}:
             return f"noise of the {entry['head']} loss is not one number a block"
     return None
 
