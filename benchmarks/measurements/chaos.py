@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,13 @@ def changes(values: list[tuple[float, int]]) -> list[tuple[float, int]]:
     return [now for before, now in zip([(0.0, -1), *values], values, strict=False) if before[1] != now[1]]
 
 
+def where_one_more_would_lie(values: Sequence[float]) -> tuple[float, float]:
+    """Where one more value like these, of which there are two or more, would lie with a probability of 95%."""
+    middle, spread = statistics.fmean(values), statistics.stdev(values)
+    reach = float(student.ppf(0.975, len(values) - 1)) * spread * math.sqrt(1 + 1 / len(values))
+    return middle - reach, middle + reach
+
+
 def report(options: Options, runs: list[dict[str, Any]]) -> None:
     """Tables for people."""
     harmed = [run for run in runs if run["kind"] == "disturbed"]
@@ -236,8 +244,7 @@ def report(options: Options, runs: list[dict[str, Any]]) -> None:
     for statistic, name in STATISTICS.items():
         values = [run[statistic] for run in plain]
         middle, spread = statistics.fmean(values), statistics.stdev(values)
-        reach = float(student.ppf(0.975, len(values) - 1)) * spread * math.sqrt(1 + 1 / len(values))
-        low, high = middle - reach, middle + reach
+        low, high = where_one_more_would_lie(values)
         found = ", ".join(f"{run[statistic]:.2f}" + ("" if low <= run[statistic] <= high else " (outside)") for run in harmed)
         rows.append([name, f"{middle:.2f} (sd {spread:.2f})", f"{low:.2f} to {high:.2f}", found])
     columns = ["of", f"{len(plain)} undisturbed", "where one more would lie [95%]", "disturbed"]

@@ -1,0 +1,342 @@
+"""One run through a thousand kills of its actors, learners and nodes, resumed whenever it ends, beside undisturbed runs.
+
+    python -m rlscale.benchmarks.measurements.endurance [--kills N] [--kill-seconds N] [--undisturbed N]
+
+The run is `rlscale train TASK --actors auto --learners 2` on a Ray cluster of this script's own, two nodes on this machine. Every
+few seconds a random rollout actor gets SIGKILL, now and then one of the learners, and now and then the second node dies and
+comes back. A killed learner ends the run; so does a node on which one is. It is resumed at once, until there were so many kills.
+
+What is checked in the record: every iteration has one fragment of every group, no fragment entered twice, every killed actor is
+told, and the run's first observations were learned from as well as in undisturbed runs. What is read beside it, each half minute:
+anonymous memory, file handles and threads of the run's own process, its learners, and Ray's daemons. `chaos` is its short form.
+"""
+
+import bisect
+import math
+import os
+import random
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from rlscale.records import read_run
+
+from .chaos import STATISTICS, STORE_BYTES, facts_of, processes_below, where_one_more_would_lie
+from .measuring import NO_HEADS, print_table, returns_of, settings_of, train, write_result
+
+__all__ = ["Watched", "growth", "untold"]
+
+SAMPLE_SECONDS = 30.0
+SETTLED = 120.0  # seconds of a process's life that its growth is not read from: caches fill, libraries load
+BIN = 50_000  # observations of a point of the learning curve
+WATCHED = {"run": b"rlscale\0train", "learner": b"LearnerActor", "raylet": b"raylet/raylet", "gcs": b"gcs_server"}
+
+
+@dataclass(frozen=True)
+class Options:
+    """One run through many kills, and undisturbed runs beside it."""
+
+    task: str = "minatar/breakout"
+    """The task."""
+    kills: int = 1000
+    """Kills after which it ends: of actors, learners and nodes."""
+    kill_seconds: float = 6.0
+    """Mean time between two kills; each lies between half of it and one and a half."""
+    learner_share: float = 0.01
+    """Share of the kills that hit a learner."""
+    node_share: float = 0.02
+    """Share of the kills that hit the second node, with all that is on it."""
+    undisturbed: int = 4
+    """Undisturbed runs, in one process each, which the actors' fragments do not depend on."""
+    compared: int = 1_500_000
+    """Observations of each undisturbed run; the disturbed run's first ones are compared with them."""
+    settings: str = (
+        "--environments 64 --rollout-length 32 --fragment-environments 8 --epochs 2 --mini-batch 1024 "
+        "--learning-rate 5e-3 --entropy-coef 0.03 --threads 1"
+    )
+    """What all runs have in common, as typed after `rlscale train TASK`."""
+    seed: int = 1000
+    """Of the disturbed run and of the kills; the undisturbed ones have 0, 1, …"""
+    out: Path = Path("results/endurance.json")
+    """Where the record goes."""
+
+
+@dataclass
+class Watched:
+    """One process that is looked at each half minute.
+
+    Attributes:
+        what: a key of `WATCHED`.
+        samples: [seconds since the start of the run, anonymous MiB, file handles, threads] each.
+    """
+
+    what: str
+    samples: list[list[float]] = field(default_factory=list)
+
+    @classmethod
+    def look(cls, pid: int) -> list[float]:
+        """Its anonymous memory in MiB, file handles and threads.
+
+        Raises:
+            OSError: it is gone.
+        """
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        status = dict(line.split(":", 1) for line in lines if ":" in line)
+        return [int(status["RssAnon"].split()[0]) / 1024, len(os.listdir(f"/proc/{pid}/fd")), int(status["Threads"])]
+
+
+def main() -> None:
+    options = tyro.cli(Options)
+    with tempfile.TemporaryDirectory() as folder:
+        disturbed = Endurance(options, Path(folder) / "run").run()
+    undisturbed: list[dict[str, Any]] = []
+    readings = {"options": settings_of(options), "disturbed": disturbed, "undisturbed": undisturbed}
+    write_result(options.out, readings)
+    for seed in range(options.undisturbed):
+        record = train(*words_of(options, seed, "--actors", "0", "--observations", str(options.compared)))
+        undisturbed.append({"seed": seed, **returns_of(record.rows), "curve": curve_of(record.rows)})
+        write_result(options.out, readings)
+    report(options, readings)
+
+
+def words_of(options: Options, seed: int, *more: str) -> list[str]:
+    """The words after `rlscale train`."""
+    return [options.task, *shlex.split(options.settings), *NO_HEADS, "--seed", str(seed), *more]
+
+
+class Endurance:
+    """The disturbed run: starts it, kills its processes, resumes it, watches it.
+
+    Attributes:
+        events: [session, bytes of the record's rows so far, seconds since the start, what was killed].
+        sessions: of each start or resume that has ended: exit code, seconds, and the last line of its errors.
+        watched: by process id.
+    """
+
+    def __init__(self, options: Options, run: Path) -> None:
+        self.options, self.folder, self.rng = options, run, random.Random(options.seed)
+        self.rows = run / "iterations.jsonl"
+        self.events: list[list[Any]] = []
+        self.sessions: list[dict[str, Any]] = []
+        self.watched: dict[int, Watched] = {}
+
+    def run(self) -> dict[str, Any]:
+        from ray.cluster_utils import Cluster
+
+        head = {"num_cpus": 3, "object_store_memory": STORE_BYTES}
+        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            self._second = self._add_node()
+            self._disturb()
+        finally:
+            self._process.kill()
+            self._cluster.shutdown()
+        return self._facts()
+
+    def _add_node(self) -> Any:
+        return self._cluster.add_node(num_cpus=2, object_store_memory=STORE_BYTES)
+
+    def _start(self) -> None:
+        """A session: the run's first, or one that resumes it."""
+        words = ["--resume", str(self.folder)]
+        if not self.sessions:
+            words = words_of(self.options, self.options.seed, "--actors", "auto", "--learners", "2", "--run", str(self.folder))
+            words += ["--ray-address", self._cluster.address, "--observations", "1000000000"]
+        self._shown = tempfile.TemporaryFile("w+")  # noqa: SIM115  read when the session ends
+        command = [sys.executable, "-m", "rlscale", "train", *words]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=self._shown)
+        self._began, self._before = time.monotonic(), self._size()
+
+    def _ended(self) -> None:
+        """Note how a session ended; a run that ended for another reason than a lost process ends this one too."""
+        self._shown.seek(0)
+        said = [line for line in self._shown.read().splitlines() if line.startswith("rlscale:")]
+        self._shown.close()
+        seconds = time.monotonic() - self._began
+        self.sessions.append({"code": self._process.returncode, "seconds": seconds, "said": said[-1] if said else None})
+        print(f"session {len(self.sessions)} ended after {seconds:.0f} s: {said[-1] if said else 'nothing said'}", flush=True)
+        if self._process.returncode not in (0, 1):
+            sys.exit(f"the run ended with {self._process.returncode}")
+
+    def _size(self) -> int:
+        return self.rows.stat().st_size if self.rows.exists() else 0
+
+    def _disturb(self) -> None:
+        self._start()
+        started = next_sample = time.monotonic()
+        next_kill, node_back, is_ending = started, math.inf, False
+        while len(self.events) < self.options.kills:
+            time.sleep(0.1)
+            now = time.monotonic()
+            if self._process.poll() is not None:
+                self._ended()
+                self._start()
+                is_ending = False
+            if now >= node_back:
+                self._second, node_back = self._add_node(), math.inf
+            if now >= next_sample:
+                self._sample(now - started)
+                next_sample = now + SAMPLE_SECONDS
+            if now < next_kill or self._size() == self._before or is_ending:
+                continue
+            next_kill = now + self.options.kill_seconds * self.rng.uniform(0.5, 1.5)
+            what = self._kill(node_back == math.inf)
+            if what is None:
+                continue
+            self.events.append([len(self.sessions), self._size(), round(now - started, 1), what])
+            if what == "node":
+                node_back = now + self.rng.uniform(10, 30)
+            is_ending = what == "learner"  # nothing more is killed until the session has ended
+            if len(self.events) % 50 == 0:
+                print(f"{len(self.events)} kills in {now - started:.0f} s, {len(self.sessions)} resumes", flush=True)
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(timeout=300)
+        self._ended()
+
+    def _kill(self, has_second: bool) -> str | None:
+        """Kill something; what it was, None where there is none of it."""
+        draw = self.rng.random()
+        if draw < self.options.node_share and has_second:
+            self._cluster.remove_node(self._second)
+            return "node"
+        what, name = ("learner", b"LearnerActor") if draw > 1 - self.options.learner_share else ("actor", b"RolloutActor")
+        found = processes_below(os.getpid(), name)
+        if not found:
+            return None
+        try:
+            os.kill(self.rng.choice(found), signal.SIGKILL)
+        except ProcessLookupError:
+            return None
+        return what
+
+    def _sample(self, seconds: float) -> None:
+        for what, name in WATCHED.items():
+            for pid in processes_below(os.getpid(), name):
+                try:
+                    self.watched.setdefault(pid, Watched(what)).samples.append([round(seconds), *Watched.look(pid)])
+                except OSError:
+                    continue
+
+    def _facts(self) -> dict[str, Any]:
+        record = read_run(self.folder)
+        facts = facts_of(record)
+        losses = facts.pop("losses")
+        del facts["curve"], facts["actors"]
+        whole = [watched for watched in self.watched.values() if len(watched.samples) > 1]
+        first = [row for row in record.rows if row["observations"] <= self.options.compared]
+        return {
+            **facts,
+            **returns_of(first),
+            "kills": Counter(event[3] for event in self.events),
+            "events": self.events,
+            "sessions": self.sessions,
+            "losses": Counter(loss["what"] for loss in losses),
+            "untold": untold(self.events, self.rows.read_bytes(), losses_by_row(record.rows)),
+            "recovery_seconds": [loss["recovery_seconds"] for loss in losses],
+            "watched": [vars(watched) for watched in whole],
+            "curve": curve_of(record.rows),
+            "folder_bytes": sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file()),
+        }
+
+
+def losses_by_row(rows: Sequence[dict[str, Any]]) -> list[int]:
+    """How many lost actors each iteration's row tells."""
+    return [len(row["losses"]) for row in rows]
+
+
+def untold(events: Sequence[Sequence[Any]], rows: bytes, losses: Sequence[int]) -> int:
+    """Killed actors that the record should tell and does not.
+
+    A loss is noticed when the actor's next fragment is due, in the iteration under way or in the next. Where the session ended
+    before that, there is nothing to tell: the resumed run makes all environments anew.
+
+    Args:
+        events: as `Endurance.events`.
+        rows: of the record, one line an iteration, never shortened.
+        losses: how many each row tells.
+    """
+    ends = [position for position, byte in enumerate(rows) if byte == ord("\n")]
+    missing = 0
+    for session in {event[0] for event in events}:
+        of_session = [event for event in events if event[0] == session]
+        first = bisect.bisect_left(ends, of_session[0][1])
+        later = [event[1] for event in events if event[0] > session]
+        last = bisect.bisect_left(ends, later[0]) if later else len(ends)
+        due = [event for event in of_session if event[3] == "actor" and bisect.bisect_left(ends, event[1]) + 2 < last]
+        missing += max(len(due) - sum(losses[first:last]), 0)
+    return missing
+
+
+def growth(samples: Sequence[Sequence[float]], column: int) -> float | None:
+    """Rise of a column of `Watched.samples` in an hour, by Theil and Sen's median slope; None for less than ten minutes."""
+    settled = [sample for sample in samples if sample[0] - samples[0][0] >= SETTLED]
+    if not settled or settled[-1][0] - settled[0][0] < 600:
+        return None
+    from scipy.stats import theilslopes
+
+    return 3600 * float(theilslopes([s[column] for s in settled], [s[0] for s in settled])[0])
+
+
+def curve_of(rows: Sequence[dict[str, Any]]) -> list[list[float]]:
+    """[observations, mean return of the episodes that finished in the last `BIN` of them] each."""
+    points: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        points.setdefault(row["observations"] // BIN, []).append(row)
+    finished = {number: [row for row in members if row["episodes"]] for number, members in points.items()}
+    return [
+        [(number + 1) * BIN, sum(r["return_mean"] * r["episodes"] for r in members) / sum(r["episodes"] for r in members)]
+        for number, members in finished.items()
+        if members
+    ]
+
+
+def report(options: Options, readings: dict[str, Any]) -> None:
+    """Tables for people."""
+    run = readings["disturbed"]
+    recovered = [seconds for seconds in run["recovery_seconds"] if seconds is not None]
+    facts: list[Sequence[object]] = [
+        ["kills", ", ".join(f"{count} of a {what}" for what, count in run["kills"].items())],
+        ["sessions", len(run["sessions"])],
+        ["iterations", f"{run['iterations']:,}"],
+        ["environment steps of each", " and ".join(f"{size:,}" for size in run["steps_per_iteration"])],
+        ["every group once in every iteration", "yes" if run["every_group_once_an_iteration"] else "NO"],
+        ["fragments that entered twice", run["fragments_twice"]],
+        ["lost actors told", ", ".join(f"{count} {what}" for what, count in run["losses"].items())],
+        ["lost actors not told", run["untold"]],
+        ["recovery, s: median, most", f"{statistics.median(recovered):.1f}, {max(recovered):.1f}" if recovered else "none"],
+    ]
+    print_table(f"{options.task} through {len(run['events']):,} kills", ["what", "found"], facts)
+    rows: list[Sequence[object]] = []
+    for watched in run["watched"]:
+        samples = watched["samples"]
+        slopes = [growth(samples, column) for column in (1, 2, 3)]
+        if slopes[0] is not None:
+            hours = f"{(samples[-1][0] - samples[0][0]) / 3600:.2f}"
+            rows.append([watched["what"], hours, f"{samples[-1][1]:.0f}", *(f"{slope:+.1f}" for slope in slopes)])
+    columns = ["process", "hours watched", "MiB at last", "MiB an hour", "handles an hour", "threads an hour"]
+    print_table("Processes that were watched for ten minutes and more", columns, rows)
+    if len(readings["undisturbed"]) < 2:
+        return
+    rows = []
+    for statistic, name in STATISTICS.items():
+        values = [other[statistic] for other in readings["undisturbed"]]
+        low, high = where_one_more_would_lie(values)
+        outside = "" if low <= run[statistic] <= high else " (outside)"
+        rows.append([name, f"{statistics.fmean(values):.2f}", f"{low:.2f} to {high:.2f}", f"{run[statistic]:.2f}{outside}"])
+    columns = ["of", f"{options.undisturbed} undisturbed", "where one more would lie [95%]", "disturbed"]
+    print_table(f"Mean return of finished episodes, first {options.compared:,} observations", columns, rows)
+
+
+if __name__ == "__main__":
+    main()
