@@ -17,7 +17,17 @@ import numpy as np
 
 from .estimate import Estimate
 
-__all__ = ["BANDWIDTH", "Crossing", "Evaluated", "GoalSearch", "earliest_step", "find_crossing", "is_on_grid", "smooth"]
+__all__ = [
+    "BANDWIDTH",
+    "Crossing",
+    "Evaluated",
+    "GoalSearch",
+    "choose_goal",
+    "earliest_step",
+    "find_crossing",
+    "is_on_grid",
+    "smooth",
+]
 
 GROWTH = 1.06  # factor between the optimizer steps whose policies are kept
 COARSE = 1.19  # factor between those of them that are always evaluated: three or four grid steps
@@ -28,6 +38,8 @@ LEAST_ITERATIONS = 3  # steps S of many optimizer steps, below which no goal is 
 HOLD = 1.3  # factor in optimizer steps over which the goal must hold
 HOLD_ERRORS = 2.0  # standard errors of the curve by which it may be below the goal meanwhile
 DRAWS = 400  # of all evaluations, for the interval of a crossing
+LEVELS = 24  # returns that are tried as a goal, between a run's lowest and its highest
+WORTH = 50  # optimizer steps to a goal, below which a sweep does not count it
 
 
 @dataclass(frozen=True)
@@ -204,6 +216,32 @@ def find_crossing(points: Sequence[Evaluated], goal: float, *, bandwidth: float 
     low, high = np.quantile(draws, [0.025, 0.975], method="inverted_cdf")
     low, high = min(low, crossed), max(high, crossed)
     return Crossing(goal, Estimate(math.exp(crossed), (math.exp(low), math.exp(high))), len(points))
+
+
+def choose_goal(points: Sequence[Evaluated], *, earliest: int = LEAST, worth: int = WORTH) -> Crossing | None:
+    """The goal that a run's policies tell best: the one whose crossing has the narrowest interval in ln S.
+
+    A return on a plateau is passed by luck, so sweeps to it tell little of the batch size; one that is passed quickly tells most.
+
+    Args:
+        points: evaluations of policies kept on the way, at distinct S.
+        earliest: `earliest_step` of the run.
+        worth: S below which no goal is chosen.
+
+    Returns:
+        Its crossing; the goal has two digits. None where no return is passed late enough, held, and told with both ends.
+    """
+    if len(points) < 2:
+        return None
+    returns = [point.return_mean for point in points]
+    levels = np.linspace(min(returns), max(returns), LEVELS + 2)[1:-1]
+    told: list[tuple[float, Crossing]] = []
+    for goal in sorted({float(f"{level:.2g}") for level in levels}):
+        crossing = find_crossing(points, goal, earliest=earliest)
+        low, high = crossing.optimizer_steps.interval or (0.0, math.inf)
+        if (crossing.optimizer_steps.value or 0.0) >= worth and low > earliest and high < math.inf:
+            told.append((high / low, crossing))
+    return min(told, key=lambda entry: entry[0])[1] if told else None
 
 
 class GoalSearch:

@@ -1,4 +1,8 @@
-"""`rlscale play`: whole episodes by the policy of a run's last checkpoint, their returns, and a film of the first one."""
+"""`rlscale play`: whole episodes by a run's policies, their returns, and a film.
+
+Of the last checkpoint's policy by default; of all that the run has kept with `--kept`, which says what return is a good goal of a
+sweep.
+"""
 
 import contextlib
 import math
@@ -14,10 +18,11 @@ import tyro
 from rlscale.agents.checks import require_not_negative
 from rlscale.agents.config import config_of_run
 from rlscale.agents.rollout.evaluate import Evaluator
+from rlscale.crossing import Evaluated, choose_goal, earliest_step
 from rlscale.envs import find_task
 from rlscale.envs.task import Task
 from rlscale.errors import UsageError
-from rlscale.records import read_run
+from rlscale.records import RunRecord, read_run
 from rlscale.text import format_quantity
 
 from ..branch.branches import read_state
@@ -44,6 +49,9 @@ class PlayOptions:
     """Decides the episodes and the actions."""
     video: str | None = None
     """Film the first episode into this file, whose name ends in .mp4 (VP9, which browsers play); None: no film."""
+    kept: bool = False
+    """Play with every policy that the run has kept on its way (rlscale train --snapshot-growth), and say which return is a good
+    goal of a sweep."""
 
 
 def run(arguments: list[str]) -> int:
@@ -58,6 +66,8 @@ def run(arguments: list[str]) -> int:
     require_not_negative({"seed": options.seed})
     if options.seed >= 2**63:
         raise UsageError("--seed", f"{options.seed} is too large", "Give one below 2**63")
+    if options.kept and options.video:
+        raise UsageError("--video", "films the last policy, --kept plays them all", "Leave one of them out")
     record = read_run(Path(options.run))
     config = config_of_run(record)
     task = find_task(config.task)
@@ -70,6 +80,9 @@ def run(arguments: list[str]) -> int:
     evaluator = Evaluator(
         task, update.network, update.width, episodes=options.episodes, bfloat16=False, seed=options.seed, threads=threads
     )
+    if options.kept:
+        with contextlib.closing(evaluator):
+            return _play_kept(record, evaluator, options)
     returns, lengths = np.zeros(options.episodes), np.zeros(options.episodes, dtype=np.int64)
     with contextlib.closing(evaluator), _film(options.video, task) as film:
         for moment in evaluator.play(stored["learner"]["parameters"].numpy(), 0):
@@ -84,6 +97,40 @@ def run(arguments: list[str]) -> int:
         print(f"note: {unfinished} were cut off at {lengths.max():,} steps and count with their return so far")
     if options.video:
         print(f"wrote {options.video}, the first episode: a return of {returns[0]:g} in {lengths[0]:,} steps")
+    return 0
+
+
+def _play_kept(record: RunRecord, evaluator: Evaluator, options: PlayOptions) -> int:
+    """Evaluate every policy that the run has kept, a line each, and name a goal. Ctrl-C ends it with what is known by then."""
+    paths = {int(path.stem): path for path in sorted((record.folder / "snapshots").glob("*.npy")) if path.stem.isdecimal()}
+    observations = {row["optimizer_steps"]: row["observations"] for row in record.rows}
+    paths = {steps: path for steps, path in paths.items() if steps in observations}  # no later than the record goes
+    if not paths:
+        raise UsageError("--kept", f"{record.folder} has kept no policy on its way", "Train with --snapshot-growth 1.2")
+    task = record.manifest["config"]["task"]
+    print(f"{task}: {len(paths)} policies, {options.episodes} episodes of each")
+    print(f"{'optimizer steps':>15} {'observations':>13} {'return':>10} {'± error':>8} {'steps an episode':>17}")
+    points: list[Evaluated] = []
+    with contextlib.suppress(KeyboardInterrupt):
+        for steps, path in paths.items():
+            evaluation = evaluator.evaluate(np.load(path), steps)
+            point = evaluation.at(steps)
+            points.append(point)
+            mean, error = format_quantity(point.return_mean), format_quantity(point.return_error)
+            length = format_quantity(evaluation.steps / options.episodes)
+            print(f"{steps:>15,} {observations[steps]:>13,} {mean:>10} {error:>8} {length:>17}", flush=True)
+    first = record.rows[0]["optimizer_steps"]  # of one iteration
+    chosen = choose_goal(points, earliest=earliest_step(first) * first)
+    if chosen is None:
+        print("No return is a good goal: none is passed after 50 optimizer steps or more, held, and told from those before it.")
+        print("Train longer, keep more policies (--snapshot-growth 1.1), or play more --episodes.")
+        return 0
+    low, high = chosen.optimizer_steps.interval or (0.0, math.inf)
+    print(
+        f"A good goal is {chosen.goal:g}: of all returns its crossing is told best, after "
+        f"{chosen.optimizer_steps.value:,.0f} [{low:,.0f}, {high:,.0f}] optimizer steps."
+    )
+    print(f"next: rlscale sweep {task} --goals {chosen.goal:g}")
     return 0
 
 

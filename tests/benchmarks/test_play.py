@@ -1,6 +1,7 @@
 """`rlscale play`: a real checkpoint is played, and the film read back."""
 
 import re
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from commands import COMMAND, SMALL
 from rlscale.agents.rollout.evaluate import Evaluator
 from rlscale.benchmarks.branch.branches import load
 from rlscale.benchmarks.commands.play import draw
+from rlscale.crossing import choose_goal
 from rlscale.envs import find_task
 from rlscale.records.run import read_checkpoint, read_run
 from rlscale.text import format_quantity
@@ -29,8 +31,9 @@ def folder(tmp_path_factory):
     """Where two short runs are."""
     made = tmp_path_factory.mktemp("played")
     for task, name in (("minatar/breakout", "breakout"), ("classic/cartpole", "cartpole")):
-        done = rlscale(made, "train", task, *SMALL, "--observations", "6000", "--run", name)
+        done = rlscale(made, "train", task, *SMALL, "--observations", "6000", "--run", name, "--snapshot-growth", "2")
         assert done.returncode == 0, done.stderr
+    shutil.copytree(made / "cartpole", made / "keeping-none", ignore=shutil.ignore_patterns("snapshots"))
     return made
 
 
@@ -65,6 +68,30 @@ def test_it_says_what_an_evaluation_gives_and_films_the_first_episode(folder):
     for frame, moment in zip(frames, moments, strict=False):  # other episodes may be longer than the first
         middle = np.s_[21::42, 21::42]  # of each of MinAtar's ten by ten fields: compression blurs their borders
         assert np.abs(frame[middle].astype(int) - draw(task, moment.observation[0])[middle]).mean() < 12
+
+
+def test_policies_kept_on_the_way_are_played_and_a_goal_is_named(folder):
+    done = rlscale(folder, "play", "cartpole", "--kept", "--episodes", "8", "--seed", "3")
+    assert (done.returncode, done.stderr) == (0, "")
+    heading, columns, *lines = done.stdout.splitlines()
+    kept = sorted((folder / "cartpole" / "snapshots").glob("*.npy"))
+    assert heading == f"classic/cartpole: {len(kept)} policies, 8 episodes of each"
+    assert columns.split() == ["optimizer", "steps", "observations", "return", "±", "error", "steps", "an", "episode"]
+    judge = Evaluator(find_task("classic/cartpole"), "mlp", None, episodes=8, bfloat16=False, seed=3, threads=1)
+    observations = {row["optimizer_steps"]: row["observations"] for row in read_run(folder / "cartpole").rows}
+    points = []
+    for path, line in zip(kept, lines, strict=False):
+        evaluation = judge.evaluate(np.load(path), int(path.stem))
+        points.append(evaluation.at(int(path.stem)))
+        numbers = [points[-1].return_mean, points[-1].return_error, evaluation.steps / 8]
+        expected = [f"{int(path.stem):,}", f"{observations[int(path.stem)]:,}", *map(format_quantity, numbers)]
+        assert line.split() == expected
+    chosen = choose_goal(points, earliest=12)  # the third iteration of four optimizer steps
+    if chosen is None:
+        assert lines[len(kept)].startswith("No return is a good goal")
+    else:
+        assert lines[len(kept)].startswith(f"A good goal is {chosen.goal:g}: ")
+        assert lines[-1] == f"next: rlscale sweep classic/cartpole --goals {chosen.goal:g}"
 
 
 @pytest.mark.long
@@ -117,6 +144,8 @@ def test_pictures():
         (["breakout", "--seed", "-1"], "rlscale: --seed: -1 is not zero or more"),
         (["breakout", "--seed", str(2**64)], "rlscale: --seed: 18446744073709551616 is too large. Give one below 2**63"),
         (["nowhere"], "nowhere"),
+        (["breakout", "--kept", "--video", "film.mp4"], "--video: films the last policy, --kept plays them all"),
+        (["keeping-none", "--kept"], "keeping-none has kept no policy on its way. Train with --snapshot-growth 1.2"),
         ([str(ROOT / "results" / "pong")], "checkpoint"),
         ([str(ROOT / "results" / "rllib-pong")], "the record of another library's job"),
     ],

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlscale.crossing import Evaluated, GoalSearch, earliest_step, find_crossing, is_on_grid, smooth
+from rlscale.crossing import Evaluated, GoalSearch, choose_goal, earliest_step, find_crossing, is_on_grid, smooth
 
 SPREAD = 3.0  # of one episode's return
 
@@ -268,6 +268,32 @@ def test_training_episodes_stand_in_for_evaluations():
                     found.take(noisy(rising, s, 64, rng))
     assert max(asked) < 30
     assert found.crossings[5.0].optimizer_steps.value == pytest.approx(150, rel=0.05)
+
+
+def test_the_goal_that_is_chosen_lies_where_the_curve_is_steepest_for_its_noise():
+    """A return that creeps to 20 up to 200 steps, rises to 100 until 300, and creeps on."""
+
+    def cliff(steps):
+        return float(np.interp(math.log(steps), np.log([12, 200, 300, 2000]), [10.0, 20.0, 100.0, 110.0]))
+
+    points = [Evaluated(round(12 * 1.2**k), cliff(round(12 * 1.2**k)), 3.0, 16) for k in range(28)]
+    chosen = choose_goal(points)
+    assert 30 < chosen.goal < 90
+    assert chosen == find_crossing(points, chosen.goal)
+    noise_below = [replace(point, return_error=30.0 if point.return_mean < 90 else 0.5) for point in points]
+    assert choose_goal(noise_below).goal >= 70, "the narrowest interval is where the noise is small"
+    assert choose_goal(points, worth=300).optimizer_steps.value >= 300
+
+
+def test_no_goal_is_chosen_where_none_is_told():
+    flat = [Evaluated(round(12 * 1.2**k), 5.0, 1.0, 16) for k in range(20)]
+    early = [Evaluated(s, 10.0 if s < 30 else 50.0, 1.0, 16) for s in (10, 15, 20, 25, 30, 36, 43, 52, 62)]
+    late = [Evaluated(s, 10.0 if s < 2000 else 50.0, 1.0, 16) for s in (100, 200, 400, 800, 1600, 2000)]
+    assert choose_goal(flat) is None
+    assert choose_goal(early) is None, "fewer than fifty steps are few for a sweep"
+    assert choose_goal(early, worth=10).optimizer_steps.value < 36
+    assert choose_goal(late) is None, "it has not been held yet"
+    assert choose_goal(flat[:1]) is None
 
 
 @pytest.mark.parametrize("goals", [[], [2.0, 1.0], [1.0, 1.0]])
