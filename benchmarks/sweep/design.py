@@ -42,6 +42,7 @@ SCATTER_ROOM = 1.5  # a run that reaches the goal may take so many times the obs
 DRAWS = 12  # of the surface's parameters
 EXPONENT_ERROR = 0.095  # standard error of ln α that goes with an interval of B_crit of a factor of e, if α is left free
 SHAPE_RUNS = 90  # of a sweep at ratio 2, after which it does not go on for the sake of the exponent alone
+OPEN_RUNS = 60  # after which a sweep ends whose frontier bends beyond the sizes that it can afford
 _KNOWN = [response.A, response.C, response.P, response.Q, response.CURVATURE, response.ASYMMETRY]
 _BENT = [*_KNOWN, response.ALPHA]
 _C, _ALPHA = _BENT.index(response.C), _BENT.index(response.ALPHA)
@@ -152,7 +153,7 @@ def next_run(
     most_observations: float,
     ratio: float,
 ) -> Candidate | None:
-    """The run to make next; None once the interval is sharp enough.
+    """The run to make next; None once the interval is sharp enough, or where no run that can be afforded would make it so.
 
     Args:
         runs: those made so far, in the order in which they were decided on.
@@ -188,7 +189,7 @@ def next_run(
         if known and counts[size] % 2:  # an octave off tells where the best rate is; too high a rate fails, so not always above
             rate *= 2.0 if span.index(size) % 2 else 0.5
         return Candidate("span", size, rounded(rate), PATIENCE * _expected(known, ended, size))
-    if _is_sharp(known, ended, ratio, len(counts)):
+    if _is_sharp(known, ended, ratio, len(counts)) or _stays_open(known, ended, sizes[-1]):
         return None
     low, high = centre * SPAN[0] / 1.5, centre * SPAN[-1] * 1.5
     wide = [size for size in sizes if low <= size <= high] or span
@@ -296,6 +297,17 @@ def _is_sharp(known: Known, ended: Sequence[RunSoFar], ratio: float, spanned: in
         return False  # the profile takes a while, and is wider still
     low, high = known.interval()
     return high - low <= math.log(ratio)
+
+
+def _stays_open(known: Known, ended: Sequence[RunSoFar], largest: int) -> bool:
+    """Whether B_crit lies beyond the largest size that runs can afford, so that no number of them shows where the frontier bends.
+
+    Of the published sweeps none had an open upper end after so many runs.
+    """
+    if len(ended) < OPEN_RUNS or known.b_crit < largest:  # the interval takes a while
+        return False
+    low, high = known.interval()
+    return high == math.inf and math.exp(low) > largest / 2
 
 
 def _logs(runs: Sequence[RunSoFar]) -> np.ndarray:

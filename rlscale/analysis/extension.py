@@ -23,8 +23,9 @@ def next_command(record: SweepRecord, rows: Sequence[Row]) -> list[str] | None:
 
     A quick sweep whose prediction is resolved goes on as one that measures, another one with twice the noise runs. A sequential
     sweep that was stopped goes on with the same command, with twice the budget where that is spent; one that ended gets half the
-    width of its interval in ln B_crit. A grid that was stopped goes on too. One that ended gets a third size, or a size beyond
-    the end at which B_crit is open, or twice the seeds where it is open at both ends or the size at that end missed the goal.
+    width of its interval in ln B_crit, or runs four times as long where that has no upper end. A grid that was stopped goes on
+    too. One that ended gets a third size, or a size beyond the end at which B_crit is open, or twice the seeds where it is open
+    at both ends or the size at that end missed the goal.
 
     Args:
         record: of the sweep.
@@ -66,7 +67,9 @@ def next_command(record: SweepRecord, rows: Sequence[Row]) -> list[str] | None:
         if len(more) > len(sizes):
             return _with(words, "--batch-sizes", ",".join(map(str, more)))
         return _with(words, "--seeds", str(2 * plan["seeds"]))
-    return _sequential(record, words, is_sharp=low > 0 and high / low <= plan["interval_ratio"])
+    return _sequential(
+        record, words, is_sharp=low > 0 and high / low <= plan["interval_ratio"], is_open=low > 0 and high == math.inf
+    )
 
 
 def is_too_easy(row: Row) -> bool:
@@ -77,7 +80,7 @@ def is_too_easy(row: Row) -> bool:
     return row.measured.value is None and len(row.points) > PILOT_RUNS and row.at_limit > len(row.points) / 2
 
 
-def _sequential(record: SweepRecord, words: list[str], *, is_sharp: bool) -> list[str] | None:
+def _sequential(record: SweepRecord, words: list[str], *, is_sharp: bool, is_open: bool) -> list[str] | None:
     """The command for a sequential sweep that has reached a goal: one that makes a run, as far as the record tells.
 
     The sweep ends by its own interval, which may be narrower than the page's. That it ended shows in its noise runs, which come
@@ -97,6 +100,8 @@ def _sequential(record: SweepRecord, words: list[str], *, is_sharp: bool) -> lis
             is_spent = True
             doublings = math.floor(math.log2(spent / budget)) + 1
             words = _with(words, flag, f"{2**doublings * budget:.12g}")
+    if measured and is_open and plan["noise_runs"] and not is_spent:  # it ended because no run that it can afford is large enough
+        return _with(words, "--observations", str(4 * plan["most_observations"]))
     if measured and (is_sharp or (plan["noise_runs"] and not is_spent)):
         sharper = f"{math.sqrt(plan['interval_ratio']):.3g}"
         return _with(words, "--interval-ratio", sharper) if 1 < float(sharper) < plan["interval_ratio"] else None

@@ -41,7 +41,11 @@ SWEEP_SCHEMA = 1
 _MANIFEST, _RESULTS, _BEGUN = "sweep.json", "results.jsonl", "begun.jsonl"
 
 # Settings of a plan that a later command may change: the runs made so far stay as they are, and the sweep goes on from them.
-EXTENDABLE = ("interval_ratio", "total_observations", "hours", "noise_runs", "batch_sizes", "rates", "seeds", "quick", "jobs")
+# (Not the observations of a grid's runs: those that missed a goal would not be made again.)
+EXTENDABLE = (
+    *("interval_ratio", "total_observations", "hours", "noise_runs", "batch_sizes", "rates", "seeds", "quick", "jobs"),
+    "most_observations",
+)
 # Settings that plans of earlier versions lack, as they were then.
 _LATER = {
     "quick": False,
@@ -50,7 +54,7 @@ _LATER = {
     "config.noise.followed_noise": "policy_last_layer",
 }
 _TYPED = {"most_observations": "observations", "episodes": "evaluation_episodes"}  # where the flag is called otherwise
-_FOLLOWS = {"config.rollout.environments"}  # that of the smallest size
+_FOLLOWS = {"config.rollout.environments", "config.budget.observations"}  # that of the smallest size; most_observations
 
 
 @dataclass(frozen=True)
@@ -268,6 +272,8 @@ def _conflicts(before: Mapping[str, Any], now: Mapping[str, Any], changed: set[s
     sizes, asked = before["batch_sizes"], now["batch_sizes"]
     if (sizes is None) != (asked is None) or not set(sizes or ()) <= set(asked or ()):
         conflicts.add("batch_sizes")  # a grid stays one, with all of its sizes
+    if "most_observations" in changed and sizes is not None:
+        conflicts.add("most_observations")
     if "quick" in changed and now["quick"]:
         conflicts.add("quick")  # its runs would measure, and be said to predict alone
     return sorted({f"--{_TYPED.get(name, name.rpartition('.')[2]).replace('_', '-')}" for name in conflicts})

@@ -111,6 +111,20 @@ def test_no_run_is_spent_on_a_size_at_which_the_budget_ends_before_the_goal():
     assert max(run.batch_size for run in rich) == 20_480
 
 
+@pytest.mark.parametrize(("b_crit", "s_min", "budget"), [(40_000, 6.3, 300_000), (30_000, 8.4, 410_000), (20_000, 12, 450_000)])
+def test_a_sweep_ends_whose_frontier_bends_beyond_the_sizes_that_it_can_afford(b_crit, s_min, budget):
+    """At the sizes at which a run's budget suffices S falls nearly as 1/B, however many runs there are."""
+    runs, after = finished(budget, b_crit=b_crit, s_min=s_min)
+    assert after is None
+    assert len(runs) == 60
+    low, high = fit_known(runs).interval()
+    assert high == math.inf
+    assert math.exp(low) < b_crit
+    rich, _ = finished(20 * budget, b_crit=b_crit, s_min=s_min, most_runs=60)
+    assert max(run.batch_size for run in rich) > 2 * max(run.batch_size for run in runs[-20:])
+    assert fit_known(rich).interval()[1] < math.inf, "with twenty times the budget the frontier's bend is seen"
+
+
 @pytest.mark.parametrize("budget", [1.2, 1.5, 2.0, 3.0, 6.0])
 @pytest.mark.parametrize(("noise_scale", "b_crit"), [(640.0, 640), (10_000.0, 640), (10_000.0, 5120), (40.0, 40)])
 def test_a_tight_budget_still_leaves_three_sizes_to_try(budget, noise_scale, b_crit):

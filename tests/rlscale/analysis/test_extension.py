@@ -16,6 +16,7 @@ from rlscale.benchmarks.sweep.design import PILOT_RUNS
 from rlscale.benchmarks.sweep.options import SweepOptions
 from rlscale.benchmarks.sweep.options import make_plan as make_plan_of
 from rlscale.benchmarks.sweep.plan import MOST_RUNS
+from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
 from rlscale.frontier import fit_surface
 from rlscale.records import read_sweep
@@ -183,6 +184,28 @@ def test_a_smaller_size_is_whole_examples(tmp_path, task, smallest, more):
 def test_a_sweep_that_was_stopped_goes_on_with_the_same_command(tmp_path):
     plan = make_plan(batch_sizes=None, pilot_batch=640)
     assert asked(write_sweep(tmp_path / FOLDER, Planted(scatter=0.2), plan=plan, most=12)) == TASK
+
+
+def test_a_sweep_whose_runs_afford_no_size_beyond_the_bend_is_asked_for_longer_runs_and_goes_on(tmp_path):
+    """Where B_crit is 40,000, 500,000 observations afford 2,560 or so: it ends after sixty runs, and goes on with longer ones."""
+    plan, planted = make_plan(batch_sizes=None, pilot_batch=640, most_observations=500_000), Planted(40_000, 6.3, scatter=0.2)
+    record = write_sweep(tmp_path / FOLDER, planted, plan=plan)
+    assert sum(result.stage != "noise" for result in record.results.values()) in (60, 61)  # two jobs
+    assert asked(record) == [*TASK, "--observations", "2000000"]
+    longer = replace(plan, most_observations=2_000_000)
+    more = write_sweep(tmp_path / FOLDER, planted, plan=longer)
+    assert dict(list(more.results.items())[: len(record.results)]) == dict(record.results)
+    assert more.plan["most_observations"] == 2_000_000
+    (sweep,) = compare([more], []).sweeps
+    low, high = sweep.rows[-1].measured.interval
+    assert 0 < low < 40_000 < high < math.inf
+
+
+def test_a_grid_s_runs_cannot_be_made_longer(tmp_path):
+    """Those that missed the goal would not be made again."""
+    write_sweep(tmp_path / FOLDER, Planted(), plan=make_plan(most_observations=500_000), most=3)
+    with pytest.raises(UsageError, match=r"another plan \(--observations\)"):
+        write_sweep(tmp_path / FOLDER, Planted(), plan=make_plan(most_observations=2_000_000), most=3)
 
 
 def test_a_spent_budget_is_doubled(tmp_path):
