@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
         if not isinstance(error, LostWorkerError):
             raise
         said, code = [str(error), *_notes(error)], 2 if isinstance(error, LostHeadError) else 1
-    print(f"rlscale: {'. '.join(said)}", file=sys.stderr)
+    print(f"rlscale: {'. '.join([*(sentence.removesuffix('.') for sentence in said[:-1]), said[-1]])}", file=sys.stderr)
     return code
 
 
