@@ -88,6 +88,11 @@ class Evaluator:
         self._network = make_network(task, network, seed, width)
         self._flat = flatten_parameters(self._network)
 
+    @property
+    def parameters(self) -> int:
+        """P, of the network."""
+        return self._flat.numel()
+
     def evaluate(self, weights: np.ndarray, key: int) -> Evaluation:
         """Play one episode in every environment with these parameters, (P,) float32, sampling actions as in training.
 

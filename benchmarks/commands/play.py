@@ -113,7 +113,7 @@ def _play_kept(record: RunRecord, evaluator: Evaluator, options: PlayOptions) ->
     points: list[Evaluated] = []
     with contextlib.suppress(KeyboardInterrupt):
         for steps, path in paths.items():
-            evaluation = evaluator.evaluate(np.load(path), steps)
+            evaluation = evaluator.evaluate(_read_policy(path, evaluator.parameters), steps)
             point = evaluation.at(steps)
             points.append(point)
             mean, error = format_quantity(point.return_mean), format_quantity(point.return_error)
@@ -132,6 +132,17 @@ def _play_kept(record: RunRecord, evaluator: Evaluator, options: PlayOptions) ->
     )
     print(f"next: rlscale sweep {task} --goals {chosen.goal:g}")
     return 0
+
+
+def _read_policy(path: Path, parameters: int) -> np.ndarray:
+    """A kept policy's parameters, of which there must be so many."""
+    try:
+        weights: np.ndarray = np.load(path)
+    except (ValueError, OSError, EOFError):
+        weights = np.empty(0)
+    if weights.shape != (parameters,) or weights.dtype != np.float32:
+        raise UsageError("RUN", f"{path} is damaged", "Remove that file: the other policies are played without it")
+    return weights
 
 
 def draw(task: Task, observation: np.ndarray) -> np.ndarray:

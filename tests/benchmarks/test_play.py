@@ -34,6 +34,8 @@ def folder(tmp_path_factory):
         done = rlscale(made, "train", task, *SMALL, "--observations", "6000", "--run", name, "--snapshot-growth", "2")
         assert done.returncode == 0, done.stderr
     shutil.copytree(made / "cartpole", made / "keeping-none", ignore=shutil.ignore_patterns("snapshots"))
+    shutil.copytree(made / "cartpole", made / "damaged")
+    (made / "damaged" / "snapshots" / "0000000004.npy").write_bytes(b"no policy")
     return made
 
 
@@ -145,6 +147,7 @@ def test_pictures():
         (["breakout", "--seed", str(2**64)], "rlscale: --seed: 18446744073709551616 is too large. Give one below 2**63"),
         (["nowhere"], "nowhere"),
         (["breakout", "--kept", "--video", "film.mp4"], "--video: films the last policy, --kept plays them all"),
+        (["damaged", "--kept", "--episodes", "2"], "0000000004.npy is damaged. Remove that file"),
         (["keeping-none", "--kept"], "keeping-none has kept no policy on its way. Train with --snapshot-growth 1.2"),
         ([str(ROOT / "results" / "pong")], "checkpoint"),
         ([str(ROOT / "results" / "rllib-pong")], "the record of another library's job"),
