@@ -13,6 +13,7 @@ from commands import COMMAND, SMALL
 
 from rlscale.agents.rollout.evaluate import Evaluator
 from rlscale.benchmarks.branch.branches import load
+from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.commands.play import draw
 from rlscale.crossing import choose_goal
 from rlscale.envs import find_task
@@ -153,9 +154,10 @@ def test_pictures():
         ([str(ROOT / "results" / "rllib-pong")], "the record of another library's job"),
     ],
 )
-def test_bad_input_is_one_line(folder, words, said):
-    done = rlscale(folder, "play", *words)
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert said in done.stderr
+def test_bad_input_is_one_line(folder, words, said, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    assert main(["play", *words]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1, error
+    assert said in error
     assert not (folder / "film.gif").exists()
