@@ -32,6 +32,10 @@ from rlscale.records import RunRecord, read_run
 from .measuring import NO_HEADS, print_table, returns_of, settings_of, train, write_result
 
 STORE_BYTES = 256 << 20
+SETTINGS = (
+    "--environments 64 --rollout-length 32 --fragment-environments 8 --epochs 2 --mini-batch 1024 "
+    "--learning-rate 5e-3 --entropy-coef 0.03 --threads 1"
+)
 STATISTICS = {"end": "last fifth", "whole": "whole run"}
 
 
@@ -49,10 +53,7 @@ class Options:
     """Disturbed runs."""
     undisturbed: int = 5
     """Undisturbed runs."""
-    settings: str = (
-        "--environments 64 --rollout-length 32 --fragment-environments 8 --epochs 2 --mini-batch 1024 "
-        "--learning-rate 5e-3 --entropy-coef 0.03 --threads 1"
-    )
+    settings: str = SETTINGS
     """What all runs have in common, as typed after `rlscale train TASK`."""
     out: Path = Path("results/chaos.json")
     """Where the record goes."""
@@ -81,14 +82,14 @@ def main() -> None:
     report(options, runs)
 
 
-def words_of(options: Options, seed: int, *more: str) -> list[str]:
+def words_of(task: str, settings: str, seed: int, *more: str) -> list[str]:
     """The words after `rlscale train`."""
-    return [options.task, *shlex.split(options.settings), *NO_HEADS, "--seed", str(seed), *more]
+    return [task, *shlex.split(settings), *NO_HEADS, "--seed", str(seed), *more]
 
 
 def undisturbed(options: Options, seed: int, observations: int) -> dict[str, Any]:
     """A run on two actors of its own Ray instance."""
-    record = train(*words_of(options, seed, "--actors", "2", "--observations", str(observations)))
+    record = train(*words_of(options.task, options.settings, seed, "--actors", "2", "--observations", str(observations)))
     return {"kind": "undisturbed", "seed": seed, "events": [], **facts_of(record)}
 
 
@@ -100,7 +101,7 @@ def disturbed(options: Options, seed: int) -> dict[str, Any]:
     cluster = Cluster(initialize_head=True, head_node_args=node)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            words = words_of(options, seed, "--actors", "auto", "--ray-address", cluster.address)
+            words = words_of(options.task, options.settings, seed, "--actors", "auto", "--ray-address", cluster.address)
             words += ["--observations", "1000000000", "--seconds", str(options.seconds), "--run", f"{folder}/run"]
             with subprocess.Popen([sys.executable, "-m", "rlscale", "train", *words], stdout=subprocess.DEVNULL) as process:
                 events = disturb(process, cluster, node, Path(folder) / "run", options, random.Random(seed))

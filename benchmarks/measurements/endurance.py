@@ -12,10 +12,10 @@ anonymous memory, file handles and threads of the run's own process, its learner
 """
 
 import bisect
+import contextlib
 import math
 import os
 import random
-import shlex
 import signal
 import statistics
 import subprocess
@@ -32,8 +32,8 @@ import tyro
 
 from rlscale.records import read_run
 
-from .chaos import STATISTICS, STORE_BYTES, facts_of, processes_below, where_one_more_would_lie
-from .measuring import NO_HEADS, print_table, returns_of, settings_of, train, write_result
+from .chaos import SETTINGS, STATISTICS, STORE_BYTES, facts_of, processes_below, where_one_more_would_lie, words_of
+from .measuring import print_table, returns_of, settings_of, train, write_result
 
 __all__ = ["Watched", "growth", "untold"]
 
@@ -61,10 +61,7 @@ class Options:
     """Undisturbed runs, in one process each, which the actors' fragments do not depend on."""
     compared: int = 1_500_000
     """Observations of each undisturbed run; the disturbed run's first ones are compared with them."""
-    settings: str = (
-        "--environments 64 --rollout-length 32 --fragment-environments 8 --epochs 2 --mini-batch 1024 "
-        "--learning-rate 5e-3 --entropy-coef 0.03 --threads 1"
-    )
+    settings: str = SETTINGS
     """What all runs have in common, as typed after `rlscale train TASK`."""
     seed: int = 1000
     """Of the disturbed run and of the kills; the undisturbed ones have 0, 1, …"""
@@ -101,18 +98,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         disturbed = Endurance(options, Path(folder) / "run").run()
     undisturbed: list[dict[str, Any]] = []
-    readings = {"options": settings_of(options), "disturbed": disturbed, "undisturbed": undisturbed}
+    readings = readings_of(options, disturbed, undisturbed)
     write_result(options.out, readings)
     for seed in range(options.undisturbed):
-        record = train(*words_of(options, seed, "--actors", "0", "--observations", str(options.compared)))
+        words = words_of(options.task, options.settings, seed, "--actors", "0", "--observations", str(options.compared))
+        record = train(*words)
         undisturbed.append({"seed": seed, **returns_of(record.rows), "curve": curve_of(record.rows)})
         write_result(options.out, readings)
     report(options, readings)
 
 
-def words_of(options: Options, seed: int, *more: str) -> list[str]:
-    """The words after `rlscale train`."""
-    return [options.task, *shlex.split(options.settings), *NO_HEADS, "--seed", str(seed), *more]
+def readings_of(options: Options, disturbed: dict[str, Any], undisturbed: list[dict[str, Any]]) -> dict[str, Any]:
+    """The record, also while the run goes on."""
+    return {"options": settings_of(options), "disturbed": disturbed, "undisturbed": undisturbed}
 
 
 class Endurance:
@@ -120,7 +118,8 @@ class Endurance:
 
     Attributes:
         events: [session, bytes of the record's rows so far, seconds since the start, what was killed].
-        sessions: of each start or resume that has ended: exit code, seconds, and the last line of its errors.
+        sessions: of each start or resume that has ended: exit code, seconds, bytes of the record's rows, and the last line of its
+            errors.
         watched: by process id.
     """
 
@@ -138,9 +137,16 @@ class Endurance:
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
         try:
             self._second = self._add_node()
-            self._disturb()
+            self._start()
+            try:
+                with contextlib.suppress(KeyboardInterrupt):  # fewer kills, and what there is is kept
+                    self._disturb()
+                self._process.send_signal(signal.SIGTERM)
+                self._process.wait(timeout=300)
+                self._ended()
+            finally:
+                self._process.kill()
         finally:
-            self._process.kill()
             self._cluster.shutdown()
         return self._facts()
 
@@ -149,9 +155,10 @@ class Endurance:
 
     def _start(self) -> None:
         """A session: the run's first, or one that resumes it."""
+        task, settings = self.options.task, self.options.settings
         words = ["--resume", str(self.folder)]
         if not self.sessions:
-            words = words_of(self.options, self.options.seed, "--actors", "auto", "--learners", "2", "--run", str(self.folder))
+            words = words_of(task, settings, self.options.seed, "--actors", "auto", "--learners", "2", "--run", str(self.folder))
             words += ["--ray-address", self._cluster.address, "--observations", "1000000000"]
         self._shown = tempfile.TemporaryFile("w+")  # noqa: SIM115  read when the session ends
         command = [sys.executable, "-m", "rlscale", "train", *words]
@@ -164,8 +171,9 @@ class Endurance:
         said = [line for line in self._shown.read().splitlines() if line.startswith("rlscale:")]
         self._shown.close()
         seconds = time.monotonic() - self._began
-        self.sessions.append({"code": self._process.returncode, "seconds": seconds, "said": said[-1] if said else None})
-        print(f"session {len(self.sessions)} ended after {seconds:.0f} s: {said[-1] if said else 'nothing said'}", flush=True)
+        last = said[-1] if said else None
+        self.sessions.append({"code": self._process.returncode, "seconds": seconds, "rows": self._size(), "said": last})
+        print(f"session {len(self.sessions)} ended after {seconds:.0f} s: {last or 'nothing said'}", flush=True)
         if self._process.returncode not in (0, 1):
             sys.exit(f"the run ended with {self._process.returncode}")
 
@@ -173,7 +181,6 @@ class Endurance:
         return self.rows.stat().st_size if self.rows.exists() else 0
 
     def _disturb(self) -> None:
-        self._start()
         started = next_sample = time.monotonic()
         next_kill, node_back, is_ending = started, math.inf, False
         while len(self.events) < self.options.kills:
@@ -200,9 +207,7 @@ class Endurance:
             is_ending = what == "learner"  # nothing more is killed until the session has ended
             if len(self.events) % 50 == 0:
                 print(f"{len(self.events)} kills in {now - started:.0f} s, {len(self.sessions)} resumes", flush=True)
-        self._process.send_signal(signal.SIGTERM)
-        self._process.wait(timeout=300)
-        self._ended()
+                write_result(self.options.out, readings_of(self.options, self._facts(), []))
 
     def _kill(self, has_second: bool) -> str | None:
         """Kill something; what it was, None where there is none of it."""
@@ -225,7 +230,7 @@ class Endurance:
             for pid in processes_below(os.getpid(), name):
                 try:
                     self.watched.setdefault(pid, Watched(what)).samples.append([round(seconds), *Watched.look(pid)])
-                except OSError:
+                except (OSError, KeyError):  # gone, or not yet waited for
                     continue
 
     def _facts(self) -> dict[str, Any]:
@@ -233,6 +238,7 @@ class Endurance:
         facts = facts_of(record)
         losses = facts.pop("losses")
         del facts["curve"], facts["actors"]
+        killed = [sum(loss["what"] != "node lost" for loss in row["losses"]) for row in record.rows]
         whole = [watched for watched in self.watched.values() if len(watched.samples) > 1]
         first = [row for row in record.rows if row["observations"] <= self.options.compared]
         return {
@@ -242,7 +248,7 @@ class Endurance:
             "events": self.events,
             "sessions": self.sessions,
             "losses": Counter(loss["what"] for loss in losses),
-            "untold": untold(self.events, self.rows.read_bytes(), losses_by_row(record.rows)),
+            "untold": untold(self.events, [session["rows"] for session in self.sessions], self.rows.read_bytes(), killed),
             "recovery_seconds": [loss["recovery_seconds"] for loss in losses],
             "watched": [vars(watched) for watched in whole],
             "curve": curve_of(record.rows),
@@ -250,12 +256,7 @@ class Endurance:
         }
 
 
-def losses_by_row(rows: Sequence[dict[str, Any]]) -> list[int]:
-    """How many lost actors each iteration's row tells."""
-    return [len(row["losses"]) for row in rows]
-
-
-def untold(events: Sequence[Sequence[Any]], rows: bytes, losses: Sequence[int]) -> int:
+def untold(events: Sequence[Sequence[Any]], sessions: Sequence[int], rows: bytes, losses: Sequence[int]) -> int:
     """Killed actors that the record should tell and does not.
 
     A loss is noticed when the actor's next fragment is due, in the iteration under way or in the next. Where the session ended
@@ -263,18 +264,17 @@ def untold(events: Sequence[Sequence[Any]], rows: bytes, losses: Sequence[int]) 
 
     Args:
         events: as `Endurance.events`.
+        sessions: bytes of the rows at the end of each session that has ended.
         rows: of the record, one line an iteration, never shortened.
-        losses: how many each row tells.
+        losses: how many each row tells, those with a lost node left out.
     """
     ends = [position for position, byte in enumerate(rows) if byte == ord("\n")]
     missing = 0
     for session in {event[0] for event in events}:
-        of_session = [event for event in events if event[0] == session]
-        first = bisect.bisect_left(ends, of_session[0][1])
-        later = [event[1] for event in events if event[0] > session]
-        last = bisect.bisect_left(ends, later[0]) if later else len(ends)
-        due = [event for event in of_session if event[3] == "actor" and bisect.bisect_left(ends, event[1]) + 2 < last]
-        missing += max(len(due) - sum(losses[first:last]), 0)
+        kills = [bisect.bisect_left(ends, size) for number, size, _, what in events if (number, what) == (session, "actor")]
+        last = bisect.bisect_left(ends, sessions[session]) if session < len(sessions) else len(ends)
+        if kills:
+            missing += max(sum(kill + 2 < last for kill in kills) - sum(losses[kills[0] : last]), 0)
     return missing
 
 

@@ -14,17 +14,20 @@ def killed(session, iterations, what="actor"):
 
 def test_every_killed_actor_is_told_once():
     events = [killed(0, 1), killed(0, 4), killed(0, 4)]
-    assert untold(events, ROWS, [0, 0, 1, 0, 1, 1, 0, 0, 0, 0]) == 0
-    assert untold(events, ROWS, [0, 0, 1, 0, 0, 1, 0, 0, 0, 0]) == 1
-    assert untold(events, ROWS, [0] * 10) == 3
+    assert untold(events, [30], ROWS, [0, 0, 1, 0, 1, 1, 0, 0, 0, 0]) == 0
+    assert untold(events, [30], ROWS, [0, 0, 1, 0, 0, 1, 0, 0, 0, 0]) == 1
+    assert untold(events, [30], ROWS, [0] * 10) == 3
+    assert untold(events, [], ROWS, [0] * 10) == 3, "while it goes on"
 
 
 def test_a_loss_that_nobody_waits_for_any_more_need_not_be_told():
     """Neither at the end of the last session, nor just before a session ends with its learner."""
-    assert untold([killed(0, 9)], ROWS, [0] * 10) == 0
+    assert untold([killed(0, 9)], [30], ROWS, [0] * 10) == 0
     events = [killed(0, 2), killed(0, 5), killed(0, 5, "learner"), killed(1, 6)]
-    assert untold(events, ROWS, [0, 0, 1, 0, 0, 0, 0, 1, 0, 0]) == 0
-    assert untold(events, ROWS, [0, 0, 1, 0, 0, 0, 0, 0, 0, 0]) == 1, "what one session tells is not another's"
+    assert untold(events, [15, 30], ROWS, [0, 0, 1, 0, 0, 0, 0, 1, 0, 0]) == 0
+    assert untold(events, [15, 30], ROWS, [0, 0, 1, 0, 0, 0, 0, 0, 0, 0]) == 1, "what one session tells is not another's"
+    events[-1] = killed(1, 9)  # whose first rows are not the first session's
+    assert untold(events, [15, 30], ROWS, [0, 0, 1, 0, 0, 0, 0, 0, 0, 0]) == 0
 
 
 def test_growth_is_an_hours_and_leaves_the_first_two_minutes_out():
