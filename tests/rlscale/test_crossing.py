@@ -285,6 +285,17 @@ def test_the_goal_that_is_chosen_lies_where_the_curve_is_steepest_for_its_noise(
     assert choose_goal(points, worth=300).optimizer_steps.value >= 300
 
 
+def test_intervals_of_goals_are_compared_as_ratios():
+    """Two cliffs, the later one with less noise: its interval is the narrower one in ln S, and the wider one in steps."""
+    steps = [round(12 * 1.1**k) for k in range(70)]
+    height = np.interp(np.log(steps), np.log([12, 80, 120, 2000, 2300, 9000]), [10.0, 10.0, 50.0, 50.0, 90.0, 90.0])
+    points = [Evaluated(s, float(r), 8.0 if s < 500 else 2.0, 16) for s, r in zip(steps, height, strict=True)]
+    early, late = (find_crossing(points, goal).optimizer_steps.interval for goal in (30.0, 70.0))
+    assert late[1] / late[0] < early[1] / early[0]
+    assert late[1] - late[0] > early[1] - early[0]
+    assert choose_goal(points).goal > 50
+
+
 def test_no_goal_is_chosen_where_none_is_told():
     flat = [Evaluated(round(12 * 1.2**k), 5.0, 1.0, 16) for k in range(20)]
     early = [Evaluated(s, 10.0 if s < 30 else 50.0, 1.0, 16) for s in (10, 15, 20, 25, 30, 36, 43, 52, 62)]
