@@ -60,7 +60,7 @@ class Options:
     undisturbed: int = 4
     """Undisturbed runs, in one process each, which the actors' fragments do not depend on."""
     compared: int = 1_500_000
-    """Observations of each undisturbed run; the disturbed run's first ones are compared with them."""
+    """Observations of each undisturbed run, at most as many as the disturbed one made, whose first ones are compared with them."""
     settings: str = SETTINGS
     """What all runs have in common, as typed after `rlscale train TASK`."""
     seed: int = 1000
@@ -100,8 +100,9 @@ def main() -> None:
     undisturbed: list[dict[str, Any]] = []
     readings = readings_of(options, disturbed, undisturbed)
     write_result(options.out, readings)
+    compared = min(options.compared, disturbed["observations"])
     for seed in range(options.undisturbed):
-        words = words_of(options.task, options.settings, seed, "--actors", "0", "--observations", str(options.compared))
+        words = words_of(options.task, options.settings, seed, "--actors", "0", "--observations", str(compared))
         record = train(*words)
         undisturbed.append({"seed": seed, **returns_of(record.rows), "curve": curve_of(record.rows)})
         write_result(options.out, readings)
@@ -306,7 +307,7 @@ def report(options: Options, readings: dict[str, Any]) -> None:
     run = readings["disturbed"]
     recovered = [seconds for seconds in run["recovery_seconds"] if seconds is not None]
     facts: list[Sequence[object]] = [
-        ["kills", ", ".join(f"{count} of a {what}" for what, count in run["kills"].items())],
+        ["kills", ", ".join(f"{what}: {count}" for what, count in run["kills"].items())],
         ["sessions", len(run["sessions"])],
         ["iterations", f"{run['iterations']:,}"],
         ["environment steps of each", " and ".join(f"{size:,}" for size in run["steps_per_iteration"])],
@@ -328,14 +329,14 @@ def report(options: Options, readings: dict[str, Any]) -> None:
     print_table("Processes that were watched for ten minutes and more", columns, rows)
     if len(readings["undisturbed"]) < 2:
         return
-    rows = []
+    rows, compared = [], min(options.compared, run["observations"])
     for statistic, name in STATISTICS.items():
         values = [other[statistic] for other in readings["undisturbed"]]
         low, high = where_one_more_would_lie(values)
         outside = "" if low <= run[statistic] <= high else " (outside)"
         rows.append([name, f"{statistics.fmean(values):.2f}", f"{low:.2f} to {high:.2f}", f"{run[statistic]:.2f}{outside}"])
     columns = ["of", f"{options.undisturbed} undisturbed", "where one more would lie [95%]", "disturbed"]
-    print_table(f"Mean return of finished episodes, first {options.compared:,} observations", columns, rows)
+    print_table(f"Mean return of finished episodes, first {compared:,} observations", columns, rows)
 
 
 if __name__ == "__main__":
