@@ -60,7 +60,7 @@ class Options:
     undisturbed: int = 4
     """Undisturbed runs, in one process each, which the actors' fragments do not depend on."""
     compared: int = 1_500_000
-    """Observations of each undisturbed run, at most as many as the disturbed one made, whose first ones are compared with them."""
+    """Observations of each undisturbed run, at most those of the disturbed one, whose first ones are compared with them."""
     settings: str = SETTINGS
     """What all runs have in common, as typed after `rlscale train TASK`."""
     seed: int = 1000
