@@ -9,7 +9,7 @@ import contextlib
 import os
 import pickle
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -204,6 +204,7 @@ class LearnerActor(Learner):
         super().__init__(config, task, torch.device(device), bfloat16, rank, self._add_over_learners)
         self._sums_on = self._device
         self._before: dict[str, Any] | None = None  # while an iteration is being learned: the state to go back to
+        self._failure: Exception | None = None  # of this iteration, before `finish`, which nobody may have seen
 
     def address(self) -> str:
         """Where the other learners can meet this process."""
@@ -228,13 +229,30 @@ class LearnerActor(Learner):
         )
 
     def begin(self, slots: Sequence[FragmentSlot], iteration: int) -> None:
-        self._before = self._copy_state()
-        super().begin(slots, iteration)
+        self._failure = None
+        with self._remembering():
+            self._before = self._copy_state()
+            super().begin(slots, iteration)
+
+    def accept(self, fragment: Fragment, slot: FragmentSlot) -> None:
+        with self._remembering():
+            super().accept(fragment, slot)
 
     def finish(self, learning_rate: float) -> UpdateResult:
+        if self._failure is not None:
+            raise self._failure  # an update without that fragment would be made of an earlier one's gradients
         result = super().finish(learning_rate)
         self._before = None
         return result
+
+    @contextlib.contextmanager
+    def _remembering(self) -> Iterator[None]:
+        """Keep a failure for `finish`: the run does not wait for every call before it."""
+        try:
+            yield
+        except Exception as error:
+            self._failure = error
+            raise
 
     def _add_over_learners(self, total: torch.Tensor) -> None:
         there = total.to(self._sums_on)

@@ -29,6 +29,7 @@ from rlscale.report.advice_page import Advice, Throughput, advice_lines, write_a
 from rlscale.sizing import ScaleOut, scale_out
 
 from ..console import plain_console
+from ..options import flag_of
 from ..steps import Steps
 from ..workers.calibration import Shape, fit_fleet
 from ..workers.options import WorkersOptions, cpus_by_node, cpus_for_actors, make_folder
@@ -71,17 +72,22 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
         folder = Path(options.out or f"advice/{folder_name(task.id)}-{datetime.now():%Y%m%d-%H%M%S}")
         make_folder(folder)
         if (folder / "run").exists():
-            mend = f"Choose another folder, or read that run: {_go_on_from(folder / 'run')}"
+            mend = f"Choose another folder, or read that run: {_go_on_from(options, folder / 'run')}"
             raise UsageError("--out", f"{folder} holds a run already", mend)
         if options.ray_address is not None:
             with connected(options.ray_address, 1):
                 pass  # one that cannot be joined is told of before the training
         say_if_busy(console, busy_cpus())
         record = _trained(options, task, folder / "run", command, console)
+        if not record.rows:
+            raise UsageError("--seconds", f"no iteration of {task.id} ended within {options.seconds:g} seconds", "Give more")
     if not record.rows:
         raise UsageError("--run", f"{record.folder} has no finished iteration", "Let it run longer")
-    reading = read_noise(record)
     config = _config_of(record)
+    if config.rollout.clones > 1:
+        problem = f"{record.folder} has {config.rollout.clones} clones of every environment, noise that no other run has"
+        raise UsageError("--run", problem, "Name one without")
+    reading = read_noise(record)
     make_folder(folder)
     suggestion = _NOTHING if shows_value_alone(reading.suggestion, reading.policy) else reading.suggestion
     settings = settings_for(config, suggestion, max(config.actors, 1))
@@ -95,7 +101,7 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
             settings, throughput, more = _measured(options, advised, task, suggestion, console)
         except (KeyboardInterrupt, LostWorkerError, UsageError) as error:
             if options.run is None:
-                error.add_note(_run_is_kept(folder / "run"))
+                error.add_note(_run_is_kept(options, folder / "run"))
             raise
         beside = flags_beside(advised, usual)
     lines = lines_for("TASK" if task is None else task.id, settings, _learners_of(record), config.update.algorithm, beside)
@@ -146,17 +152,21 @@ def _trained(options: AdviseOptions, task: Task, folder: Path, command: list[str
         outcome = train(config, folder, command=command)
     if outcome.state == "stopped":
         error = KeyboardInterrupt()
-        error.add_note(_run_is_kept(folder))
+        error.add_note(_run_is_kept(options, folder))
         raise error
     return read_run(folder)
 
 
-def _run_is_kept(folder: Path) -> str:
-    return f"The run is kept; go on from it with: {_go_on_from(folder)}"
+def _run_is_kept(options: AdviseOptions, folder: Path) -> str:
+    return f"The run is kept; go on from it with: {_go_on_from(options, folder)}"
 
 
-def _go_on_from(folder: Path) -> str:
-    return shlex.join(["rlscale", "advise", "--run", str(folder)])
+def _go_on_from(options: AdviseOptions, folder: Path) -> str:
+    """The same command, with a run in the place of the training."""
+    training = ("task", "run", "seconds", "seed")
+    others = {name: value for name, value in vars(options).items() if name not in training}
+    typed = (flag_of(name, value) for name, value in others.items() if value != getattr(AdviseOptions, name))
+    return shlex.join(["rlscale", "advise", "--run", str(folder), *(word for words in typed for word in words)])
 
 
 def _measured(
@@ -189,7 +199,8 @@ def _measured(
         learns = replace(learner, observation=max(learner.observation - saved, min(learner.observation, times[size])))
         settings = _that_fit(config, task, settings_for(config, Estimate(float(size), None), actors))
         shape = Shape(actors, 1, settings.environments // actors)
-        found.append((settings, predict(asked, config, law, learns, emulator, shape)))
+        rounds = replace(law, rollout_length=settings.rollout_length)
+        found.append((settings, predict(asked, config, rounds, learns, emulator, shape)))
     best = max(one.end_to_end for _, one in found)
     settings, chosen = next((settings, one) for settings, one in found if one.end_to_end >= CLOSE * best)
     passes = chosen.iteration.sampling_seconds + chosen.iteration.learning_seconds / config.update.epochs

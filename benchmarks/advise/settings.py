@@ -23,9 +23,10 @@ class Settings:
 
     Attributes:
         actors: Ray actors.
-        environments: of all actors together, a few more than the batch needs where only so mini-batches divide it.
-        fewest_environments: the same without those, for libraries whose mini-batches need not divide the batch.
-        rollout_length: steps of each environment an iteration.
+        environments: of all actors together.
+        rollout_length: steps of each environment an iteration. Both differ a little from what the run had, where only so
+            mini-batches divide the batch.
+        fewest_environments, usual_length: the same without that, for libraries whose mini-batches need not divide the batch.
         mini_batch: observations of an optimizer step.
         epochs: passes over an iteration batch.
         learning_rate: the task's own, times the root of the growth of the mini-batch.
@@ -33,8 +34,9 @@ class Settings:
 
     actors: int
     environments: int
-    fewest_environments: int
     rollout_length: int
+    fewest_environments: int
+    usual_length: int
     mini_batch: int
     epochs: int
     learning_rate: float
@@ -102,14 +104,46 @@ def settings_for(config: TrainConfig, suggestion: Estimate, actors: int) -> Sett
     steps = config.rollout.rollout_length
     most = config.batch if size == usual else max(config.batch, MINI_BATCHES * size)
     first = max(1, math.ceil(most / (steps * actors)))
-    each = next((k for k in range(first, 4 * first + 1) if actors * k * steps % size == 0), first)
     rate = config.update.learning_rate * min(math.sqrt(size / usual), _MOST_RATE)
-    return Settings(actors, actors * each, actors * first, steps, size, config.update.epochs, float(f"{rate:.2g}"))
+    return Settings(
+        actors=actors,
+        **_divided(actors, first, steps, size),
+        fewest_environments=actors * first,
+        usual_length=steps,
+        mini_batch=size,
+        epochs=config.update.epochs,
+        learning_rate=float(f"{rate:.2g}"),
+    )
+
+
+def _divided(actors: int, first: int, steps: int, size: int) -> dict[str, int]:
+    """Environments and rollout length of a batch that mini-batches of that size divide, as near as can be to what was asked for.
+
+    Args:
+        actors: that have equally many environments.
+        first: environments of each, the fewest that are enough.
+        steps: rollout length that was asked for.
+        size: of a mini-batch.
+    """
+
+    def changed(made: tuple[int, int]) -> tuple[float, int]:
+        each, length = made
+        return abs(math.log(length / steps)) + abs(math.log(each * length / (first * steps))), each
+
+    units = ((each, size // math.gcd(size, actors * each)) for each in range(first, 4 * first + 1))
+    each, length = min(((each, max(round(steps / unit), 1) * unit) for each, unit in units), key=changed)
+    return {"environments": actors * each, "rollout_length": length}
 
 
 def configured(config: TrainConfig, settings: Settings) -> TrainConfig:
     """The configuration of `rlscale train` with these settings."""
-    rollout = replace(config.rollout, actors=settings.actors, environments=settings.environments, batch_size=None)
+    rollout = replace(
+        config.rollout,
+        actors=settings.actors,
+        environments=settings.environments,
+        rollout_length=settings.rollout_length,
+        batch_size=None,
+    )
     update = replace(config.update, mini_batch=settings.mini_batch, learning_rate=settings.learning_rate)
     return replace(config, rollout=rollout, update=update)
 
@@ -126,15 +160,16 @@ def lines_for(
         algorithm: ppo or a2c.
         beside: what else `rlscale train` must be told, see `flags_beside`.
     """
-    s, theirs = settings, replace(settings, environments=settings.fewest_environments)
+    s = settings
+    theirs = replace(s, environments=s.fewest_environments, rollout_length=s.usual_length)
     ours = (
         f"rlscale train {task} --actors {s.actors} --environments {s.environments} --rollout-length {s.rollout_length} "
         f"--mini-batch {s.mini_batch} --epochs {s.epochs} --learning-rate {s.learning_rate:g}"
     )
     ours += f" {shlex.join(beside)}" if beside else ""
     if algorithm == "a2c":
-        rollouts = math.ceil(s.mini_batch / s.rollout_length)  # that library's makes one optimizer step of all of them
-        a2c = f"A2C(policy, make_vec_env(env, n_envs={rollouts}), n_steps={s.rollout_length}, learning_rate={s.learning_rate:g})"
+        rollouts = math.ceil(s.mini_batch / s.usual_length)  # that library's makes one optimizer step of all of them
+        a2c = f"A2C(policy, make_vec_env(env, n_envs={rollouts}), n_steps={s.usual_length}, learning_rate={s.learning_rate:g})"
         return {"rlscale": ours, "Stable-Baselines3": a2c}
     several = f".learners(num_learners={learners})" if learners > 1 else ""
     each = theirs.environments // s.actors
@@ -142,13 +177,13 @@ def lines_for(
         "rlscale": ours,
         "RLlib": (
             f"config.env_runners(num_env_runners={s.actors}, num_envs_per_env_runner={each}, "
-            f"rollout_fragment_length={s.rollout_length})"
+            f"rollout_fragment_length={s.usual_length})"
             f"{several}.training(train_batch_size_per_learner={math.ceil(theirs.batch_size / learners)}, "
             f"minibatch_size={math.ceil(s.mini_batch / learners)}, num_epochs={s.epochs}, "
             f"lr={s.learning_rate:g})"
         ),
         "Stable-Baselines3": (
-            f"PPO(policy, make_vec_env(env, n_envs={theirs.environments}), n_steps={s.rollout_length}, "
+            f"PPO(policy, make_vec_env(env, n_envs={theirs.environments}), n_steps={s.usual_length}, "
             f"batch_size={s.mini_batch}, n_epochs={s.epochs}, learning_rate={s.learning_rate:g})"
         ),
     }

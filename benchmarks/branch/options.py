@@ -9,6 +9,7 @@ import tyro
 
 from rlscale.agents.checks import require_not_negative, require_positive
 from rlscale.agents.config import TrainConfig
+from rlscale.agents.learning import scaled_rate
 from rlscale.errors import UsageError
 from rlscale.records import RunRecord
 
@@ -124,7 +125,10 @@ def make_plan(options: BranchOptions, config: TrainConfig, record: RunRecord) ->
     if len(sizes) * options.rates * options.seeds < LEAST_BRANCHES:
         raise UsageError("--seeds", "a local frontier needs at least ten branches", "Use more seeds or rates")
     # A rate that falls to zero is followed down to a quarter: with none left, branches of no size would learn.
-    base, before = max(last["learning_rate"], config.update.learning_rate / 4 * config.update.anneal), config.batch
+    # It falls from the rate that a rule may have made, which a noise rule's is known of by its iterations alone.
+    by_rule = scaled_rate(config.update, config.mini_batch, None)
+    highest = min(by_rule, max(row["learning_rate"] for row in record.rows))
+    base, before = max(last["learning_rate"], highest / 4 * config.update.anneal), config.batch
     steps = np.arange(options.rates) - (options.rates - 1) / 2
     lengths = [row["episode_length_mean"] for row in record.rows if row["episode_length_mean"]]
     return BranchPlan(

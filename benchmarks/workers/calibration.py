@@ -140,6 +140,7 @@ def fleet_settings(config: TrainConfig, task: Task, compute: Compute, shape: Sha
         bfloat16=compute.acts_in_bfloat16,
         threads=shape.threads,
         cut_on_life_loss=config.rollout.cut_on_life_loss,
+        clones=config.rollout.clones,
         random_first_steps=0,
         seed=config.seed,
         workers=shape.actors,

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from rlscale.estimate import Estimate
 from rlscale.report.words import say_gain, say_limit
-from rlscale.sizing import Choice, CostPlan, FleetTime, LearnerTime
+from rlscale.sizing import Choice, CostPlan, FleetTime
 from rlscale.text import format_duration, format_quantity
 
 from .calibration import FleetReading
@@ -53,28 +53,28 @@ def show_fleets(console: Console, law: FleetTime, readings: Sequence[FleetReadin
     _say(console, f"the slowest fragments take {' and '.join(spread)}; a batch waits for them")
 
 
-def show_recommendation(console: Console, found: Recommendation, learner: LearnerTime) -> None:
+def show_recommendation(console: Console, found: Recommendation) -> None:
     """What to run, what it should give, what takes the time."""
     console.print()
-    first, *rest = say_recommendation(found, learner)
+    first, *rest = say_recommendation(found)
     console.print(first, highlight=False, soft_wrap=True, markup=False, style="bold")
     for line in rest:
         _say(console, line)
     _say(console, f"run it:  {shlex.join(found.command)}")
 
 
-def say_recommendation(found: Recommendation, learner: LearnerTime) -> list[str]:
+def say_recommendation(found: Recommendation) -> list[str]:
     """The answer, the limit, and the figures behind both."""
     batch = found.batch_size
     rate = f"{found.rate} observations per second" + ("" if found.rate.interval else ", no interval")
+    learning = batch / found.iteration.learning_seconds
     limit, shares = _side_by_side(found) if found.iteration.staleness else _in_turn(found)
     return [
         f"Use {found.shape}: {limit}",
         f"an iteration of {batch:,} observations: {format_duration(found.iteration.seconds)}, "
         f"{format_quantity(found.end_to_end)} observations per second end to end",
         shares,
-        f"sampling alone: {rate} (95% for one more reading); learner {format_quantity(learner.rate(batch))} observations per "
-        f"second",
+        f"sampling alone: {rate} (95% for one more reading); learner {format_quantity(learning)} observations per second",
     ]
 
 

@@ -66,27 +66,33 @@ class Recommendation:
         return self.batch_size / self.iteration.seconds
 
 
-def candidates(task: Task, cpus: int, nodes: Sequence[int] | None = None) -> list[Shape]:
+def candidates(task: Task, cpus: int, nodes: Sequence[int] | None = None, clones: int = 1) -> list[Shape]:
     """The grid: every fleet that could be recommended.
 
     Args:
         task: to be trained.
         cpus: that actors may use.
         nodes: free CPUs of each node of a cluster; None: all are one machine's.
+        clones: copies of every environment, all with the same actor.
     """
-    sizes = [task.cost.few * 2**k for k in range(12) if task.cost.few * 2**k <= task.cost.most]
+    sizes = sorted({_whole(task.cost.few * 2**k, clones) for k in range(12) if task.cost.few * 2**k <= task.cost.most})
     counts = sorted({c for c in (*range(1, 9), *(2**k for k in range(16)), cpus) if c <= cpus})
     room = {t: _room(t, cpus, nodes) for t in _THREADS}
     return [Shape(n, t, e) for t, most in room.items() for n in sorted({*counts, most}) if 0 < n <= most for e in sizes]
 
 
-def to_measure(task: Task, cpus: int, nodes: Sequence[int] | None = None) -> list[Shape]:
+def to_measure(task: Task, cpus: int, nodes: Sequence[int] | None = None, clones: int = 1) -> list[Shape]:
     """The few fleets that the others are predicted from; arguments as of `candidates`."""
-    few, many, most = task.cost.few, task.cost.many, task.cost.most
+    few, many, most = (_whole(count, clones) for count in (task.cost.few, task.cost.many, task.cost.most))
     alone = [Shape(1, t, e) for t in _THREADS if _room(t, cpus, nodes) for e in (few, many)] + [Shape(1, 1, most)]
     counts = {2**k for k in range(1, 16)} | {cpus} | ({3} if cpus < 8 else set())
     beside = [Shape(n, 1, many) for n in sorted(counts) if 1 < n <= cpus]
     return alone + beside + [Shape(s.actors, 1, few) for s in beside[-1:]]
+
+
+def _whole(environments: int, clones: int) -> int:
+    """So many environments, or the few more that make whole groups of clones."""
+    return math.ceil(environments / clones) * clones
 
 
 def _room(threads: int, cpus: int, nodes: Sequence[int] | None) -> int:
@@ -138,7 +144,8 @@ def predict(
     learning = learner.seconds(batch, config.noise.step_blocks(batch, shape.actors * shape.environments, equal=False))
     one = iteration(batch, rate.value, learning, lag=options.lag)
     working = law.working_seconds(shape.actors, shape.environments, shape.threads)
-    emulating = min(shape.environments * law.rollout_length / (emulator * shape.threads), working)
+    emulated = shape.environments // config.rollout.clones * law.rollout_length
+    emulating = min(emulated / (emulator * shape.threads), working)
     lost = max(one.sampling_seconds - working, 0.0)
     waiting = min(max(law.slowest_seconds(shape.actors, shape.environments, shape.threads) - working, 0.0), lost)
     parts = {"emulator": emulating, "inference": working - emulating, "waiting": waiting, "transfer": lost - waiting}
@@ -195,8 +202,14 @@ _PLAYED = ("cut_on_life_loss", "random_first_steps", "reward_noise", "clones")
 
 
 def flags_that_differ(settings: Update | Rollout | NoiseSettings, usual: Update | Rollout | NoiseSettings) -> list[str]:
-    """The flags of those settings that are not the usual ones."""
-    return [word for name, value in vars(settings).items() if value != getattr(usual, name) for word in flag_of(name, value)]
+    """The flags of those settings that are not the usual ones.
+
+    Not β₂ of an optimizer that has none: sweeps store it all the same.
+    """
+    differ = {name: value for name, value in vars(settings).items() if value != getattr(usual, name)}
+    if isinstance(settings, Update) and settings.optimizer != "adam":
+        differ.pop("beta2", None)
+    return [word for name, value in differ.items() for word in flag_of(name, value)]
 
 
 def train_command(

@@ -103,7 +103,8 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
         cpus = cpus_for_actors(options.cpus, options.ray_address)
         nodes = cpus_by_node(options.ray_address)
         taking_turns = learner_offers_cpus(options.ray_address)
-        grid = candidates(task, cpus, nodes)
+        clones = config.rollout.clones
+        grid = candidates(task, cpus, nodes, clones)
         identity = {
             "commit": find_commit(),
             "versions": find_versions(),
@@ -113,12 +114,13 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
             "nodes": None if options.ray_address is None else describe_nodes(),
             "network": [config.update.network, config.update.width, compute.precision],
             "measured": [options.seconds, options.ray_address, options.actor_device, measured_steps(config)],
+            **({"clones": clones} if clones > 1 else {}),
         }
         held.enter_context(hold_folder(folder))
         kept = KeptFleets(folder, identity, again=options.again)
         say_what_is_kept(console, kept, folder)
         with watch_head(options.ray_address):
-            shapes = to_measure(task, cpus, nodes)
+            shapes = to_measure(task, cpus, nodes, clones)
             smallest = task.cost.few * config.rollout.rollout_length if known is None else min(known.rates)
             fleets, learning, emulator = measure(options, config, task, compute, shapes, kept, console, mini_batches, smallest)
             law = fit_fleet(fleets, config.rollout.rollout_length)
@@ -155,7 +157,7 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
     write_atomically(folder / "workers.json", (json.dumps(record, indent=1) + "\n").encode())
     kept.forget()
     show_fleets(console, law, fleets)
-    show_recommendation(console, found, learner)
+    show_recommendation(console, found)
     if validation is not None:
         show_validation(console, validation)
     currency = options.price_cpu_hour is not None
@@ -174,7 +176,7 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
         except UsageError as error:  # said on the page as well
             unmet, said = error, f"{config.task} to a return of {known.goal:g}: {error.problem}."
         said += f" {LAGGED}" if options.lag else ""
-    first, *rest = say_recommendation(found, learner)
+    first, *rest = say_recommendation(found)
     shown = WorkersPage(
         task=config.task,
         answer=[f"{first}." if said is None else f"For the most observations per second: {first[0].lower()}{first[1:]}.", *rest],
@@ -281,7 +283,8 @@ def measure(
         if learned is not None:
             return fleets, learned, emulator
         steps.begin("the learner")
-        fragments = sample_fragments(config, task, compute, task.cost.many, 2)
+        clones = config.rollout.clones
+        fragments = sample_fragments(config, task, compute, max(task.cost.many // clones, 1) * clones, 2)
         several = config.update.mini_batch is None and mini_batches is None
         blocks = 8 if several else None
         learning = [measure_learner(config, task, compute, fragments[:n], blocks, mini_batches) for n in (1, 2)]
@@ -290,7 +293,6 @@ def measure(
         if smallest is not None:
             length = measured_steps(config)
             fewest = config.noise.step_blocks(smallest, max(smallest // config.rollout.rollout_length, 1), equal=False)
-            clones = config.rollout.clones
             for environments, most in ((smallest // length, fewest), (MOST_BLOCKS, MOST_BLOCKS)):
                 few = sample_fragments(config, task, compute, max(environments // clones, 1) * clones, 1, length)
                 blocks = most if several else None

@@ -12,10 +12,12 @@ from batches import read_batch
 from making import make_fragment
 
 from rlscale.agents.checks import check_config
+from rlscale.agents.cluster.processes import pickle_settings
 from rlscale.agents.config import NoiseSettings, Rollout, TrainConfig, default_config
+from rlscale.agents.learning.batch import arrange_slots
 from rlscale.agents.learning.frames import Positions
 from rlscale.agents.learning.learner import Learner
-from rlscale.agents.learning.remote_learners import RemoteLearners, learn_batch
+from rlscale.agents.learning.remote_learners import LearnerActor, RemoteLearners, learn_batch
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.noise import estimate
@@ -161,6 +163,29 @@ def test_a_stream_of_few_environments_is_shared_out_by_them(ray_of_four):
             assert {n.kind for n in alone.noise} == {"rollout"}
     finally:
         several.close()
+
+
+def test_a_learner_that_failed_at_a_fragment_makes_no_update_without_it(monkeypatch):
+    """Nobody waits for the last fragments of an iteration, and an earlier iteration's gradients would be used in their place."""
+    monkeypatch.setattr(LearnerActor, "_add_over_learners", lambda self, total: None)  # the other learner adds nothing
+    settings = pickle_settings((config_for(2, stream=True), TASK, "cpu", False, 1), TASK)
+    learner, fragments = LearnerActor(settings, ".", 0), fragments_of(np.random.default_rng(5))
+    slots = arrange_slots([fragment.group for fragment in fragments], 8)
+    before = learner.weights()
+    for _ in range(2):
+        learner.begin(slots, 0)
+        learner.accept(fragments[0], slots[0])
+        with pytest.raises((ValueError, RuntimeError)) as failed:
+            learner.accept(replace(fragments[1], action=fragments[1].action[:, :3]), slots[1])
+        with pytest.raises((ValueError, RuntimeError)) as told:
+            learner.finish(1e-3)
+        assert told.value is failed.value
+        np.testing.assert_array_equal(learner.weights(), before)
+    learner.begin(slots, 0)
+    for fragment, slot in zip(fragments, slots, strict=True):
+        learner.accept(fragment, slot)
+    learner.finish(1e-3)
+    assert (learner.weights() != before).any()
 
 
 def test_learners_go_on_from_a_state(ray_of_four):

@@ -128,7 +128,7 @@ def test_the_line_is_the_configuration():
 
 
 def test_only_our_own_line_has_environments_for_mini_batches_that_divide_the_batch():
-    """RLlib's defaults: 4,000 observations in mini-batches of 128, of which 125 times as many make a whole number of batches."""
+    """RLlib's defaults: 4,000 observations in mini-batches of 128; the nearest number of whole mini-batches is 31."""
     rollout = replace(PONG.rollout, environments=2, rollout_length=2000, actors=2)
     job = replace(PONG, rollout=rollout, update=replace(PONG.update, mini_batch=128, epochs=30))
     settings = settings_for(job, Estimate(55.0, None), 2)
@@ -137,7 +137,28 @@ def test_only_our_own_line_has_environments_for_mini_batches_that_divide_the_bat
     assert "train_batch_size_per_learner=4000, minibatch_size=128" in lines["RLlib"]
     assert "n_envs=2), n_steps=2000, batch_size=128" in lines["Stable-Baselines3"]
     check_config(configured(job, settings))
-    assert settings.environments == 8
+    assert (settings.environments, settings.rollout_length) == (2, 1984)
+
+
+@pytest.mark.parametrize(
+    ("environments", "steps", "mini_batch", "found"),
+    [
+        (3, 1333, 128, (3, 1280)),  # RLlib's batch of 4,000 over environments that do not divide it
+        (7, 571, 128, (8, 576)),
+        (12, 333, 128, (12, 320)),
+        (16, 250, 128, (16, 248)),
+        (1, 2048, 100, (1, 2000)),  # of Stable-Baselines3
+        (1, 1000, 64, (1, 1024)),
+        (8, 128, 256, (8, 128)),
+    ],
+)
+def test_a_job_s_batch_that_mini_batches_do_not_divide_becomes_the_nearest_that_they_do(environments, steps, mini_batch, found):
+    rollout = replace(PONG.rollout, environments=environments, rollout_length=steps, actors=1)
+    job = replace(PONG, rollout=rollout, update=replace(PONG.update, mini_batch=mini_batch))
+    settings = settings_for(job, Estimate(None, None, "not resolved"), 1)
+    assert (settings.environments, settings.rollout_length, settings.mini_batch) == (*found, mini_batch)
+    check_config(configured(job, settings))
+    assert (settings.fewest_environments, settings.usual_length) == (environments, steps)
 
 
 def test_a_batch_of_one_optimizer_step_stays_one_where_nothing_larger_is_suggested():

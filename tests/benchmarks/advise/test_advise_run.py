@@ -273,9 +273,28 @@ def test_a_folder_that_holds_a_run_already_is_said_before_one_is_trained(planted
     there = tmp_path / "there"
     (there / "run").mkdir(parents=True)
     assert main(["advise", TASK.id, "--out", str(there)]) == 2
-    said = f"--out: {there} holds a run already. Choose another folder, or read that run: rlscale advise --run {there / 'run'}"
+    go_on = f"rlscale advise --run {there / 'run'} --out {there}"
+    said = f"--out: {there} holds a run already. Choose another folder, or read that run: {go_on}"
     assert capsys.readouterr().err == f"rlscale: {said}\n"
     assert not trained
+
+
+def test_a_training_in_which_no_iteration_ended_needs_more_seconds(planted, capsys, monkeypatch, tmp_path):
+    planted(USUAL)
+    capsys.readouterr()
+    record = replace(advise_run.read_run(), rows=[])
+    monkeypatch.setattr(advise_run, "read_run", lambda *_: record)
+    monkeypatch.setattr(advise_run, "train", lambda *_, **__: SimpleNamespace(state="finished"))
+    assert main(["advise", TASK.id, "--seconds", "3", "--out", str(tmp_path / "there")]) == 2
+    assert capsys.readouterr().err == f"rlscale: --seconds: no iteration of {TASK.id} ended within 3 seconds. Give more\n"
+    assert main(["advise", "--run", str(tmp_path / "made")]) == 2
+    assert "--run: " in capsys.readouterr().err
+
+
+def test_a_run_with_clones_is_refused(planted, capsys):
+    """Its noise scale is that of four environments alike, and what is advised would have others."""
+    assert planted(run_with({"clones": 4, "environments": 64})) == 2
+    assert "has 4 clones of every environment" in capsys.readouterr().err
 
 
 def test_a_cluster_that_does_not_answer_is_said_before_a_run_is_trained(capsys, monkeypatch, tmp_path, own_ray):
@@ -300,7 +319,9 @@ def test_a_stop_while_fleets_are_measured_names_the_run_that_was_trained(planted
     monkeypatch.setattr(advise_run, "measure", stopped)
     capsys.readouterr()
     there = tmp_path / "there"
-    assert main(["advise", TASK.id, "--cpus", "1", "--out", str(there)]) == code
-    assert capsys.readouterr().err.endswith(f". The run is kept; go on from it with: rlscale advise --run {there / 'run'}\n")
+    words = ["--fleet-seconds", "0.5", "--cpus", "1", "--price-hour", "3", "--json", "--out", str(there)]
+    assert main(["advise", TASK.id, "--seconds", "60", "--seed", "3", *words]) == code
+    go_on = shlex.join(["rlscale", "advise", "--run", str(there / "run"), *words])
+    assert capsys.readouterr().err.endswith(f". The run is kept; go on from it with: {go_on}\n")
     assert planted(USUAL) == code
     assert "kept" not in capsys.readouterr().err

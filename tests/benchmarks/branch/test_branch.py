@@ -356,10 +356,23 @@ def test_batch_sizes_hold_the_run_s_mini_batches(trained):
         make_plan(BranchOptions("run", batch_sizes=f"{4 * length},{8 * length},{16 * length}"), shuffled, record)
 
 
-def test_a_branch_of_an_annealed_run_still_learns(trained):
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"learning_rate": 0.008},
+        {"learning_rate": 0.032, "lr_rule": "linear", "lr_batch": 4.0},
+        {"learning_rate": 0.004, "lr_rule": "sqrt", "lr_batch": 0.25},
+        {"learning_rate": 1.0, "lr_rule": "noise"},
+    ],
+    ids=lambda rule: next(reversed(rule)),
+)
+def test_a_branch_of_an_annealed_run_still_learns(trained, rule):
+    """A rate that has fallen to nothing is followed down to a quarter of 0.008, which the run's own rule made of its setting."""
     at, record = checkpoint(trained)
-    config = replace(at.config, update=replace(at.config.update, anneal=True, learning_rate=0.008))
-    record = replace(record, rows=[*record.rows[:-1], record.rows[-1] | {"learning_rate": 1e-9}])
+    own = {name: int(value * at.config.mini_batch) if name == "lr_batch" else value for name, value in rule.items()}
+    config = replace(at.config, update=replace(at.config.update, anneal=True, **own))
+    fell = (0.008 * (1 - n / (len(record.rows) - 1)) for n in range(len(record.rows)))
+    record = replace(record, rows=[row | {"learning_rate": rate} for row, rate in zip(record.rows, fell, strict=True)])
     plan = make_plan(BranchOptions("run", observations=8192), config, record)
     at_run = plan.sizes.index(config.batch) if config.batch in plan.sizes else None
     scale = math.sqrt(plan.sizes[0] / config.batch)
