@@ -105,14 +105,16 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> int:
 
 
 def with_short_commands(comparison: Comparison) -> Comparison:
-    """The same comparison; the command that would sharpen a sweep says only what differs from the command's defaults."""
+    """The same comparison; the command that would sharpen a sweep is what its plan says it needs, in as few words as say it."""
     found = []
     for sweep in comparison.sweeps:
         words = next_command(sweep.record, sweep.rows)
         if words is not None:
-            from ..sweep.shortest import shortest_command  # loads torch, which takes longer than all the rest of this command
+            # Loads torch, which takes longer than all the rest of this command.
+            from ..sweep.shortest import shortest_command, would_make_a_run
 
-            sweep = replace(sweep, next_words=tuple(shortest_command(words)))
+            words = next_command(sweep.record, sweep.rows, stopped=would_make_a_run(sweep.record))
+            sweep = replace(sweep, next_words=tuple(shortest_command(words)) if words else ())
         found.append(sweep)
     return replace(comparison, sweeps=tuple(found))
 

@@ -1,15 +1,17 @@
-"""`shortest_command`: a sweep's command without the options that change nothing."""
+"""What a sweep's command would do: `shortest_command` leaves out what changes nothing, `would_make_a_run` asks its plan."""
 
 from collections.abc import Sequence
 from dataclasses import MISSING, fields, replace
 from typing import Any
 
+from rlscale.analysis.extension import last_command
 from rlscale.errors import UsageError
+from rlscale.records import SweepRecord
 
 from ..options import flag_of, parse
 from .options import SweepOptions, make_plan
 
-__all__ = ["shortest_command"]
+__all__ = ["shortest_command", "would_make_a_run"]
 
 _OUTSIDE = ("jobs", "ray_address", "out", "report")  # no part of what a plan decides, so kept wherever they were typed
 
@@ -36,6 +38,21 @@ def shortest_command(words: Sequence[str]) -> list[str]:
     except (UsageError, SystemExit):
         return list(words)
     return [*words[:2], *options.tasks, *kept]
+
+
+def would_make_a_run(record: SweepRecord) -> bool | None:
+    """Whether the command that a sweep was last gone on with has runs left, those that failed included.
+
+    None where its plan cannot be made here, as of a task that is not installed or by the defaults of another version.
+    """
+    try:
+        options = parse(SweepOptions, "sweep", last_command(record)[2:])
+        (plan,) = _plans(replace(options, tasks=(record.task,)))
+    except (UsageError, SystemExit):
+        return None
+    if not record.is_of(plan.to_dict()):
+        return None
+    return bool(plan.next_trials({id: result for id, result in record.results.items() if not result.failed}))
 
 
 def _plans(options: SweepOptions) -> list[Any]:

@@ -107,11 +107,12 @@ class Row:
     def predictor(self) -> tuple[str, str]:
         """Head and quantity of the prediction shown first: the primary one, the paper's, or that of the only loss there is.
 
-        A single run and a quick sweep, which are no test of a prediction, suggest what `ADVISED` says.
+        A single run and a quick sweep, which are no test of a prediction, suggest what `ADVISED` says. Of a quick sweep that
+        needs three noise runs, and nothing takes its place before.
         """
         if not self.has_policy:
             return ONLY_LOSS
-        if (self.goal is None or self.quick) and self.prediction(*ADVISED):
+        if self.quick or (self.goal is None and self.prediction(*ADVISED)):
             return ADVISED
         return PRIMARY if self.prediction(*PRIMARY) else PLAIN
 
@@ -144,8 +145,8 @@ class ComparedSweep:
         name: as in its rows.
         record: as it was read.
         rows: one per goal.
-        next_words: the command that would sharpen it, where the caller has put it in fewer words than
-            `rlscale.analysis.extension.next_command` can, which does not know the defaults of the command.
+        next_words: the command that would sharpen it, none if empty, where the caller knows more than
+            `rlscale.analysis.extension.next_command`: the defaults of the command, and what the plan has left to do.
     """
 
     name: str

@@ -3,22 +3,24 @@
 import itertools
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 from ..records import SweepRecord, folder_name
 from .comparison import Row
 from .predictions import ADVISED
 
-__all__ = ["is_too_easy", "next_command"]
+__all__ = ["is_too_easy", "last_command", "next_command"]
 
 # Of a sequential sweep, as `rlscale.benchmarks.sweep` has them, a floor above.
 MOST_RUNS = 400
 PILOT_RUNS = 3
+QUICK_RUNS = 4
 FITTED_SIZES = 3  # the fewest at which a surface can be fitted
 SWITCHES = ("--quick", "--no-quick", "--report", "--no-report")  # flags of the command without a value
 USUAL_FOLDER = "sweeps"  # where `rlscale sweep` puts its folders unless --out says otherwise
 
 
-def next_command(record: SweepRecord, rows: Sequence[Row]) -> list[str] | None:
+def next_command(record: SweepRecord, rows: Sequence[Row], *, stopped: bool | None = None) -> list[str] | None:
     """The words of a command that goes on with a sweep, in the place where it was begun.
 
     A quick sweep whose prediction is resolved goes on as one that measures, another one with twice the noise runs. A sequential
@@ -30,6 +32,7 @@ def next_command(record: SweepRecord, rows: Sequence[Row]) -> list[str] | None:
     Args:
         record: of the sweep.
         rows: its rows of the comparison, by goal.
+        stopped: whether its own command would make a run; None where only the record tells, which is not always enough.
 
     Returns:
         None for sweeps of earlier versions, which cannot be extended, for copies in folders of other names, which the command
@@ -39,15 +42,13 @@ def next_command(record: SweepRecord, rows: Sequence[Row]) -> list[str] | None:
     plan, reached = record.plan, [row for row in rows if row.frontier is not None]
     if "interval_ratio" not in plan or record.folder.resolve().name != folder_name(record.task):
         return None
-    words = list(record.manifest["command"])
-    for extension in record.manifest.get("extensions", ()):
-        words = list(extension["command"])
-    words = _with(_for_one_task(words, record.task), "--out", str(record.folder.parent))
+    words = _with(_for_one_task(last_command(record), record.task), "--out", str(_home(record)))
     words = words[:-2] if words[-1] == USUAL_FOLDER else words
     sizes = plan["batch_sizes"]
+    if stopped or (stopped is None and _seems_stopped(record, reached)):
+        return words
     if not reached:
-        first = PILOT_RUNS if sizes is None else len(sizes) * plan["rates"] * plan["seeds"]
-        return words if len(record.results) < first else None
+        return None
     if plan.get("quick"):
         if reached[-1].predicted(*ADVISED).value is None:
             return _with(words, "--noise-runs", str(2 * plan["noise_runs"]))
@@ -56,10 +57,7 @@ def next_command(record: SweepRecord, rows: Sequence[Row]) -> list[str] | None:
         return None
     low, high = reached[-1].measured.interval or (0.0, math.inf)
     if sizes is not None:
-        grid = [result for result in record.results.values() if result.stage != "noise"]
-        if len(grid) < len(sizes) * plan["rates"] * plan["seeds"]:
-            return words
-        arrived = {point.run.batch_size for point in reached[-1].points if not point.missed}
+        arrived = _arrived(reached[-1])
         few = len(sizes) < FITTED_SIZES  # of which no number of seeds makes a frontier
         smaller = (few or (low == 0 and high < math.inf)) and sizes[0] in arrived and sizes[0] % (4 * _unit(record)) == 0
         larger = (few or (high == math.inf and low > 0)) and sizes[-1] in arrived
@@ -68,8 +66,46 @@ def next_command(record: SweepRecord, rows: Sequence[Row]) -> list[str] | None:
             return _with(words, "--batch-sizes", ",".join(map(str, more)))
         return _with(words, "--seeds", str(2 * plan["seeds"]))
     return _sequential(
-        record, words, is_sharp=low > 0 and high / low <= plan["interval_ratio"], is_open=low > 0 and high == math.inf
+        record,
+        words,
+        has_ended=stopped is False,
+        is_sharp=low > 0 and high / low <= plan["interval_ratio"],
+        is_open=low > 0 and high == math.inf,
     )
+
+
+def last_command(record: SweepRecord) -> list[str]:
+    """The words of the command that the sweep was last gone on with."""
+    return list([record.manifest, *record.manifest.get("extensions", ())][-1]["command"])
+
+
+def _home(record: SweepRecord) -> Path:
+    """The folder that the sweep's own is in, as --out takes it.
+
+    A name such as `.`, or that of a link to it, says nothing of where it is.
+    """
+    if record.folder.name == folder_name(record.task):
+        return record.folder.parent
+    home = record.folder.resolve().parent
+    return home.relative_to(Path.cwd()) if home.is_relative_to(Path.cwd()) else home
+
+
+def _arrived(row: Row) -> set[float]:
+    """Batch sizes at which a run has reached the goal."""
+    return {point.run.batch_size for point in row.points if not point.missed}
+
+
+def _seems_stopped(record: SweepRecord, reached: Sequence[Row]) -> bool:
+    """Whether runs are missing that every sweep with this plan makes, a sequential sweep's later ones apart."""
+    plan = record.plan
+    noise = sum(result.stage == "noise" for result in record.results.values())
+    others, sizes = len(record.results) - noise, plan["batch_sizes"]
+    if others < (PILOT_RUNS if sizes is None else len(sizes) * plan["rates"] * plan["seeds"]):
+        return True
+    if plan.get("quick"):
+        return bool(reached) and noise < min(plan["noise_runs"], QUICK_RUNS)
+    # Noise runs have the surface's best rate, and without three sizes there is no surface.
+    return sizes is not None and bool(reached) and len(_arrived(reached[-1])) >= FITTED_SIZES and noise < plan["noise_runs"]
 
 
 def is_too_easy(row: Row) -> bool:
@@ -80,15 +116,16 @@ def is_too_easy(row: Row) -> bool:
     return row.measured.value is None and len(row.points) > PILOT_RUNS and row.at_limit > len(row.points) / 2
 
 
-def _sequential(record: SweepRecord, words: list[str], *, is_sharp: bool, is_open: bool) -> list[str] | None:
+def _sequential(record: SweepRecord, words: list[str], *, has_ended: bool, is_sharp: bool, is_open: bool) -> list[str] | None:
     """The command for a sequential sweep that has reached a goal: one that makes a run, as far as the record tells.
 
-    The sweep ends by its own interval, which may be narrower than the page's. That it ended shows in its noise runs, which come
-    last; without any, a sweep that is not sharp may as well have been stopped.
+    The sweep ends by its own interval, which may be narrower than the page's. Where nobody knows that it ended, its noise runs
+    show it, which come last; without any, a sweep that is not sharp may as well have been stopped.
     """
-    plan, results = record.plan, record.results.values()
+    plan, results = record.plan, list(record.results.values())
     runs = [result for result in results if result.stage != "noise"]
-    measured = len(results) - len(runs) >= plan["noise_runs"]
+    shows_end = bool(plan["noise_runs"]) and results[-1].stage == "noise"
+    measured = has_ended or (len(results) - len(runs) >= plan["noise_runs"] and (shows_end or not plan["noise_runs"]))
     if len(runs) >= MOST_RUNS and measured:
         return None
     is_spent = False
@@ -100,9 +137,11 @@ def _sequential(record: SweepRecord, words: list[str], *, is_sharp: bool, is_ope
             is_spent = True
             doublings = math.floor(math.log2(spent / budget)) + 1
             words = _with(words, flag, f"{2**doublings * budget:.12g}")
-    if measured and is_open and plan["noise_runs"] and not is_spent:  # it ended because no run that it can afford is large enough
+    if (
+        measured and is_open and (has_ended or shows_end) and not is_spent
+    ):  # it ended because no run that it can afford is large enough
         return _with(words, "--observations", str(4 * plan["most_observations"]))
-    if measured and (is_sharp or (plan["noise_runs"] and not is_spent)):
+    if measured and (is_sharp or ((has_ended or shows_end) and not is_spent)):
         sharper = f"{math.sqrt(plan['interval_ratio']):.3g}"
         return _with(words, "--interval-ratio", sharper) if 1 < float(sharper) < plan["interval_ratio"] else None
     return words
@@ -128,7 +167,7 @@ def _for_one_task(words: Sequence[str], task: str) -> list[str]:
     """
     kept = list(words[:2])
     for before, word in itertools.pairwise(words[1:]):
-        is_value = before.startswith("-") and before not in SWITCHES
+        is_value = before.startswith("-") and "=" not in before and before not in SWITCHES
         is_other_task = word != task and ("/" in word or ":" in word) and not word.startswith("-") and not is_value
         if not is_other_task:
             kept.append(word)

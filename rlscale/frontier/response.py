@@ -162,8 +162,12 @@ class Response:
 
     def residuals(self, theta: np.ndarray) -> np.ndarray:
         """y less its expectation, of each run; offsets are left in."""
-        bend = np.logaddexp(0.0, math.exp(theta[ALPHA]) * (theta[C] - self.x))
-        return self.y - theta[A] - bend - self.lift(theta)
+        return self.y - theta[A] - self.bend(theta) - self.lift(theta)
+
+    def bend(self, theta: np.ndarray) -> np.ndarray:
+        """ln S at the best rate beyond ln S_min, of each run's batch size."""
+        bend: np.ndarray = np.logaddexp(0.0, math.exp(theta[ALPHA]) * (theta[C] - self.x))
+        return bend
 
     @staticmethod
     def sigma(theta: np.ndarray) -> float:

@@ -288,10 +288,14 @@ def _reach(
     directions[free] = keep @ (vectors / np.sqrt(np.maximum(np.abs(values), 0.1)))
     outwards = along / along.sum()
     theta = best.theta
+    # Beyond the sizes only S_min · B_crit, or S_min, is known. Were S_min left behind, all runs would be taken for stuck.
+    slides = along[response.C] > 0 and along[response.A] == 0 and not runs.x.min() <= theta[response.C] <= runs.x.max()
 
     def root(distance: float) -> float:
         nonlocal theta
         moved = theta + (start + sign * distance - along @ theta) * outwards
+        if slides:
+            moved[response.A] += float(np.mean(runs.bend(theta) - runs.bend(moved)))
         fitted = runs.minimize_along(moved, directions)
         theta = fitted.theta
         return math.sqrt(max(2 * (fitted.loss - best.loss), 0.0)) - math.sqrt(rise)

@@ -97,6 +97,10 @@ class SweepRecord:
         plan: dict[str, Any] = self.manifest["plan"]
         return plan
 
+    def is_of(self, plan: Mapping[str, Any]) -> bool:
+        """Whether that plan, as it would be recorded, is the one that was written; the number of jobs apart."""
+        return not _differences(self.plan, plan) - _FOLLOWS - {"jobs"}
+
 
 class Sweep:
     """A sweep being written. Only one process can hold it, until `close`.

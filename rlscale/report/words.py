@@ -141,8 +141,8 @@ def warnings(rows: Sequence[Row]) -> list[str]:
 
 def say_next(sweep: ComparedSweep) -> str | None:
     """The command that would sharpen a sweep; None where there is none."""
-    words = sweep.next_words or next_command(sweep.record, sweep.rows)
-    return None if words is None else f"next: {shlex.join(words)}"
+    words = next_command(sweep.record, sweep.rows) if sweep.next_words is None else sweep.next_words
+    return f"next: {shlex.join(words)}" if words else None
 
 
 def remarks(rows: Sequence[Row]) -> list[str]:

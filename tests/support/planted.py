@@ -144,12 +144,19 @@ class Planted:
 
 
 def write_sweep(
-    folder: Path, planted: Planted, task: str = "classic/cartpole", plan: SweepPlan | None = None, most=10_000, change=None
+    folder: Path,
+    planted: Planted,
+    task: str = "classic/cartpole",
+    plan: SweepPlan | None = None,
+    most=10_000,
+    change=None,
+    command=None,
 ):
     """Run the plan on the planted task, at most so many runs; the record as read back.
 
     Args:
         change: called with every trial and its result; what it returns is recorded.
+        command: that is recorded; None: that of the task alone.
     """
     plan = plan or make_plan()
     facts = {
@@ -157,7 +164,7 @@ def write_sweep(
         "commit": "abc1234",
         "versions": {"torch": "2"},
         "machine": {"cores": 2, "accelerator": None},
-        "command": ["rlscale", "sweep", task],
+        "command": command or ["rlscale", "sweep", task],
     }
     sweep = Sweep.open(folder, plan.to_dict(), facts)
     while most > 0 and (trials := plan.next_trials(sweep.results)):

@@ -1,12 +1,15 @@
 """The command that a page names next is short, can be typed, and goes on with the same sweep."""
 
+from dataclasses import replace
+
 import pytest
+from planted import Planted, write_sweep
 from rungs import skip_without_its_engine
 
 from rlscale.benchmarks.measurements.ladder.rungs import read_rungs
 from rlscale.benchmarks.options import parse
 from rlscale.benchmarks.sweep.options import SweepOptions, make_plan
-from rlscale.benchmarks.sweep.shortest import shortest_command
+from rlscale.benchmarks.sweep.shortest import shortest_command, would_make_a_run
 from rlscale.records import Sweep
 
 RUNGS = read_rungs()[1]
@@ -47,6 +50,26 @@ def test_a_rung_s_command_is_short_and_plans_exactly_the_same(rung):
 )
 def test_only_what_differs_is_said(typed, short):
     assert shortest_command([*TASK, *typed]) == [*TASK, *short]
+
+
+def test_the_plan_says_whether_a_sweep_has_runs_to_make(tmp_path):
+    """Wherever it was stopped, its noise runs from before an extension included."""
+    words = [*TASK, "--goals", "60", "--jobs", "1", "--noise-runs", "2", "--interval-ratio", "8", "--out", str(tmp_path)]
+    _, (plan,) = plan_of(words)
+    whole = write_sweep(tmp_path / "classic-cartpole", Planted(), plan=plan, command=words)
+    results = list(whole.results.items())
+    assert [result.stage for _, result in results[-2:]] == ["noise"] * 2
+    for ended in (0, 1, 3, len(results) - 3, len(results) - 2, len(results) - 1):
+        assert would_make_a_run(replace(whole, results=dict(results[:ended])))
+    assert would_make_a_run(whole) is False
+    failed = {**whole.results, results[4][0]: replace(results[4][1], state="failed")}
+    assert would_make_a_run(replace(whole, results=failed))
+    sharper = [*words, "--interval-ratio", "1.2"]
+    _, (plan,) = plan_of(sharper)
+    manifest = {**whole.manifest, "plan": plan.to_dict(), "extensions": [{"command": sharper}]}
+    assert would_make_a_run(replace(whole, manifest=manifest))
+    assert would_make_a_run(replace(whole, manifest={**whole.manifest, "command": sharper})) is None, "not its plan"
+    assert would_make_a_run(replace(whole, manifest={**whole.manifest, "command": [*words, "--none-such"]})) is None
 
 
 def test_what_the_task_has_of_its_own_is_not_said():

@@ -12,10 +12,11 @@ from planted import Planted, make_plan, read_again, write_sweep
 from rlscale.analysis import extension
 from rlscale.analysis.comparison import compare
 from rlscale.analysis.extension import next_command
+from rlscale.analysis.predictions import ADVISED, PLAIN
 from rlscale.benchmarks.sweep.design import PILOT_RUNS
 from rlscale.benchmarks.sweep.options import SweepOptions
 from rlscale.benchmarks.sweep.options import make_plan as make_plan_of
-from rlscale.benchmarks.sweep.plan import MOST_RUNS
+from rlscale.benchmarks.sweep.plan import MOST_RUNS, QUICK_RUNS
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
 from rlscale.frontier import fit_surface
@@ -101,12 +102,69 @@ def test_a_sweep_with_as_many_runs_as_there_may_be_is_asked_for_nothing(sharp, m
 
 
 def test_the_numbers_of_runs_are_those_of_the_sweep():
-    assert (extension.MOST_RUNS, extension.PILOT_RUNS) == (MOST_RUNS, PILOT_RUNS)
+    assert (extension.MOST_RUNS, extension.PILOT_RUNS, extension.QUICK_RUNS) == (MOST_RUNS, PILOT_RUNS, QUICK_RUNS)
     sizes = [64 * 2**k for k in range(extension.FITTED_SIZES)]
     known = [fit_surface(b, [0.1] * len(b), [10.0] * len(b)).b_crit.interval is not None for b in (sizes[:-1], sizes)]
     assert known == [False, True]
     switches = [f"--{no}{f.name}" for f in fields(SweepOptions) if f.type is bool for no in ("", "no-")]
     assert sorted(extension.SWITCHES) == sorted(switches)
+
+
+@pytest.mark.parametrize("runs", [1, 2, 3, 4, 6])
+def test_a_quick_sweep_that_was_stopped_goes_on_as_it_is(tmp_path, runs):
+    """Its pilot has three runs, of which any may reach the goal, and its first four noise runs may be enough."""
+    plan = make_plan(batch_sizes=None, pilot_batch=640, quick=True, noise_runs=8)
+    record = write_sweep(tmp_path / FOLDER, Planted(), plan=plan, most=runs)
+    assert asked(record) == TASK
+
+
+def test_a_quick_sweep_of_few_noise_runs_predicts_nothing_rather_than_something_else(tmp_path):
+    """The ratio of sums needs three runs. The policy's own noise scale, which one run has, is another statistic."""
+    plan = make_plan(batch_sizes=None, pilot_batch=640, quick=True, noise_runs=8)
+    for runs in (4, 5, 6):
+        comparison = compare([write_sweep(tmp_path / str(runs) / FOLDER, Planted(), plan=plan, most=runs)], [])
+        row = comparison.rows[-1]
+        assert row.prediction(*PLAIN).scale.value is not None
+        assert row.predictor == ADVISED
+        assert row.prediction(*ADVISED) is None
+        assert "its noise scale suggests" not in answers(comparison)[0].sentence
+
+
+@pytest.mark.parametrize("kept", [0, 3, 7])
+def test_a_grid_that_was_stopped_in_its_noise_runs_goes_on_as_it_is(tmp_path, kept):
+    plan = make_plan(batch_sizes=(64, 256, 1024, 4096), noise_runs=8)
+    record = write_sweep(tmp_path / FOLDER, Planted(), plan=plan)
+    noise = [id for id, result in record.results.items() if result.stage == "noise"]
+    assert len(noise) == 8
+    short = replace(record, results={id: result for id, result in record.results.items() if id not in noise[kept:]})
+    assert asked(short) == TASK
+    assert asked(record) != TASK
+
+
+def test_a_sweep_that_was_stopped_when_it_was_extended_is_not_asked_for_still_more(sharp):
+    """Its noise runs are from before. A run after them shows it; before that, whoever has asked the plan."""
+    (sweep,) = compare([sharp], []).sweeps
+    assert "--interval-ratio" not in next_command(sharp, sweep.rows, stopped=True)
+    extended = changed(sharp, interval_ratio=1.41)
+    last = max((result for result in sharp.results.values() if result.stage != "noise"), key=lambda result: result.id)
+    again = replace(extended, results={**sharp.results, "run-900": replace(last, id="run-900")})
+    assert as_wide(again, 1.9) == []
+    assert as_wide(extended, 1.9) == ["--interval-ratio", "1.19"]
+
+
+def test_where_the_folder_is_named_by_a_dot_or_a_link_the_command_says_where_it_lies(sharp, monkeypatch, tmp_path):
+    (tmp_path / "link").symlink_to(sharp.folder)
+    (sharp.folder / "within").mkdir(exist_ok=True)
+    monkeypatch.chdir(sharp.folder)
+    for folder in (Path("."), Path("within/.."), tmp_path / "link", sharp.folder):
+        (sweep,) = compare([replace(sharp, folder=folder)], []).sweeps
+        words = next_command(sweep.record, sweep.rows)
+        assert (Path(words[words.index("--out") + 1]) / FOLDER).resolve() == sharp.folder.resolve()
+
+
+def test_a_task_after_a_flag_with_its_value_is_another_task(sharp):
+    command = ["rlscale", "sweep", "--jobs=2", "minatar/asterix", "classic/cartpole", "--data", "a/b"]
+    assert asked(replace(sharp, manifest={**sharp.manifest, "command": command}))[:6] == [*command[:3], *command[4:]]
 
 
 def at_the_limit(trial, result):

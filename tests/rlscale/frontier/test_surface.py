@@ -12,6 +12,7 @@ from rlscale.frontier import fit_surface
 from rlscale.frontier import response as names
 from rlscale.frontier.response import Response
 from rlscale.frontier.runs import check_runs
+from rlscale.frontier.surface import allowed_rise
 
 SIZES = np.repeat([32.0, 128.0, 512.0, 2048.0, 8192.0], 6)
 OFF = np.tile([-1.0, -0.5, 0.0, 0.3, 0.6, 0.9], 5)
@@ -189,3 +190,21 @@ def test_too_few_sizes_have_a_reason():
     assert "three batch sizes" in surface.b_crit.reason
     with pytest.raises(ValueError, match="not fitted"):
         surface.best_rate(32)
+
+
+def test_an_open_frontier_has_no_lower_limit_that_the_runs_do_not_give():
+    """Of runs far below the bend only S_min · B_crit is known. The first runs of Atari Breakout on the ladder, to a return of 10,
+    gave a lower limit ten thousand times the largest size."""
+    batch = [2041.0] * 3 + [4082.0] * 8 + [510.0, 4082.0]
+    rate = [4.243e-4, 1.697e-3, 1.061e-4] + [4.897e-3] * 8 + [8.485e-4, 2.4e-3]
+    steps = [329.6, 121.7, math.inf, 37.8, 41.0, 44.3, 43.4, 35.1, 48.5, 29.8, 41.9, 399.5, 60.8]
+    spent = [b * s if math.isfinite(s) else 250 * b for b, s in zip(batch, steps, strict=True)]
+    surface = fit_surface(batch, rate, steps, spent, confidence=0.97)
+    assert surface.b_crit.interval == (0.0, math.inf)
+    # Another fit, with S_min taken along by hand, is as good at the smallest size as the interval allows.
+    theta, runs = surface.fitted.theta.copy(), surface.runs
+    before = runs.bend(theta)
+    theta[names.C] = runs.x.min()
+    theta[names.A] += np.mean(before - runs.bend(theta))
+    there = runs.minimize(theta, (names.ALPHA, names.C))
+    assert 2 * (there.loss - surface.fitted.loss) < allowed_rise(surface.points, 0.97)
