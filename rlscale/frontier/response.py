@@ -240,7 +240,7 @@ class Response:
                 found.append(theta)
         return found
 
-    def best(self, fixed: Sequence[int] = (ALPHA,), tries: int = 2) -> Fitted:
+    def best(self, fixed: Sequence[int] = (ALPHA,), tries: int = 4) -> Fitted:
         """The least loss from the best starts."""
         starts = sorted(self.starts(), key=lambda theta: self.loss(theta)[0])[:tries]
         return min((self.minimize(theta, fixed) for theta in starts), key=lambda fitted: fitted.loss)

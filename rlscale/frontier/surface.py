@@ -97,8 +97,12 @@ class Surface(Frontier):
         for size in sorted({p.batch_size for p in self.points}):
             kept = [i for i, p in enumerate(self.points) if p.batch_size != size]
             points, rates = tuple(self.points[i] for i in kept), np.array([self.learning_rates[i] for i in kept])
-            fitted = _likeliest(points, rates)
-            found[size] = None if fitted is None else _critical(*fitted, points, self.confidence).value
+            fitted = _likeliest(points, rates, self)
+            if fitted is not None:
+                low, high = critical_interval(*fitted, allowed_rise(points, self.confidence), exactly=False)
+                found[size] = None if say_unidentified(points, low, high) else math.exp(fitted[1].theta[response.C])
+            else:
+                found[size] = None
         return found
 
     @cached_property
@@ -210,12 +214,20 @@ def _fit(points: tuple[Point, ...], rates: np.ndarray, confidence: float) -> Sur
     )
 
 
-def _likeliest(points: Sequence[Point], rates: np.ndarray) -> tuple[Response, Fitted] | None:
-    """The likelihood of these runs and its least loss; None where fewer than three sizes have a run that reached the goal."""
+def _likeliest(points: Sequence[Point], rates: np.ndarray, near: Surface | None = None) -> tuple[Response, Fitted] | None:
+    """The likelihood of these runs and its least loss; None where fewer than three sizes have a run that reached the goal.
+
+    It is sought from where it is for nearly the same runs, if these are given.
+    """
     if len({p.batch_size for p in points if not p.censored}) < 3:
         return None
     runs = Response(points, rates)
-    best = runs.best()
+    if near is None or near.fitted is None or near.runs is None:
+        best = runs.best()
+    else:
+        start = near.fitted.theta[: response.OFFSETS].copy()
+        start[response.P] += start[response.Q] * (runs.middle - near.runs.middle)  # ln of the best rate at the mean of ln B
+        best = runs.minimize(start)
     offset_sd = _shared_offsets(runs, best)
     if offset_sd > 0:
         runs = Response(points, rates, offset_sd)
@@ -230,10 +242,10 @@ def _critical(runs: Response, best: Fitted, points: Sequence[Point], confidence:
     return Estimate(None if reason else math.exp(best.theta[response.C]), (math.exp(low), math.exp(high)), reason)
 
 
-def critical_interval(runs: Response, best: Fitted, rise: float) -> tuple[float, float]:
-    """Both ends of the interval of ln B_crit; infinite where the runs give none."""
+def critical_interval(runs: Response, best: Fitted, rise: float, *, exactly: bool = True) -> tuple[float, float]:
+    """Both ends of the interval of ln B_crit, exactly or further out; infinite where the runs give none."""
     edges = float(runs.x.min()) - _BEYOND, float(runs.x.max()) + _BEYOND
-    low, high = _ends(runs, best, rise, _unit(best.theta, response.C), edges)
+    low, high = _ends(runs, best, rise, _unit(best.theta, response.C), edges, exactly=exactly)
     # A bend outside the sizes would follow from the model and not from the data: only one limit is kept.
     at = best.theta[response.C]
     return -math.inf if at < runs.x.min() else low, math.inf if at > runs.x.max() else high
@@ -246,10 +258,12 @@ def _unit(theta: np.ndarray, *summed: int) -> np.ndarray:
     return along
 
 
-def _ends(runs: Response, best: Fitted, rise: float, along: np.ndarray, edges: tuple[float, float]) -> tuple[float, float]:
+def _ends(
+    runs: Response, best: Fitted, rise: float, along: np.ndarray, edges: tuple[float, float], *, exactly: bool = True
+) -> tuple[float, float]:
     """Both ends of the interval of a sum of parameters, the exponent being 1."""
     free = np.setdiff1d(np.arange(len(along)), [response.ALPHA])
-    low, high = (_reach(runs, best, rise, along, sign, edges, free) for sign in (-1, 1))
+    low, high = (_reach(runs, best, rise, along, sign, edges, free, exactly=exactly) for sign in (-1, 1))
     return low, high
 
 
@@ -264,7 +278,15 @@ def allowed_rise(points: Sequence[Point], confidence: float) -> float:
 
 
 def _reach(
-    runs: Response, best: Fitted, rise: float, along: np.ndarray, sign: int, edges: tuple[float, float], free: np.ndarray
+    runs: Response,
+    best: Fitted,
+    rise: float,
+    along: np.ndarray,
+    sign: int,
+    edges: tuple[float, float],
+    free: np.ndarray,
+    *,
+    exactly: bool = True,
 ) -> float:
     """The end of the profile-likelihood interval of a sum of parameters; infinite where it lies beyond the edge.
 
@@ -278,6 +300,7 @@ def _reach(
         sign: -1 for the lower end, 1 for the upper one.
         edges: the range in which it is sought.
         free: parameters that are fitted.
+        exactly: False where it matters only whether there is an end: then it may be given too far out.
     """
     start = float(along @ best.theta)
     most = abs(edges[sign > 0] - start)
@@ -305,7 +328,7 @@ def _reach(
     distance = min(0.3, most)
     for _ in range(40):
         value = root(distance)
-        if abs(value) < 0.01:
+        if abs(value) < 0.01 or (value > 0 and not exactly):
             break
         if value < 0:
             if distance >= most:
