@@ -17,7 +17,7 @@ from ..records.files import finite
 from ..sizing import ScaleOut
 from ..text import format_duration, format_quantity
 from .answers import say_suggestion
-from .chart_style import PALETTE, Figure, draw, finish, numbers
+from .chart_style import PALETTE, Figure, draw, finish, numbers, unchecked
 from .page import add_chart, section, table, write_page
 from .run_charts import noise_chart, return_chart
 from .words import say_limit
@@ -123,6 +123,7 @@ def advice_lines(advice: Advice) -> list[str]:
     return lines
 
 
+@unchecked
 def write_advice_page(page: Path, advice: Advice, run: RunRecord) -> None:
     """Write the page.
 

@@ -14,7 +14,7 @@ import altair as alt
 
 from ..estimate import Estimate
 from ..frontier import LocalFrontier
-from .chart_style import PALETTE, Figure, clip, draw, finish, layer, log_axis, message, numbers
+from .chart_style import PALETTE, Figure, clip, draw, finish, layer, log_axis, message, numbers, unchecked
 from .page import add_chart, command, section, table, write_page
 
 __all__ = ["BranchPage", "branch_chart", "branch_figure", "write_branch_page"]
@@ -49,6 +49,7 @@ class BranchPage:
     sources: Mapping[str, str]
 
 
+@unchecked
 def write_branch_page(path: Path, shown: BranchPage) -> None:
     """Write the page.
 

@@ -5,11 +5,13 @@ What they show is in `rlscale.report.run_charts` (one run), `rlscale.report.swee
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import altair as alt
+from altair.utils.schemapi import debug_mode
 
 from ..estimate import Estimate
 
@@ -30,7 +32,11 @@ __all__ = [
     "numbers",
     "shown",
     "slug",
+    "unchecked",
 ]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # Okabe and Ito's palette: told apart by colour-blind readers and in grey print.
 PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"]
@@ -44,6 +50,17 @@ _LETTERS = 48  # that fit side by side on a phone
 
 # Triangles for what is not resolved, by the `mark` that `shown` gives.
 LIMITS = alt.Shape("mark:N", legend=None, scale=alt.Scale(domain=["above", "below"], range=["triangle-up", "triangle-down"]))
+
+
+def unchecked(write: Callable[P, T]) -> Callable[P, T]:
+    """What writes a page, faster: Altair would hold every part of every chart against its schema, which the tests do."""
+
+    @wraps(write)
+    def written(*args: P.args, **kwargs: P.kwargs) -> T:
+        with debug_mode(False):
+            return write(*args, **kwargs)
+
+    return written
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from ..analysis.verdict import rungs_of
 from ..frontier import Surface
 from ..text import format_duration, format_quantity, stretches
 from .answers import CONFIDENCE, answers
-from .chart_style import Figure
+from .chart_style import Figure, unchecked
 from .ladder_charts import ladder_figure, verdict_figure
 from .page import add_chart, command, fold, section, table, write_page
 from .pictures import write_figures
@@ -45,6 +45,7 @@ from .words import (
 __all__ = ["write_comparison"]
 
 
+@unchecked
 def write_comparison(
     comparison: Comparison,
     page: Path,

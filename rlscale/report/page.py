@@ -62,7 +62,7 @@ def fold(title: str, content: str) -> str:
 def add_chart(charts: dict[str, Any], chart: Any) -> str:
     """Collect an Altair chart for the page; the markup of its place."""
     name = f"chart{len(charts)}"
-    charts[name] = chart.to_dict()
+    charts[name] = chart.to_dict(validate=False)  # see `chart_style.unchecked`
     return f"<div class='chart' id='{name}'></div>"
 
 

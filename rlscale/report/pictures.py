@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import UsageError
-from .chart_style import Figure
+from .chart_style import Figure, unchecked
 
 __all__ = ["write_figures"]
 
 _WIDTH, _LINE = 700, 118  # of a picture: points, and letters of its caption
 
 
+@unchecked
 def write_figures(figures: Sequence[Figure], folder: Path) -> None:
     """Every chart as PNG (1,400 pixels wide) and SVG, with its title and caption in the picture.
 
@@ -28,7 +29,7 @@ def write_figures(figures: Sequence[Figure], folder: Path) -> None:
         for figure in figures:
             seen[figure.name] += 1
             name = figure.name if names[figure.name] == 1 else f"{figure.name}-{seen[figure.name]}"
-            specification = figure.chart.to_dict()
+            specification = figure.chart.to_dict(validate=False)
             caption = {"subtitle": textwrap.wrap(figure.note, _LINE), "anchor": "start", "subtitleColor": "#595959", "offset": 12}
             specification["title"] = {"text": figure.title, **caption}
             specification |= {"width": _WIDTH, "autosize": {"type": "fit-x", "contains": "padding"}, "background": "white"}

@@ -30,6 +30,7 @@ from ..noise import NoiseEstimate
 from ..records import RunRecord
 from ..text import format_duration, format_quantity
 from .answers import run_answer
+from .chart_style import unchecked
 from .page import add_chart, facts, section, table, write_page
 from .run_charts import diagnostic_chart, head_label, noise_chart, policy_chart, return_chart, speed_chart, time_chart
 from .words import say_predictor
@@ -37,6 +38,7 @@ from .words import say_predictor
 __all__ = ["write_report"]
 
 
+@unchecked
 def write_report(runs: Sequence[RunRecord], page: Path) -> list[str]:
     """Write the page of one or more runs, and return the answers that it begins with, one for each.
 

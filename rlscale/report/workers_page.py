@@ -15,7 +15,7 @@ import numpy as np
 
 from ..sizing import CostPlan, FleetTime
 from ..text import format_duration
-from .chart_style import GREY, SI_LABEL, Figure, colour, draw, finish, log_axis, log_domain, numbers
+from .chart_style import GREY, SI_LABEL, Figure, colour, draw, finish, log_axis, log_domain, numbers, unchecked
 from .page import add_chart, command, section, table, write_page
 
 __all__ = ["WorkersPage", "knee", "plan_figure", "throughput_figure", "write_workers_page"]
@@ -59,6 +59,7 @@ class WorkersPage:
     warnings: Sequence[str] = ()
 
 
+@unchecked
 def write_workers_page(path: Path, shown: WorkersPage) -> None:
     """Write the page.
 

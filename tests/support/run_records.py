@@ -4,6 +4,7 @@ import json
 import re
 
 import numpy as np
+from altair.vegalite.v6.schema.core import Root
 
 from rlscale.noise import BlockStatistics
 from rlscale.records.run import Run, pack_statistics, read_run
@@ -64,5 +65,9 @@ def add_joint(run):
 
 
 def charts_of(page) -> list[dict]:
+    """The charts of a page, which must be what Vega-Lite takes."""
     text = page.read_text()
-    return list(json.loads(re.search(r"const charts = (\{.*?\});\n", text, re.DOTALL).group(1).replace("<\\/", "</")).values())
+    found = list(json.loads(re.search(r"const charts = (\{.*?\});\n", text, re.DOTALL).group(1).replace("<\\/", "</")).values())
+    for chart in found:
+        Root.validate(chart)
+    return found
