@@ -31,6 +31,7 @@ __all__ = [
     "recommend",
     "to_measure",
     "train_command",
+    "whole_groups",
 ]
 
 _THREADS = 1, 2, 4  # of an actor
@@ -75,7 +76,7 @@ def candidates(task: Task, cpus: int, nodes: Sequence[int] | None = None, clones
         nodes: free CPUs of each node of a cluster; None: all are one machine's.
         clones: copies of every environment, all with the same actor.
     """
-    sizes = sorted({_whole(task.cost.few * 2**k, clones) for k in range(12) if task.cost.few * 2**k <= task.cost.most})
+    sizes = sorted({whole_groups(task.cost.few * 2**k, clones) for k in range(12) if task.cost.few * 2**k <= task.cost.most})
     counts = sorted({c for c in (*range(1, 9), *(2**k for k in range(16)), cpus) if c <= cpus})
     room = {t: _room(t, cpus, nodes) for t in _THREADS}
     return [Shape(n, t, e) for t, most in room.items() for n in sorted({*counts, most}) if 0 < n <= most for e in sizes]
@@ -83,14 +84,14 @@ def candidates(task: Task, cpus: int, nodes: Sequence[int] | None = None, clones
 
 def to_measure(task: Task, cpus: int, nodes: Sequence[int] | None = None, clones: int = 1) -> list[Shape]:
     """The few fleets that the others are predicted from; arguments as of `candidates`."""
-    few, many, most = (_whole(count, clones) for count in (task.cost.few, task.cost.many, task.cost.most))
+    few, many, most = (whole_groups(count, clones) for count in (task.cost.few, task.cost.many, task.cost.most))
     alone = [Shape(1, t, e) for t in _THREADS if _room(t, cpus, nodes) for e in (few, many)] + [Shape(1, 1, most)]
     counts = {2**k for k in range(1, 16)} | {cpus} | ({3} if cpus < 8 else set())
     beside = [Shape(n, 1, many) for n in sorted(counts) if 1 < n <= cpus]
     return alone + beside + [Shape(s.actors, 1, few) for s in beside[-1:]]
 
 
-def _whole(environments: int, clones: int) -> int:
+def whole_groups(environments: int, clones: int) -> int:
     """So many environments, or the few more that make whole groups of clones."""
     return math.ceil(environments / clones) * clones
 

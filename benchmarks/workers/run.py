@@ -63,6 +63,7 @@ from .recommendation import (
     recommend,
     to_measure,
     train_command,
+    whole_groups,
 )
 
 __all__ = ["fit_updates", "measure", "run_workers", "say_if_busy"]
@@ -114,7 +115,7 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
             "nodes": None if options.ray_address is None else describe_nodes(),
             "network": [config.update.network, config.update.width, compute.precision],
             "measured": [options.seconds, options.ray_address, options.actor_device, measured_steps(config)],
-            **({"clones": clones} if clones > 1 else {}),
+            "clones": clones,
         }
         held.enter_context(hold_folder(folder))
         kept = KeptFleets(folder, identity, again=options.again)
@@ -284,7 +285,7 @@ def measure(
             return fleets, learned, emulator
         steps.begin("the learner")
         clones = config.rollout.clones
-        fragments = sample_fragments(config, task, compute, max(task.cost.many // clones, 1) * clones, 2)
+        fragments = sample_fragments(config, task, compute, whole_groups(task.cost.many, clones), 2)
         several = config.update.mini_batch is None and mini_batches is None
         blocks = 8 if several else None
         learning = [measure_learner(config, task, compute, fragments[:n], blocks, mini_batches) for n in (1, 2)]
@@ -294,7 +295,7 @@ def measure(
             length = measured_steps(config)
             fewest = config.noise.step_blocks(smallest, max(smallest // config.rollout.rollout_length, 1), equal=False)
             for environments, most in ((smallest // length, fewest), (MOST_BLOCKS, MOST_BLOCKS)):
-                few = sample_fragments(config, task, compute, max(environments // clones, 1) * clones, 1, length)
+                few = sample_fragments(config, task, compute, whole_groups(environments, clones), 1, length)
                 blocks = most if several else None
                 learning.append(measure_learner(config, task, compute, few, blocks, mini_batches, SMALL_ROUNDS))
         if kept is not None:

@@ -97,12 +97,11 @@ class Surface(Frontier):
         for size in sorted({p.batch_size for p in self.points}):
             kept = [i for i, p in enumerate(self.points) if p.batch_size != size]
             points, rates = tuple(self.points[i] for i in kept), np.array([self.learning_rates[i] for i in kept])
-            fitted = _likeliest(points, rates, self)
-            if fitted is not None:
-                low, high = critical_interval(*fitted, allowed_rise(points, self.confidence), exactly=False)
-                found[size] = None if say_unidentified(points, low, high) else math.exp(fitted[1].theta[response.C])
-            else:
-                found[size] = None
+            found[size] = None
+            if fitted := _likeliest(points, rates, self):
+                ends = critical_interval(*fitted, allowed_rise(points, self.confidence), exactly=False)
+                if not say_unidentified(points, *ends):
+                    found[size] = math.exp(fitted[1].theta[response.C])
         return found
 
     @cached_property

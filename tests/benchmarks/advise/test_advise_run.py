@@ -202,6 +202,17 @@ def test_the_mini_batch_that_ends_soonest_is_advised_whatever_the_run_was(plante
     parse_train(shlex.split(found["lines"]["rlscale"])[2:])
 
 
+def test_what_is_predicted_is_an_iteration_of_what_is_advised(planted, capsys, monkeypatch):
+    """Mini-batches of 4,096 do not divide rollouts of 100 steps, so those that are advised are longer or shorter."""
+    predict, sizes = advise_run.predict, []
+    monkeypatch.setattr(advise_run, "predict", lambda *given: sizes.append(predict(*given).batch_size) or predict(*given))
+    assert planted(run_with({"environments": 64, "rollout_length": 100}, {"mini_batch": 1600})) == 0
+    settings = json.loads(capsys.readouterr().out)["settings"]
+    assert settings["rollout_length"] != settings["usual_length"] == 100
+    assert settings["batch_size"] in sizes
+    assert all(size % 4096 == 0 for size in sizes)
+
+
 def test_learning_takes_time_however_two_measurements_of_it_scatter(planted, capsys):
     """Of an observation 99 µs are saved by large mini-batches, and the learner was just measured to take 10 µs in all."""
     planted.observation = 1e-5

@@ -132,6 +132,16 @@ def test_the_warnings_of_a_sweep_stand_beside_its_plan(tmp_path, measuring, monk
     assert "<p class='warning'>take care.</p>" in (tmp_path / "plan.html").read_text()
 
 
+def test_fleets_of_a_sweep_without_clones_are_not_used_for_one_with_them(tmp_path, measuring, monkeypatch, known):
+    words = ["workers", "minatar/breakout", "--cpus", "2", "--sweep", "planted", "--out", str(tmp_path)]
+    assert main(words) == 0
+    before = len(measuring.measured)
+    cloned = replace(known.config, rollout=replace(known.config.rollout, clones=2))
+    monkeypatch.setattr(workers, "find_frontier", lambda *_: replace(known, config=cloned))
+    assert main(words) == 0
+    assert len(measuring.measured) == 2 * before
+
+
 def test_fleets_of_another_cluster_are_not_used(tmp_path, measuring, monkeypatch):
     """Two nodes of eight CPUs, then one of sixteen, joined from the same machine and with as many free CPUs."""
     monkeypatch.setattr(workers, "cpus_by_node", lambda _: (8, 8))

@@ -153,6 +153,21 @@ def test_one_branch_alone_leaves_an_end_open():
     assert surface.e_min.value == pytest.approx(80e6, rel=0.05)
 
 
+def test_without_a_size_there_is_a_figure_where_a_sweep_without_it_would_have_one():
+    """Where the other sizes leave an end open there is none, though the best fit bends among them."""
+    rng, open_ones = np.random.default_rng(2), 0
+    for _ in range(3):
+        sizes, u = np.repeat([128.0, 512.0, 2048.0, 8192.0], 5), np.tile([-0.8, -0.3, 0.0, 0.3, 0.8], 4)
+        steps = 80 * (1 + 800 / sizes) * np.exp(0.3 * u * u + 0.3 * rng.standard_normal(20))
+        for size, found in fit_surface(sizes, 0.01 * np.exp(u), steps).leave_one_size_out.items():
+            rest = sizes != size
+            surface = fit_surface(sizes[rest], 0.01 * np.exp(u[rest]), steps[rest])
+            assert found == (surface.b_crit.value and pytest.approx(surface.b_crit.value, rel=0.02))
+            bend = math.exp(surface.fitted.theta[names.C])
+            open_ones += found is None and sizes[rest].min() < bend < sizes[rest].max()
+    assert open_ones > 0
+
+
 def test_a_bend_that_is_no_hyperbola_is_warned_of():
     rng = np.random.default_rng(0)
     sizes, rates, steps = (np.tile(v, 4) for v in exact())
