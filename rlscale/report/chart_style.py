@@ -82,7 +82,7 @@ class Figure:
 
 def draw(data: list[dict[str, Any]]) -> Any:
     """A chart of these records; they travel inside the specification."""
-    return alt.Chart(alt.Data(values=data))
+    return alt.Chart(alt.Data(values=tuple(data)))  # Altair copies a list, record by record, for every layer
 
 
 def layer(data: list[dict[str, Any]], mark: str, encoding: dict[str, Any], **style: Any) -> list[Any]:

@@ -4,8 +4,10 @@ What a page shows is decided by `run_page` and `comparison_page`; the markup and
 """
 
 import html
+import os
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -97,7 +99,29 @@ def facts(columns: Sequence[str], values: Sequence[Any]) -> str:
 
 @cache
 def _embed_script() -> str:
-    """Vega, Vega-Lite and Vega-Embed, from the package that carries them: the page works offline."""
+    """Vega, Vega-Lite and Vega-Embed, from the package that carries them: the page works offline.
+
+    To bundle them takes seconds, so they are kept in the user's folder of caches, by the package's version.
+    """
+    import vl_convert
+
+    try:
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # a user without a home
+        return _bundle()
+    kept = caches / "rlscale" / f"vega-{vl_convert.__version__}.js"
+    with suppress(OSError, UnicodeDecodeError):
+        return kept.read_text(encoding="utf-8")
+    script = _bundle()
+    with suppress(OSError):  # then the next page takes as long
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        mine = kept.with_name(f"{kept.stem}-{os.getpid()}.js")  # two processes may write their first pages side by side
+        write_atomically(mine, script.encode())
+        os.replace(mine, kept)
+    return script
+
+
+def _bundle() -> str:
     import vl_convert
 
     script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")

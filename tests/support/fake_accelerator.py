@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+from torch.utils._pytree import tree_map_only
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 __all__ = ["COUNTS", "Counts", "DeviceError", "FakeTensor", "counting", "register"]
@@ -127,7 +127,6 @@ class FakeTensor(torch.Tensor):
 
 def _run(func, args, kwargs):
     COUNTS.launches += 1
-    flat, spec = tree_flatten((args, kwargs))
     name = func.overloadpacket.__name__
     if name in ("to", "item", "type_as"):  # in inference mode they arrive whole
         return func.decompose(*args, **kwargs)
@@ -137,7 +136,8 @@ def _run(func, args, kwargs):
         return _copy(*args, **kwargs)
     if func.namespace != "aten":
         raise NotImplementedError(f"{func} is not made for the fake device")
-    tensors = [x for x in flat if isinstance(x, torch.Tensor)]
+    tensors: list[torch.Tensor] = []
+    inner_args, inner_kwargs = _unwrap(args, tensors), {key: _unwrap(x, tensors) for key, x in kwargs.items()}
     for x in tensors:
         # Like CUDA, a number that lies on the CPU may take part, but not be written to.
         if not isinstance(x, FakeTensor) and (x.ndim > 0 or name in ("index", "index_put_", "index_select", "gather")):
@@ -146,8 +146,7 @@ def _run(func, args, kwargs):
     if generator is not None and generator is not _GENERATOR:
         raise DeviceError(f"{func}: the generator is one of {generator.device}")
     if torch.Tag.nondeterministic_seeded in func.tags and any(a.name == "generator" for a in func._schema.arguments):
-        spec_kwargs = {**kwargs, "generator": _GENERATOR}
-        flat, spec = tree_flatten((args, spec_kwargs))
+        inner_kwargs["generator"] = _GENERATOR
     if func in _WAITING or (name in ("index", "index_put_") and any(_is_mask(x) for x in args[1])):
         _wait(name)
     if name in _PRODUCTS:
@@ -155,17 +154,27 @@ def _run(func, args, kwargs):
     if func is aten.is_pinned.default:
         return False
     wrappers = {id(x._held): x for x in tensors if isinstance(x, FakeTensor)}
-    inner_args, inner_kwargs = tree_unflatten([x._held if isinstance(x, FakeTensor) else x for x in flat], spec)
     if "device" in inner_kwargs:
         inner_kwargs["device"] = torch.device("cpu")
     result = func(*inner_args, **inner_kwargs)
     if func is aten._local_scalar_dense.default:
         return result
 
-    def wrap(x):
-        return wrappers[id(x)] if id(x) in wrappers else FakeTensor(x)
+    return _wrap(result, wrappers)
 
-    return tree_map_only(torch.Tensor, wrap, result)
+
+def _unwrap(x, tensors):
+    """What lies in the device's memory, in tuples and lists as torch's operators take them; `tensors` gets every tensor."""
+    if isinstance(x, torch.Tensor):
+        tensors.append(x)
+        return x._held if isinstance(x, FakeTensor) else x
+    return type(x)(_unwrap(part, tensors) for part in x) if type(x) in (tuple, list) else x
+
+
+def _wrap(x, wrappers):
+    if isinstance(x, torch.Tensor):
+        return wrappers[id(x)] if id(x) in wrappers else FakeTensor(x)
+    return type(x)(_wrap(part, wrappers) for part in x) if type(x) in (tuple, list) else x
 
 
 def _is_mask(index):
