@@ -22,7 +22,7 @@ from rlscale.records import Run, read_run
 from rlscale.records.events import TensorBoard, WeightsAndBiases
 from rlscale.records.run import read_checkpoint
 from rlscale.returns import RecentReturn
-from rlscale.text import first_line
+from rlscale.text import first_line, true_error
 
 from .checks import check_config
 from .cluster import connect, disconnect, head_address, require_room, watch_head
@@ -124,12 +124,15 @@ def train(
                 writer.write(shown)
 
         head = head_address() if config.rollout.ray_address is not None else None
+        failed = True
         try:
             with watch_head(config.rollout.ray_address):
-                return _run(setup, run, manifest, checkpoint, follow, head, recent)
+                outcome = _run(setup, run, manifest, checkpoint, follow, head, recent)
+            failed = False
+            return outcome
         finally:
             for writer in events:
-                writer.close()
+                writer.close(failed)
     except BaseException:
         if run is not None and config.resume is None and run.manifest["state"] == "running" and not run.manifest["segments"]:
             run.discard()  # it has neither begun nor been closed
@@ -142,7 +145,9 @@ def train(
 
 
 def _events(config: TrainConfig, run: Run) -> list[TensorBoard | WeightsAndBiases]:
-    found: list[TensorBoard | WeightsAndBiases] = [TensorBoard(run.folder)] if config.recording.tensorboard else []
+    found: list[TensorBoard | WeightsAndBiases] = []
+    if config.recording.tensorboard:
+        found.append(TensorBoard(run.folder, lambda: run.give_up_waiting()))  # which the run gets later
     return [*found, WeightsAndBiases(run.folder, run.manifest)] if config.recording.track else found
 
 
@@ -216,7 +221,7 @@ def _run(
         if (lost := _lost_process(error, head)) is None:
             if session is None and isinstance(error, UsageError):  # refused before anything has begun
                 raise
-            run.set_state("failed", f"{type(error).__name__}: {first_line(error)}")
+            run.set_state("failed", f"{type(true_error(error)).__name__}: {first_line(error)}")
             raise
         if session is None and checkpoint is None:  # nothing to go on from, so that its name is free again
             raise lost from error

@@ -16,6 +16,7 @@ __all__ = [
     "parse_bytes",
     "parse_duration",
     "stretches",
+    "true_error",
 ]
 
 _DURATIONS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400}
@@ -24,8 +25,15 @@ _BYTES |= {f"{unit}b": size for unit, size in _BYTES.items()}
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an exception says; the name of its class where it says nothing."""
+    """The first line of what an exception says; the name of its class where it says nothing. See `true_error`."""
+    error = true_error(error)
     return next((line.strip() for line in str(error).strip().splitlines()), type(error).__name__)
+
+
+def true_error(error: BaseException) -> BaseException:
+    """What went wrong in another process, where Ray hands it on: the first line of Ray's own names that process and its node."""
+    cause = getattr(error, "cause", None)
+    return cause if isinstance(cause, BaseException) else error
 
 
 def format_quantity(value: float) -> str:

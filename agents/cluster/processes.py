@@ -51,8 +51,7 @@ def describe_loss(error: Exception, when: str) -> str | None:
         return None
     if kind == "died" and "creation task" in str(error):  # its cause, for example a module that the node lacks, stands at the end
         return f"died {when}: {str(error).strip().splitlines()[-1].strip()}"
-    cause = getattr(error, "cause", None) if kind == "out of memory" else None
-    return f"{_WORDS[kind]} {when}: {first_line(cause or error)}"
+    return f"{_WORDS[kind]} {when}: {first_line(error)}"
 
 
 def pickle_settings(settings: Any, task: Task) -> bytes:

@@ -23,7 +23,7 @@ from rlscale.agents.compute import resolve_device
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
 from rlscale.errors import UsageError
 from rlscale.records import Sweep, Trial, TrialResult, folder_name
-from rlscale.text import first_line
+from rlscale.text import first_line, true_error
 
 from .display import SweepDisplay
 from .options import SweepOptions, make_plan
@@ -153,7 +153,7 @@ def run_job(job: Job) -> TrialResult:
     except (LostWorkerError, OSError):
         raise  # a fault of the machine, not of the trial: it is tried again
     except Exception as error:  # one trial's failure is a result of the sweep, not its end
-        return _failed(job.trial, f"{type(error).__name__}: {first_line(error)}", time.perf_counter() - started)
+        return _failed(job.trial, f"{type(true_error(error)).__name__}: {first_line(error)}", time.perf_counter() - started)
 
 
 class LocalPool:

@@ -23,6 +23,7 @@ from rlscale.frontier import adaptive_gain
 from rlscale.noise import POOL_WINDOW, RUN_WINDOW, BlockStatistics, pool, run_average
 from rlscale.records import Run
 from rlscale.records.trial import GoalCrossing, NoiseAtGoal, NoiseInWindow, NoiseSums, Trial, TrialResult
+from rlscale.text import first_line, true_error
 
 __all__ = ["Advance", "Course", "DivergedError", "TrainingCourse", "run_trial"]
 
@@ -205,7 +206,7 @@ def run_trial(
                     search.take(evaluations[-1].at(optimizer_steps))
             kept = {s: weights for s, weights in kept.items() if s >= search.oldest_needed}
     except BaseException as error:
-        state, reason = "failed", f"{type(error).__name__}: {error}"
+        state, reason = "failed", f"{type(true_error(error)).__name__}: {first_line(error)}"
         raise
     finally:
         course.close("failed" if state == "failed" else "finished", reason)

@@ -5,13 +5,17 @@ They are copies for looking at: the record itself is in `rlscale.records.run`.
 
 import hashlib
 import os
-from collections.abc import Mapping
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
 from ..noise import BlockStatistics, pool, usable
 from ..text import first_line
+from .files import append_when_there_is_room
 from .run import unpack_statistics
 
 __all__ = ["TensorBoard", "WeightsAndBiases"]
@@ -34,16 +38,20 @@ _NAMES = {
 class TensorBoard:
     """Writes each row's figures into `<run>/tensorboard`, with observations as the step.
 
+    The file is written here: tensorboardX's own writer does it in a thread, and who waits for one that a full disk has ended,
+    waits for ever.
+
     Args:
         folder: of the run.
+        give_up: whether to wait no longer where the disk is full.
 
     Raises:
         UsageError: tensorboardX is not installed.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, give_up: Callable[[], bool] = lambda: False) -> None:
         try:
-            from tensorboardX import SummaryWriter
+            import tensorboardX  # noqa: F401
         except ImportError:
             raise UsageError(
                 "--tensorboard", "tensorboardX is not installed", "Run: pip install 'rlscale[tensorboard]'"
@@ -51,15 +59,37 @@ class TensorBoard:
         events = folder / "tensorboard"
         # A file is named by the second: a run that is resumed within one would write over the file before.
         earlier = len(list(events.iterdir())) if events.is_dir() else 0
-        self._writer = SummaryWriter(str(events), filename_suffix=f".{earlier}")
+        events.mkdir(exist_ok=True)
+        path = events / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{earlier}"
+        self._file, self._give_up = path.open("wb", buffering=0), give_up
+        self._add(_event(file_version="brain.Event:2"))
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Add one row of the record."""
-        for name, value in _figures(row).items():
-            self._writer.add_scalar(name, value, row["observations"])
+        """Add one row of the record.
 
-    def close(self) -> None:
-        self._writer.close()
+        Raises:
+            OSError: the disk stayed full.
+        """
+        from tensorboardX.summary import scalar
+
+        step = row["observations"]
+        self._add(b"".join(_event(step=step, summary=scalar(name, value)) for name, value in _figures(row).items()))
+
+    def close(self, _failed: bool = False) -> None:
+        self._file.close()
+
+    def _add(self, events: bytes) -> None:
+        append_when_there_is_room(self._file, events, self._give_up)
+
+
+def _event(**fields: Any) -> bytes:
+    """One event as TensorBoard reads it: its length and itself, each with its checksum."""
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.record_writer import masked_crc32c
+
+    event = Event(wall_time=time.time(), **fields).SerializeToString()
+    length = struct.pack("<Q", len(event))
+    return b"".join((length, struct.pack("<I", masked_crc32c(length)), event, struct.pack("<I", masked_crc32c(event))))
 
 
 class WeightsAndBiases:
@@ -102,8 +132,8 @@ class WeightsAndBiases:
         """Log one row of the record."""
         self._run.log({"observations": row["observations"], **_figures(row)})
 
-    def close(self) -> None:
-        self._run.finish()
+    def close(self, failed: bool = False) -> None:
+        self._run.finish(exit_code=int(failed))
 
 
 def _figures(row: Mapping[str, Any]) -> dict[str, float]:

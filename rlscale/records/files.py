@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from ..errors import UsageError
 __all__ = [
     "RESTORE",
     "TORN",
+    "append_when_there_is_room",
     "dump_json",
     "end_torn_line",
     "fault_of",
@@ -226,6 +228,17 @@ def when_there_is_room(write: Callable[[], None], path: Path, give_up: Callable[
                 patience = f"Waiting {ROOM_SECONDS // 60} minutes for some; the run goes on then"
                 print(f"rlscale: no room to write {path}: {error.strerror}. {patience}", file=sys.stderr, flush=True)
             time.sleep(0.5)
+
+
+def append_when_there_is_room(file: FileIO, left: bytes, give_up: Callable[[], bool]) -> None:
+    """Write all of that to an unbuffered file; waits and errors as of `when_there_is_room`."""
+
+    def write() -> None:
+        nonlocal left
+        while left:  # a disk that becomes full may take a part
+            left = left[file.write(left) or 0 :]
+
+    when_there_is_room(write, Path(file.name), give_up)
 
 
 def end_torn_line(path: Path) -> None:

@@ -30,6 +30,7 @@ from ..errors import UsageError
 from ..noise import BlockStatistics
 from .files import (
     TORN,
+    append_when_there_is_room,
     dump_json,
     end_torn_line,
     fault_of,
@@ -197,14 +198,7 @@ class Run:
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Add the row of one iteration; it is on its way to disk when this returns."""
-        left = (dump_json(row) + "\n").encode()
-
-        def write() -> None:
-            nonlocal left
-            while left:  # a disk that becomes full may take a part
-                left = left[self._rows.write(left) or 0 :]
-
-        when_there_is_room(write, self.folder / _ROWS, self.give_up_waiting)
+        append_when_there_is_room(self._rows, (dump_json(row) + "\n").encode(), self.give_up_waiting)
 
     def save_checkpoint(self, payload: bytes) -> None:
         """Replace the checkpoint; a crash at any moment leaves either the old or the new one whole."""

@@ -109,7 +109,7 @@ def _embed_script() -> str:
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:  # a user without a home
         return _bundle()
-    kept = caches / "rlscale" / f"vega-{vl_convert.__version__}.js"
+    kept = caches / "rlscale" / f"vega-{vl_convert.__version__}.js"  # type: ignore[attr-defined]  # its stub lacks it
     with suppress(OSError, UnicodeDecodeError):
         return kept.read_text(encoding="utf-8")
     script = _bundle()

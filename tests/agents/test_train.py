@@ -11,7 +11,9 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -602,6 +604,21 @@ def test_where_the_disk_had_no_room_for_a_checkpoint_nobody_is_told_to_go_on_fro
     assert main(["train", "classic/cartpole", "--run", str(tmp_path / "new")]) == 1
     said = capsys.readouterr().err
     assert said.endswith(f"No space left on device. The record is in {tmp_path / 'new'}; begin again with another --run\n")
+
+
+@pytest.mark.parametrize("wrong", [None, ZeroDivisionError("wrong")])
+def test_who_draws_the_run_elsewhere_is_told_whether_it_failed(tmp_path, monkeypatch, wrong):
+    def fail(*_):
+        raise wrong
+
+    told = []
+    watcher = SimpleNamespace(write=lambda row: None, close=told.append)
+    monkeypatch.setattr("rlscale.agents.train._events", lambda config, run: [watcher])
+    if wrong:
+        monkeypatch.setattr("rlscale.agents.train._loop", fail)
+    with pytest.raises(ZeroDivisionError) if wrong else nullcontext():
+        train(small(observations=300), tmp_path / "run", command=[])
+    assert told == [wrong is not None]
 
 
 def test_a_truncated_checkpoint_loses_nothing(finished, tmp_path):

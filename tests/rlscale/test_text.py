@@ -6,7 +6,17 @@ import pytest
 
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
-from rlscale.text import format_bytes, format_clock, format_duration, format_quantity, parse_bytes, parse_duration, stretches
+from rlscale.text import (
+    first_line,
+    format_bytes,
+    format_clock,
+    format_duration,
+    format_quantity,
+    parse_bytes,
+    parse_duration,
+    stretches,
+    true_error,
+)
 
 
 @pytest.mark.parametrize(
@@ -86,3 +96,14 @@ def test_times_for_people():
 )
 def test_consecutive_numbers_stand_together(numbers, groups):
     assert stretches(numbers) == groups
+
+
+def test_what_another_process_says_is_what_went_wrong_there_not_where():
+    """The first line of Ray's own error names a process and a node, which belong in no record."""
+    from ray.exceptions import RayTaskError
+
+    wrong = UsageError("--network", "it does not fit", "Choose another")
+    handed_on = RayTaskError("sample", "\x1b[36mray::RolloutActor.sample()\x1b[39m (pid=12, ip=10.1.2.3)\nUsageError: …", wrong)
+    assert first_line(handed_on) == first_line(handed_on.as_instanceof_cause()) == "--network: it does not fit. Choose another"
+    assert true_error(handed_on.as_instanceof_cause()) is wrong
+    assert first_line(ValueError("")) == "ValueError"
