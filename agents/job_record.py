@@ -4,6 +4,7 @@ The plug-ins that write such records are `rlscale.agents.rllib` and `rlscale.age
 `rlscale.records`.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from rlscale.records.run import pack_statistics
 from .learning import NoiseRecord
 from .machine import find_commit, find_versions
 
-__all__ = ["command_line", "job_facts", "noise_entries", "refuse_existing"]
+__all__ = ["command_line", "job_facts", "noise_entries", "refuse_existing", "require_writable"]
 
 
 def refuse_existing(folder: Path) -> None:
@@ -24,8 +25,23 @@ def refuse_existing(folder: Path) -> None:
     Raises:
         UsageError: the folder exists.
     """
-    if folder.exists():
+    if os.path.lexists(folder):  # Path.exists raises where a name is too long or a folder private
         raise UsageError("run", f"{folder} exists already and is never overwritten", "Name another folder, one for each job")
+
+
+def require_writable(folder: Path) -> None:
+    """Make the folders above a record, before a job samples its first batch.
+
+    Raises:
+        UsageError: the record could not be written there.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        writable, reason = os.access(folder.parent, os.W_OK | os.X_OK), "its folder may not be written to"
+    except OSError as error:
+        writable, reason = False, str(error.strerror)
+    if not writable:
+        raise UsageError("run", f"cannot write {folder}: {reason}", "Choose a folder that you may write to")
 
 
 def command_line() -> list[str]:

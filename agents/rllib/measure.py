@@ -67,8 +67,8 @@ def measure_noise(config: Any, run: str | Path, *, every: int = 4, blocks: int =
             ("config.api_stack", "the old API stack has no learner to measure in", "Use the new one, the default"),
         ),
         (
-            config.is_multi_agent,
-            ("config.multi_agent", "jobs of several modules are not measured", "Use a single-agent environment"),
+            config.is_multi_agent or len(getattr(config._rl_module_spec, "rl_module_specs", None) or ()) > 1,
+            ("config.multi_agent", "jobs of several modules are not measured", "Use one agent with one module"),
         ),
         (
             not config.add_default_connectors_to_learner_pipeline,

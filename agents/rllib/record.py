@@ -10,7 +10,7 @@ from rlscale.errors import UsageError
 from rlscale.records.run import Run
 
 from ..config import FEWEST_BLOCKS
-from ..job_record import job_facts, noise_entries, refuse_existing
+from ..job_record import job_facts, noise_entries, refuse_existing, require_writable
 
 __all__ = ["SETTINGS", "KeepsRecord", "environments_of"]
 
@@ -45,7 +45,10 @@ class KeepsRecord(RLlibCallback):  # type: ignore[misc]  # RLlib is untyped
         metrics_logger.log_value((SETTINGS, "return_max"), total, reduce="max")
 
     def on_algorithm_init(self, *, algorithm: Any, **_: Any) -> None:
-        """Close the record when the algorithm ends: RLlib has no callback for that, so its clean-up is extended."""
+        """See that a record can be written, and close it when the algorithm ends: RLlib has no callback for that, so its clean-up
+        is extended.
+        """
+        require_writable(Path(algorithm.config.learner_config_dict[SETTINGS]["run"]))
         clean_up = algorithm.cleanup
 
         def close() -> None:
@@ -58,7 +61,9 @@ class KeepsRecord(RLlibCallback):  # type: ignore[misc]  # RLlib is untyped
         algorithm.cleanup = close
 
     def on_train_result(self, *, algorithm: Any, result: dict[str, Any], **_: Any) -> None:
-        """In the algorithm's process: write one row."""
+        """In the algorithm's process: write one row; none where no environment runner gave anything, as RLlib only warns then."""
+        if math.isnan(result.get("env_runners", {}).get("num_env_steps_sampled", math.nan)):
+            return
         report = _first_report(algorithm)
         iteration = int(result["training_iteration"]) - 1
         if self._run is None:
@@ -91,10 +96,10 @@ class KeepsRecord(RLlibCallback):  # type: ignore[misc]  # RLlib is untyped
         folder = Path(settings["run"])
         facts = _facts(config, report, settings)
         if iteration > 0 and folder.exists():
-            self._run = Run.resume(folder)
+            self._run = Run.resume(folder, "run")
         else:
             refuse_existing(folder)
-            self._run = Run.create(folder, {**facts, "segments": []})
+            self._run = Run.create(folder, {**facts, "segments": []}, "run")
         environments = "new" if iteration == 0 else "seeded afresh"  # a checkpoint of RLlib does not hold them
         segment = {**facts, "first_iteration": iteration, "environments": environments}
         del segment["task"]

@@ -78,10 +78,10 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
         facts = self._facts(model)
         environments = "as they were" if self._created and not self.locals["reset_num_timesteps"] else "new"
         if self._created:
-            self._run = Run.resume(self._folder)
+            self._run = Run.resume(self._folder, "run")
         else:
             refuse_existing(self._folder)
-            self._run = Run.create(self._folder, {**facts, "segments": []})
+            self._run = Run.create(self._folder, {**facts, "segments": []}, "run")
             self._created = True
         segment = {**facts, "first_iteration": self._iteration, "environments": environments}
         del segment["task"]

@@ -124,8 +124,12 @@ def mean_batch(run: RunRecord) -> float:
     With one epoch and one step per iteration this is the batch size itself; with several epochs E = S·B does not hold, and
     β is the closest thing to it.
     """
-    last = run.rows[-1]
-    return float(last["observations"]) / max(int(last["optimizer_steps"]), 1)
+    first, last = run.rows[0], run.rows[-1]
+    observations, steps = int(last["observations"]), int(last["optimizer_steps"])
+    # A job of RLlib that was restored from a checkpoint made elsewhere counts its observations from the start, not its steps.
+    if first["observations"] > first["batch_observations"] and steps > first["optimizer_steps"]:
+        observations, steps = observations - int(first["observations"]), steps - int(first["optimizer_steps"])
+    return observations / max(steps, 1)
 
 
 def returns(run: RunRecord) -> list[dict[str, Any]]:

@@ -149,15 +149,20 @@ class Run:
         give_up_waiting: asked while the disk is full: whether to wait for room no longer.
     """
 
-    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, manifest: dict[str, Any], field: str = "--resume") -> None:
         self.folder, self.manifest = folder, manifest
         self.give_up_waiting: Callable[[], bool] = lambda: False
-        self._lock = lock_folder(folder, "--resume")
+        self._lock = lock_folder(folder, field)
         self._rows = (folder / _ROWS).open("ab", buffering=0)
 
     @classmethod
-    def create(cls, folder: Path, manifest: Mapping[str, Any]) -> Run:
+    def create(cls, folder: Path, manifest: Mapping[str, Any], field: str = "--run") -> Run:
         """Start the record of a new run.
+
+        Args:
+            folder: of the run, made here.
+            manifest: what is known of it.
+            field: what the user named the folder with.
 
         Raises:
             UsageError: the folder exists, or cannot be written.
@@ -165,29 +170,28 @@ class Run:
         try:
             if folder.exists():
                 mend = "Choose another name, or go on with it: --resume " + shlex.quote(str(folder))
-                raise UsageError("--run", f"{folder} exists already and is never overwritten", mend)
+                raise UsageError(field, f"{folder} exists already and is never overwritten", mend)
             folder.parent.mkdir(parents=True, exist_ok=True)
             folder.mkdir()
         except OSError as error:
-            raise UsageError(
-                "--run", f"cannot write {folder}: {error.strerror}", "Choose a folder that you may write to"
-            ) from None
+            mend = "Choose a folder that you may write to"
+            raise UsageError(field, f"cannot write {folder}: {error.strerror}", mend) from None
         full = {"schema": SCHEMA, "state": "running", "reason": None, "created": now(), **manifest, **_process()}
         write_atomically(folder / _MANIFEST, dump_json(full, indent=1).encode())
-        return cls(folder, full)
+        return cls(folder, full, field)
 
     @classmethod
-    def resume(cls, folder: Path) -> Run:
-        """Go on with the record of an earlier run.
+    def resume(cls, folder: Path, field: str = "--resume") -> Run:
+        """Go on with the record of an earlier run; arguments as of `create`.
 
         Raises:
             UsageError: there is no run, another process holds it, or it cannot be written.
         """
-        manifest = read_run_manifest(folder, "--resume")
+        manifest = read_run_manifest(folder, field)
         try:
-            run = cls(folder, manifest)
+            run = cls(folder, manifest, field)
         except OSError as error:
-            raise UsageError("--resume", f"cannot write {folder}: {error.strerror}", "Check its permissions") from None
+            raise UsageError(field, f"cannot write {folder}: {error.strerror}", "Check its permissions") from None
         end_torn_line(folder / _ROWS)
         return run
 

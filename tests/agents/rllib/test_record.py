@@ -1,5 +1,6 @@
 """What the record of an RLlib job says of long episodes, restored algorithms, several actions and unused parameters."""
 
+import math
 from types import SimpleNamespace
 
 import gymnasium
@@ -11,7 +12,8 @@ rllib = pytest.importorskip("rlscale.agents.rllib.measure")
 
 from ray.rllib.algorithms.ppo import PPOConfig  # noqa: E402
 
-from rlscale.agents.rllib.record import KeepsRecord  # noqa: E402
+from rlscale.agents.rllib.record import SETTINGS, KeepsRecord  # noqa: E402
+from rlscale.errors import UsageError  # noqa: E402
 from rlscale.records.run import read_run  # noqa: E402
 
 
@@ -85,3 +87,17 @@ def test_a_runner_of_the_user_s_own_need_not_have_a_number():
     episode = SimpleNamespace(id_="abc")
     KeepsRecord().on_episode_created(episode=episode, env_runner=SimpleNamespace(worker_index=None, num_envs=4), env_index=3)
     assert episode.id_ == "abc@3"
+
+
+@pytest.mark.parametrize("sampled", [{}, {"env_runners": {}}, {"env_runners": {"num_env_steps_sampled": math.nan}}])
+def test_an_iteration_in_which_no_environment_runner_gave_anything_has_no_row(sampled):
+    """RLlib warns, restores its runners and goes on; what was measured waits for the next row."""
+    KeepsRecord().on_train_result(algorithm=None, result={"training_iteration": 3, **sampled})
+
+
+def test_a_place_that_cannot_be_written_is_told_of_before_anything_is_sampled(tmp_path):
+    (tmp_path / "file").write_text("")
+    settings = {SETTINGS: {"run": str(tmp_path / "file" / "run")}}
+    algorithm = SimpleNamespace(config=SimpleNamespace(learner_config_dict=settings), cleanup=None)
+    with pytest.raises(UsageError, match=r"^run: cannot write"):
+        KeepsRecord().on_algorithm_init(algorithm=algorithm)

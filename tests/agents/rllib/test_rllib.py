@@ -24,6 +24,8 @@ from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner  # 
 from ray.rllib.core.columns import Columns  # noqa: E402
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner  # noqa: E402
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig  # noqa: E402
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec  # noqa: E402
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec  # noqa: E402
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode  # noqa: E402
 
 from rlscale.agents.config import NoiseSettings, default_config  # noqa: E402
@@ -321,11 +323,17 @@ def test_episodes_that_do_not_tell_their_environment_are_refused():
         deal_episodes(["a@0", "b"], [1, 1], 10, 4)
 
 
+def with_curiosity():
+    """One agent's module and another beside it, whose loss the user's learner adds."""
+    return MultiRLModuleSpec(rl_module_specs={"default_policy": RLModuleSpec(), "curiosity": RLModuleSpec()})
+
+
 @pytest.mark.parametrize(
     ("make", "field"),
     [
         (lambda: APPOConfig().environment("CartPole-v1"), "config"),
         (lambda: ppo().multi_agent(policies={"a", "b"}, policy_mapping_fn=lambda *_: "a"), "config.multi_agent"),
+        (lambda: ppo().rl_module(rl_module_spec=with_curiosity()), "config.multi_agent"),
         (
             lambda: ppo().api_stack(enable_rl_module_and_learner=False, enable_env_runner_and_connector_v2=False),
             "config.api_stack",

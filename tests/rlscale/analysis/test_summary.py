@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlscale.analysis.summary import noise_of_sums, noise_over_run, noise_windows
+from rlscale.analysis.summary import mean_batch, noise_of_sums, noise_over_run, noise_windows
 from rlscale.noise import BlockStatistics, run_average
 from rlscale.records.run import RunRecord, pack_statistics
 
@@ -22,6 +22,7 @@ def record(measured, last):
             "iteration": i,
             "observations": 128 * (i + 1),
             "optimizer_steps": i + 1,
+            "batch_observations": 128,
             "noise": [{"head": "policy", "kind": "rollout", "optimizer_step": i, **pack_statistics(measured[i])}]
             if i in measured
             else [],
@@ -53,6 +54,17 @@ def test_a_job_that_was_restored_keeps_its_measurements():
     expected = run_average([measured[i] for i in (*before, *after) if i != 48], 128.0)  # three iterations before the next one
     assert found.updates == len(measured) - 1
     assert found.noise_scale.value == pytest.approx(expected.noise_scale.value)
+
+
+@pytest.mark.parametrize("steps_counted", [False, True])
+def test_observations_and_steps_before_the_record_are_not_its_own(steps_counted):
+    """RLlib goes on counting them from a checkpoint; the steps only where the checkpoint was made with the measurement."""
+    whole = record({}, 9)
+    for row in whole.rows:
+        row["observations"] += 2_000_000
+        row["optimizer_steps"] += 50 if steps_counted else 0
+    assert mean_batch(whole) == 128.0
+    assert mean_batch(record({}, 9)) == mean_batch(record({}, 0)) == 128.0
 
 
 def test_what_was_not_measured_has_no_average():

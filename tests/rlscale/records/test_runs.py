@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_records import FACTS
 
+from rlscale.agents.job_record import refuse_existing, require_writable
 from rlscale.errors import UsageError
 from rlscale.noise import BlockStatistics
 from rlscale.records.files import read_lines, unpack
@@ -248,6 +249,22 @@ def test_a_file_in_the_way(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="--run"):
         Run.create(tmp_path / "file" / "run", {})
+
+
+@pytest.mark.parametrize("name", ["file/run", "x" * 300])
+def test_a_job_of_another_library_is_told_of_its_own_word_for_the_folder(tmp_path, name):
+    (tmp_path / "file").write_text("")
+    folder = tmp_path / name
+    refuse_existing(folder)  # nothing is there
+    with pytest.raises(UsageError, match=r"^run: cannot write"):
+        Run.create(folder, {}, "run")
+    if name == "file/run":
+        with pytest.raises(UsageError, match=r"^run: cannot write .*: .*[Ee]xists|^run: cannot write .*: Not a directory"):
+            require_writable(folder)
+    held = Run.create(tmp_path / "held", {**FACTS, "segments": []}, "run")
+    with pytest.raises(UsageError, match=r"^run: .*another process"):
+        Run.resume(held.folder, "run")
+    held.close()
 
 
 floats = st.floats(1e-12, 1e12)
