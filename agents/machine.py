@@ -1,6 +1,7 @@
 """The machine and the software that a run was made with, for its manifest; how the machine's memory is used."""
 
 import ctypes
+import hashlib
 import os
 import platform
 import subprocess
@@ -57,7 +58,7 @@ def find_versions() -> dict[str, str | None]:
 
 @cache
 def find_commit() -> str | None:
-    """Commit of the checkout this code runs from, with `+changes` when it was edited since; None outside a checkout.
+    """Commit of the checkout this code runs from, with `+changes-` and their digest where it was edited; None outside a checkout.
 
     Asked once a process: what runs is what was loaded, whatever is committed later.
     """
@@ -65,14 +66,15 @@ def find_commit() -> str | None:
     if not (root / ".git").exists():
         return None
     try:
-        head = _git(root, "rev-parse", "HEAD")
-        return f"{head}+changes" if _git(root, "status", "--porcelain", "--untracked-files=no") else head
+        head = _git(root, "rev-parse", "HEAD").decode().strip()
+        changes = _git(root, "diff", "HEAD")
+        return f"{head}+changes-{hashlib.sha256(changes).hexdigest()[:8]}" if changes else head
     except (OSError, subprocess.CalledProcessError):
         return None
 
 
-def _git(root: Path, *words: str) -> str:
-    return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True).stdout.strip()
+def _git(root: Path, *words: str) -> bytes:
+    return subprocess.run(["git", "-C", str(root), *words], capture_output=True, check=True).stdout
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:

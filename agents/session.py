@@ -271,6 +271,7 @@ class Session:
             "fleet": fleet,
             "asked": list(self._requested) if fleet is not None else [],
             "progress": vars(self.progress),
+            "fragment_environments": self._memory.environments,
             "window": [(s.size, s.square, s.dot, s.block) for s in self._noise_window.statistics],
             "generation": self._fleet.generation,
             "unrecorded": list(self._unrecorded),
@@ -280,6 +281,9 @@ class Session:
         """Go on from where `get_state` was called; with fresh environments where its `fleet` is None."""
         self._learner.set_state(state["learner"])
         self.progress = Progress(**state["progress"])
+        # In fragments of now: an adaptive batch at most doubles from the last one's observations, however they are cut.
+        earlier = state.get("fragment_environments", self._memory.environments)
+        self.progress.fragments = -(-self.progress.fragments * earlier // self._memory.environments)
         known = [BlockStatistics(*arrays) for arrays in state.get("window", ())]
         self._noise_window = NoiseWindow(self.config.noise.followed_noise, step_kind(self.config), known)
         self._unrecorded = list(state.get("unrecorded", ()))

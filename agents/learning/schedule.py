@@ -77,19 +77,21 @@ def adaptive_batch(
 
     Args:
         exchange_rate: r, or None.
-        scale: 𝓑. Where it is not resolved only a lower bound is known, and the batch does not shrink.
+        scale: 𝓑; None where nothing was measured, and the batch stays. Where it is not resolved only a lower bound is known, and
+            the batch does not shrink.
         fragment: observations of one fragment.
         groups: number of groups of environments, which take turns.
         turn: the group that is next.
         before: fragments of the last batch; 0 at the start, and then the result is 1.
         most: number of fragments that fit into memory.
     """
-    if not before or scale is None:
-        return before or 1
-    noise = _known(scale)
-    wanted = (noise if exchange_rate is None else math.sqrt(exchange_rate * noise)) / fragment
-    if scale.value is None:
-        wanted = max(wanted, before)
+    if not before:
+        return 1
+    wanted = float(before)
+    if scale is not None:
+        noise = _known(scale)
+        of_noise = (noise if exchange_rate is None else math.sqrt(exchange_rate * noise)) / fragment
+        wanted = of_noise if scale.value is not None else max(of_noise, wanted)
     sizes = [d for d in range(1, groups) if groups % d == 0 and turn % d == 0]
     if turn == 0:
         sizes += [groups << k for k in range(max(most // groups, 1).bit_length())]

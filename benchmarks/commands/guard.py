@@ -49,7 +49,9 @@ def run_guarded(folder: Path, go_on: str) -> int:
             return code
         run = Run.resume(folder)
     except UsageError:  # it ended before there was a record
-        return code
+        if code < 0:
+            print(f"rlscale: the run's process was killed by signal {-code} before its record began", file=sys.stderr)
+        return 1 if code < 0 else code
     ended = "Ray has ended the run's process: its node or its head is gone"
     reason = f"the run's process was killed by signal {-code}" if code < 0 else ended
     run.set_state("failed", reason)

@@ -77,7 +77,9 @@ def run(arguments: list[str]) -> int:
     console.print(f"{outcome.state} after {steps}{goal}", markup=False, highlight=False, soft_wrap=True)
     if outcome.lost_actors:
         console.print(
-            f"{lost(outcome.lost_actors)}; the record's rows say which and how long it took", markup=False, highlight=False
+            f"{lost(outcome.lost_actors)}; the record's rows say which, what replaced it and how long that took",
+            markup=False,
+            highlight=False,
         )
     if outcome.state == "stopped":
         console.print(f"go on with:  {go_on}", markup=False, highlight=False, soft_wrap=True)

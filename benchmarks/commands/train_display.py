@@ -186,4 +186,4 @@ def say_trial(actors: int, observations_per_second: float, next: int, settled: b
 
 def lost(workers: int) -> str:
     """So many rollout workers were lost, in words."""
-    return "1 rollout worker was lost and replaced" if workers == 1 else f"{workers} rollout workers were lost and replaced"
+    return "1 rollout worker was lost" if workers == 1 else f"{workers} rollout workers were lost"

@@ -93,6 +93,7 @@ class _Pages:
         self._folders, self._page = folders, page
         self._lock = threading.Lock()
         self._made, self._rest = "", 0.0  # the state that the page shows, and when another may be made
+        self._left_out: list[str] = []  # folders that it does not show, and why
 
     def state(self) -> str:
         """Differs from the page's own when there is something new to show."""
@@ -108,7 +109,8 @@ class _Pages:
                 self._rest = time.monotonic() + _SHARE * (time.monotonic() - started)
             script = _SCRIPT.replace("@STATE@", self._made).replace("@EVERY@", str(_EVERY))
             head, _, tail = self._page.read_text(encoding="utf-8").rpartition("</body>")
-            return (head + script + tail).encode()
+            left_out = "".join(f"<p class='note'>{html.escape(sentence)}.</p>" for sentence in self._left_out)
+            return (head + left_out + script + tail).encode()
 
     def _records(self) -> str:
         """Of the records as they are: the state of each run, and of each file its name, its length and when it was written."""
@@ -124,6 +126,7 @@ class _Pages:
         return found.hexdigest()
 
     def _write(self) -> None:
+        self._left_out = []
         try:
             sweeps, runs, left_out = read_folders([str(folder) for folder in self._folders])
             runs = [run for run in runs if run.rows]
@@ -131,10 +134,11 @@ class _Pages:
                 from rlscale.report.comparison_page import write_comparison
 
                 write_comparison(with_short_commands(compare(sweeps, runs, left_out)), self._page)
-            elif runs:
-                write_report(runs, self._page)
-            else:
+                return
+            self._left_out = left_out  # which a page of sweeps says itself
+            if not runs:
                 raise UsageError("RUN", "no iteration has ended yet", "Wait")
+            write_report(runs, self._page)
         except UsageError as error:
             waiting = f"<p class='answer'>Nothing to show yet: {html.escape(error.problem)}.</p><p>This page follows.</p>"
             write_markup(self._page, "waiting", [waiting], {})
@@ -142,6 +146,9 @@ class _Pages:
 
 def _handler(pages: _Pages) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
+        # Of a page that could not be made: the browser asks again, since it has no script that would.
+        error_message_format = "<!DOCTYPE html><meta charset='utf-8'><meta http-equiv='refresh' content='10'><p>%(message)s</p>"
+
         def do_GET(self) -> None:
             # A page of another site that a browser has open cannot read this one by a name that it points here.
             if self.headers.get("Host", "").rpartition(":")[0] not in (_HOST, "localhost"):

@@ -215,6 +215,22 @@ def test_an_adaptive_run_moves_its_batch(tmp_path):
         assert ratio.max() <= 2
 
 
+@pytest.mark.parametrize(("first", "cut"), [(4, 16), (16, 4)])
+def test_an_adaptive_batch_grows_no_faster_where_it_is_cut_otherwise(tmp_path, first, cut):
+    """A resumed run may have other fragments; its first batch is at most twice and at least half the one before."""
+    config = small(observations=2000, **ONE_STEP)
+    rollout = {"environments": 64, "exchange_rate": 1e9, "memory": "400kB", **ADAPTIVE, "fragment_environments": first}
+    config = replace(config, rollout=replace(config.rollout, **rollout))
+    train(config, tmp_path / "run", command=[])
+    again = replace(config, rollout=replace(config.rollout, fragment_environments=cut), budget=Budget(observations=12_000))
+    train(replace(again, resume=str(tmp_path / "run")), tmp_path, command=[])
+    batches = read_run(tmp_path / "run").column("batch_observations")
+    assert batches[-1] > 4 * batches[0]
+    ratio = batches[1:] / batches[:-1]
+    assert ratio.min() > 0.45, "resets are no observations"
+    assert ratio.max() < 2.2
+
+
 @pytest.mark.long
 def test_killed_at_any_moment_a_run_loses_no_more_than_since_its_checkpoint(tmp_path):
     """kill -9 of the real command, three times; the finished record equals that of an undisturbed run."""

@@ -126,10 +126,10 @@ def test_without_a_finished_episode_the_panel_says_so_and_counts_none():
 def test_lost_workers_and_a_full_object_store_are_said_in_both_ways():
     rows = [row(0, losses=[LOSS]), row(1, losses=[LOSS, LOSS], spilled_bytes=3 * 2**20)]
     panel = last_panel(shown(rows, terminal=True))
-    assert "3 rollout workers were lost and replaced; 2 work now" in panel
+    assert "3 rollout workers were lost; 2 work now" in panel
     assert "full: 3 MiB of this iteration went to disk" in panel
     lines = shown(rows, terminal=False).splitlines()
-    assert "1 rollout worker was lost and replaced" in lines[0]
+    assert "1 rollout worker was lost" in lines[0]
     assert "object store full, 3 MiB went to disk" in lines[-1]
 
 

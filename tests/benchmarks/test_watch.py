@@ -143,6 +143,7 @@ def test_a_full_disk_and_a_browser_that_leaves_end_nothing(tmp_path, monkeypatch
             with pytest.raises(urllib.error.HTTPError) as refused:
                 urllib.request.urlopen(address, timeout=60)
             assert (refused.value.code, "No space left" in refused.value.reason) == (500, True)
+            assert "http-equiv='refresh'" in refused.value.read().decode(), "the browser would show it for ever"
             refused.value.close()
         with socket.create_connection(("127.0.0.1", server.server_port)) as leaving:
             leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closed by a reset
@@ -153,6 +154,17 @@ def test_a_full_disk_and_a_browser_that_leaves_end_nothing(tmp_path, monkeypatch
         server.shutdown()
         server.server_close()
     assert errors == []
+
+
+def test_a_run_that_is_not_there_or_damaged_is_named_beside_those_that_are_shown(tmp_path):
+    run = make_run(tmp_path / "run")
+    pages = watch._Pages([run.folder, tmp_path / "later"], tmp_path / "page.html")
+    page = pages.text().decode()
+    assert "atari/pong" in page
+    assert re.search(r"<p class='note'>[^<]*later[^<]* left out\.</p>", page)
+    make_run(tmp_path / "later")
+    pages._rest = 0.0
+    assert "left out" not in pages.text().decode()
 
 
 def test_a_run_that_is_killed_is_something_new(tmp_path):

@@ -59,7 +59,7 @@ def test_killed_and_stopped_actors_are_replaced_and_the_batch_keeps_its_size(tmp
     assert process.returncode == 0, error
     assert "rlscale:" not in error.replace("rlscale: stopping\n", "")
     shown = (tmp_path / "shown").read_text()
-    assert "2 rollout workers were lost and replaced; the record's rows say which" in shown
+    assert "2 rollout workers were lost; the record's rows say which" in shown
     assert "raylet" not in shown
     record = read_run(folder)
     assert record.state == "stopped"
