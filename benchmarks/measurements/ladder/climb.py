@@ -174,8 +174,8 @@ def _clone(commit: str) -> Path:
 def _copy(name: str) -> None:
     """Keep the plan and the results; the records of single runs stay where they are."""
     folder = folder_in(SWEEPS / name)
-    if folder is not None:
-        keep_record(folder, RECORDS / name)
+    if folder is not None and not keep_record(folder, RECORDS / name):
+        print(f"{RECORDS / name} has runs that {folder} lacks, and is kept: 'climb {name}' goes on from it", file=sys.stderr)
 
 
 def collect() -> int:

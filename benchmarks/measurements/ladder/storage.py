@@ -20,22 +20,49 @@ def folder_in(home: Path) -> Path | None:
     return found[0].parent if found else None
 
 
-def keep_record(sweep: Path, record: Path) -> None:
-    """Copy a sweep's plan and results to its compact record."""
+def keep_record(sweep: Path, record: Path) -> bool:
+    """Copy a sweep's plan and results to its compact record; False where the record has runs that the sweep lacks, and stays.
+
+    Such a record comes from another machine, on which the sweep went on.
+    """
+    made = _whole((sweep / _RESULTS).read_bytes())
+    if not set(_kept(record).splitlines()) <= set(made.splitlines()):
+        return False
     record.mkdir(parents=True, exist_ok=True)
     shutil.copy(sweep / _MANIFEST, record)
-    write_atomically(record / f"{_RESULTS}.gz", gzip.compress((sweep / _RESULTS).read_bytes(), mtime=0))
+    write_atomically(record / f"{_RESULTS}.gz", gzip.compress(made, mtime=0))
+    return True
 
 
 def restore_record(record: Path, home: Path) -> None:
-    """Put a sweep that was kept where it can go on, if it is not there.
+    """Put a sweep that was kept where it can go on, if it is not there or has some of the record's runs alone.
 
     The manifest comes last: a folder without one is restored once more, after whatever moment this was killed at.
+
+    Raises:
+        SystemExit: sweep and record each have runs that the other lacks.
     """
-    if folder_in(home) is None and (record / _MANIFEST).exists():
-        manifest = (record / _MANIFEST).read_bytes()
-        folder = home / "sweeps" / folder_name(json.loads(manifest)["task"]["id"])
-        folder.mkdir(parents=True, exist_ok=True)
-        with gzip.open(record / f"{_RESULTS}.gz") as stored, (folder / _RESULTS).open("wb") as file:
-            shutil.copyfileobj(stored, file)
-        write_atomically(folder / _MANIFEST, manifest)
+    if not (record / _MANIFEST).exists():
+        return
+    kept, there = _kept(record), folder_in(home)
+    if there is not None:
+        here, known = (set(runs.splitlines()) for runs in (_whole((there / _RESULTS).read_bytes()), kept))
+        if known <= here:
+            return
+        if not here <= known:
+            raise SystemExit(f"{there} and {record} each hold runs that the other lacks: move one of them away")
+    manifest = (record / _MANIFEST).read_bytes()
+    folder = home / "sweeps" / folder_name(json.loads(manifest)["task"]["id"])
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / _RESULTS, kept)
+    write_atomically(folder / _MANIFEST, manifest)
+
+
+def _kept(record: Path) -> bytes:
+    path = record / f"{_RESULTS}.gz"
+    return _whole(gzip.decompress(path.read_bytes())) if path.exists() else b""
+
+
+def _whole(rows: bytes) -> bytes:
+    """Without a last row that is being written."""
+    return rows[: rows.rfind(b"\n") + 1]

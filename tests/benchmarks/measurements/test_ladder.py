@@ -22,7 +22,7 @@ from rlscale.benchmarks.measurements.ladder.afterwards import FEWEST_LATER, JOIN
 from rlscale.benchmarks.measurements.ladder.again import SEED, Repetition, repetitions
 from rlscale.benchmarks.measurements.ladder.page import PAGE, PUBLISHED, read_ladder, rewritten, what_is_published
 from rlscale.benchmarks.measurements.ladder.rungs import read_rungs
-from rlscale.benchmarks.measurements.ladder.storage import folder_in, restore_record
+from rlscale.benchmarks.measurements.ladder.storage import folder_in, keep_record, restore_record
 from rlscale.benchmarks.options import parse
 from rlscale.benchmarks.sweep.options import SweepOptions, make_plan
 from rlscale.estimate import Estimate
@@ -152,17 +152,44 @@ def test_a_record_that_was_restored_by_half_is_restored_again(tmp_path, monkeypa
     """Killed between two files, the sweep would begin anew, and its record would take the place of the whole one."""
     record = ROOT / "results" / "ladder" / "digits"
 
-    def killed(*arguments):
-        raise KeyboardInterrupt
+    write = storage.write_atomically
+    for file in ("results.jsonl", "sweep.json"):
 
-    for module, name in ((shutil, "copyfileobj"), (storage, "write_atomically")):
+        def killed(path, content, file=file):
+            if path.name == file:
+                raise KeyboardInterrupt
+            write(path, content)
+
         with monkeypatch.context() as patch:
-            patch.setattr(module, name, killed)
+            patch.setattr(storage, "write_atomically", killed)
             with pytest.raises(KeyboardInterrupt):
                 restore_record(record, tmp_path)
-        assert folder_in(tmp_path) is None, name
+        assert folder_in(tmp_path) is None, file
     restore_record(record, tmp_path)
     assert read_sweep(folder_in(tmp_path)).results == read_sweep(record).results
+
+
+def test_a_record_that_went_on_elsewhere_is_never_overwritten_by_an_older_sweep(tmp_path):
+    """The machine on which a rung began still has its sweep, after another one has finished it and its record was pulled."""
+    record, home = tmp_path / "record", tmp_path / "home"
+    shutil.copytree(ROOT / "results" / "ladder" / "digits", record)
+    whole = gzip.decompress((record / "results.jsonl.gz").read_bytes())
+    restore_record(record, home)
+    results = folder_in(home) / "results.jsonl"
+    rows = whole.splitlines(keepends=True)
+    results.write_bytes(b"".join(rows[:10]) + rows[10][:40])  # the eleventh row is being written
+    assert not keep_record(folder_in(home), record)
+    assert gzip.decompress((record / "results.jsonl.gz").read_bytes()) == whole
+    restore_record(record, home)
+    assert results.read_bytes() == whole
+    results.write_bytes(whole + b'{"one": "more"}\n' + b'{"half')
+    restore_record(record, home)
+    assert results.read_bytes().endswith(b"half"), "what is newer here stays"
+    assert keep_record(folder_in(home), record)
+    assert gzip.decompress((record / "results.jsonl.gz").read_bytes()) == whole + b'{"one": "more"}\n'
+    results.write_bytes(b"".join(rows[:10]) + b'{"another": "run"}\n')
+    with pytest.raises(SystemExit, match="each hold runs that the other lacks"):
+        restore_record(record, home)
 
 
 def test_a_repetition_without_a_figure_is_neither_alike_nor_not(tmp_path, monkeypatch):
