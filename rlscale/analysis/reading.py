@@ -5,7 +5,7 @@ Figures of whole sweeps are in `rlscale.analysis.predictions`; how the reading i
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
@@ -17,13 +17,13 @@ from ..estimate import Estimate
 from ..noise import noise_scale
 from ..records import RunRecord
 from .predictions import ADVISED, PRIMARY, predict_from_run
-from .summary import noise_windows, recent_return, returns
+from .summary import evenly_measured, noise_windows, recent_return, returns
 
 __all__ = ["NoiseReading", "published", "read_noise"]
 
 _RESOLVED = 2.0  # standard errors that |G|² must stand above zero
 _LEAST_SIGNAL = 0.5  # standard errors: of a weaker signal nothing can be said
-_MOST_GROUPS = 10
+_FEWEST_GROUPS, _MOST_GROUPS = 4, 10  # whose scatter is the signal's error: of two groups it is hardly known
 _RISEN = 0.9  # of the rise in return: what comes after it is polish
 _LEAST_MEASURED = 5  # measurements of the policy's noise that a part of a run is read from
 
@@ -41,9 +41,10 @@ class NoiseReading:
         observations: that are read.
         idle: observations that the run made after them, when nine tenths of its rise in return were long made. They are left out,
             since a run that no longer learns has no gradient to measure.
-        missing: observations that would resolve `policy`, if its signal is as strong as it looks; None where it is resolved, or
-            where no signal can be seen.
+        missing: observations that would resolve `policy`, if its signal is as strong as it looks and it is measured in every
+            iteration; None where it is resolved, where no signal can be seen, or where the run has learned its task.
         visible: whether any signal of the policy can be seen.
+        spacing: iterations between the last two measurements of the policy's noise.
     """
 
     suggestion: Estimate
@@ -56,6 +57,7 @@ class NoiseReading:
     idle: int
     missing: int | None
     visible: bool
+    spacing: int
 
 
 def read_noise(run: RunRecord) -> NoiseReading:
@@ -81,8 +83,9 @@ def read_noise(run: RunRecord) -> NoiseReading:
         last_return=recent_return(run).value,
         observations=observations,
         idle=made - observations,
-        missing=None if policy.value is not None else _missing(run, observations),
-        visible=policy.value is not None or _signal(run) >= _LEAST_SIGNAL,
+        missing=None if policy.value is not None or made > observations else _missing(run, observations),
+        visible=policy.value is not None or _signal(_measured(run)) >= _LEAST_SIGNAL,
+        spacing=int(np.diff([row["iteration"] for row, _ in run.noise("policy", "rollout")][-2:], prepend=0)[-1]),
     )
 
 
@@ -113,26 +116,31 @@ def _return_at(run: RunRecord, observations: float) -> float | None:
     return min(points, key=lambda point: abs(point["observations"] - observations))["return"] if points else None
 
 
-def _signal(run: RunRecord) -> float:
-    """By how many standard errors the policy's |G|², averaged over updates, stands above zero.
+def _measured(run: RunRecord) -> list[float]:
+    """The policy's |G|² of the updates that its noise scale over the run is of."""
+    return [noise_scale(s).grad_sq for s in evenly_measured(run, "policy", "rollout") if (s.size > 0).sum() > 1]
+
+
+def _signal(squares: Sequence[float]) -> float:
+    """By how many standard errors the mean of |G|² stands above zero; 0 of too few updates to tell.
 
     The error is taken from the scatter between groups of neighbouring updates, which share environments.
     """
-    squares = [noise_scale(s).grad_sq for _, s in run.noise("policy", "rollout") if (s.size > 0).sum() > 1]
-    if len(squares) < 2:
+    if len(squares) < 2 * _FEWEST_GROUPS:
         return 0.0
-    groups = min(_MOST_GROUPS, max(2, len(squares) // 4))
+    groups = min(_MOST_GROUPS, max(_FEWEST_GROUPS, len(squares) // 4))
     means = np.array([part.mean() for part in np.array_split(np.array(squares), groups)])
     error = float(means.std(ddof=1)) / math.sqrt(groups)
     return float(means.mean()) / error if error > 0 else 0.0
 
 
 def _missing(run: RunRecord, observations: int) -> int | None:
-    """The standard error falls with the root of the observations."""
-    signal = _signal(run)
+    """The standard error falls with the root of the number of measurements, one in every iteration from now on."""
+    squares = _measured(run)
+    signal = _signal(squares)
     if signal < _LEAST_SIGNAL:
         return None
-    return round(observations * max((_RESOLVED / signal) ** 2 - 1, 0.25))
+    return round(observations * len(squares) / len(run.rows) * max((_RESOLVED / signal) ** 2 - 1, 0.25))
 
 
 def published() -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ __all__ = [
     "NoiseWindow",
     "diagnostics",
     "distinct_names",
+    "evenly_measured",
     "final_value",
     "head_kinds",
     "lost_actors",
@@ -87,17 +88,18 @@ def noise_over_run(run: RunRecord, head: str, kind: str, metric: str = "plain") 
     A run measures densely at first. Its beginning would then count too much, so of these measurements only those count that
     stand as far apart as the last ones do.
     """
-    measured = _evenly_measured(run, head, kind, metric)
+    measured = evenly_measured(run, head, kind, metric)
     return run_average(measured, mean_batch(run)) if measured else None
 
 
 def noise_of_sums(run: RunRecord, head: str, kind: str, metric: str = "plain") -> NoiseEstimate | None:
     """The sum of tr Σ over the run by the sum of |G|², of the same measurements; None where nothing was measured."""
-    measured = _evenly_measured(run, head, kind, metric)
+    measured = evenly_measured(run, head, kind, metric)
     return pool(measured) if measured else None
 
 
-def _evenly_measured(run: RunRecord, head: str, kind: str, metric: str) -> list[BlockStatistics]:
+def evenly_measured(run: RunRecord, head: str, kind: str, metric: str = "plain") -> list[BlockStatistics]:
+    """What was measured as many iterations apart as at the end of the run, in order; see `noise_over_run`."""
     measured = run.noise(head, kind, metric)
     kept = _evenly_spaced([row["iteration"] for row, _ in measured])
     return usable([s for row, s in measured if row["iteration"] in kept])

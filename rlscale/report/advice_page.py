@@ -242,13 +242,16 @@ def _policy(reading: NoiseReading) -> str:
     trend = f"{first.say()} at first{when[0]}, {last.say()} now{when[1]}"
     if reading.policy.value is not None:
         return f"Policy's loss alone: {reading.policy.say()} over the run; {trend}."
-    if reading.missing is None:
+    if reading.idle:
+        more = "more observations of a run that has learned its task do not resolve it; those of another seed's beginning may"
+    elif reading.missing is None:
         more = (
             "its signal cannot be seen yet, so how many more observations would resolve it cannot be said; "
             f"{4 * reading.observations:,} in all would halve the weakest signal that can be"
         )
     else:
         more = f"if its signal is as strong as it looks, {format_quantity(float(reading.missing))} more observations resolve it"
+        more += f", measured in every iteration instead of one in {reading.spacing}" if reading.spacing > 1 else ""
     return f"Policy's loss alone: {reading.policy.say()} over the run; {trend}; {more}."
 
 

@@ -128,8 +128,9 @@ def _suggestion(row: Row) -> str:
         return f"{said}; {settle} measures it."
     doubt = ""
     if policy is not None and policy.value is None:
-        open_one = f"the noise of the policy's own loss is {policy.say()}"
-        doubt = f" Take it with care: {open_one}; most of the signal is the value function's."
+        doubt = f" Take it with care: the noise of the policy's own loss is {policy.say()}"
+        above = (policy.interval or (0.0, math.inf))[0] > (scale.interval or (0.0, math.inf))[1]
+        doubt += "; most of the signal is the value function's." if above else "."
     return f"{said}. That is a prediction; {settle} measures it.{doubt}"
 
 

@@ -57,8 +57,10 @@ def ladder_figure(rows: Sequence[Row]) -> Figure | None:
     about = [alt.Tooltip(f"{field}:N") for field in ("task", "goal", "predicted", "measured", "flags")]
     of_paper = [alt.Tooltip("task:N", title="the paper")]
     of_paper += numbers(y="B_crit, end of training", x="B_simple, average over training")
+    open_ended = [p for p in points if p["open"]]
     resolved = [p for p in points if p["mark"] == "resolved"]
-    limits = [p for p in points if p["mark"] != "resolved"]
+    circles = [p for p in resolved if not p["open"]]
+    limits = [p for p in points if p["mark"] != "resolved" and not p["open"]]
     at = {"x": x, "y": y, "color": by, "tooltip": about}
     grey = {"color": GREY, "opacity": 0.5, "strokeWidth": 3}
     background = [
@@ -74,11 +76,13 @@ def ladder_figure(rows: Sequence[Row]) -> Figure | None:
     own = [
         *layer(points, "rule", {"x": alt.X("x1:Q"), "x2": "x2:Q", "y": y, "color": by}, opacity=0.5),
         *layer(resolved, "rule", {"x": x, "y": alt.Y("y1:Q"), "y2": "y2:Q", "color": by}, opacity=0.5),
-        *layer(resolved, "circle", at, size=75, opacity=0.9),
+        *layer(circles, "circle", at, size=75, opacity=0.9),
         *layer(limits, "point", {**at, "shape": LIMITS}, size=75, filled=False),
+        *layer(open_ended, "point", {**at, "shape": alt.value("triangle-right")}, size=75, filled=False),
     ]
     chart = alt.layer(*background, *(part.transform_filter(alt.datum.loss == chosen) for part in own)).add_params(chosen)
-    triangle = "Triangle: B_crit is not identifiable, only this limit is known. " if limits else ""
+    triangle = "Triangle up or down: B_crit is not identifiable, only this limit is known. " if limits else ""
+    triangle += "Triangle to the right: the prediction is not resolved, its true value lies beyond. " if open_ended else ""
     note = (
         "One point per goal of each task, with 95% intervals both ways; the noise scale is cumulative to the goal, of the loss "
         f"that is chosen below the chart (as a file, of {losses[0]}). Dashed: y = x. {triangle}Grey crosses, for reference: the "
@@ -90,13 +94,14 @@ def ladder_figure(rows: Sequence[Row]) -> Figure | None:
 
 def _ladder_point(row: Row, head: str) -> dict[str, Any] | None:
     measured, predicted = shown(row.measured), shown(row.predicted(head, "cumulative"))
-    if measured["mark"] == "nothing" or predicted["mark"] != "resolved":
+    if measured["mark"] == "nothing" or predicted["mark"] not in ("resolved", "above"):
         return None
     return {
         "loss": head_name(head),
         "task": row.name,
         "goal": row.goal_label,
         "mark": measured["mark"],
+        "open": predicted["mark"] == "above",
         "x": predicted["value"],
         "y": measured["value"],
         "x_ends": (predicted["low"], predicted["high"]),

@@ -324,6 +324,10 @@ def test_a_policy_that_is_not_resolved_is_never_given_a_number(tmp_path):
     assert "more than 400 observations" in said[0]
     assert "Confidence: poor" in said[0]
     assert "if its signal is as strong as it looks, 12,300 more observations resolve it" in said[2]
+    seldom = advice_lines(advice_of(tmp_path / "d", reading=replace(weak, spacing=16))[1])
+    assert "12,300 more observations resolve it, measured in every iteration instead of one in 16." in seldom[2]
+    learned = advice_lines(advice_of(tmp_path / "e", reading=replace(weak, idle=500, missing=None))[1])
+    assert "more observations of a run that has learned its task do not resolve it" in learned[2]
     blind = replace(weak, suggestion=Estimate(None, (0.0, float("inf")), "nothing"), missing=None, visible=False)
     said = advice_lines(advice_of(tmp_path / "c", reading=blind)[1])
     assert "says nothing yet" in said[0]

@@ -37,6 +37,44 @@ def test_what_would_resolve_a_weak_signal(tmp_path):
     assert found.missing == pytest.approx(60 * 128 * max((2 / z) ** 2 - 1, 0.25), abs=1)
 
 
+def test_of_a_run_that_measures_seldom_only_what_is_measured_counts(tmp_path):
+    """Eight measurements first, then one in four iterations: those four apart count, and the next come with every iteration."""
+    run = make_run(tmp_path / "run", signal=0.11, iterations=240)
+    for row in run.rows:
+        if row["iteration"] > 8 and row["iteration"] % 4:
+            row["noise"] = []
+    found = read_noise(run)
+    squares = np.array([noise_scale(s).grad_sq for row, s in run.noise("policy", "rollout") if row["iteration"] % 4 == 0])
+    means = squares.reshape(10, 6).mean(axis=1)
+    z = means.mean() / (means.std(ddof=1) / math.sqrt(10))
+    assert 0.5 < z < 2
+    assert found.spacing == 4
+    assert found.missing == pytest.approx(128 * 60 * max((2 / z) ** 2 - 1, 0.25), abs=1)
+
+
+@pytest.mark.parametrize(("measured", "visible"), [(7, False), (8, True)])
+def test_of_few_measurements_no_signal_is_seen(tmp_path, measured, visible):
+    """The scatter between two or three groups says nothing of the error."""
+    run = make_run(tmp_path / "run", signal=0.22, iterations=8)
+    for row in run.rows[measured:]:
+        row["noise"] = []
+    found = read_noise(run)
+    if found.policy.value is None:
+        assert found.visible == visible
+    else:
+        pytest.fail("the case must be one that is not resolved")
+
+
+def test_a_run_that_has_learned_its_task_resolves_no_more(tmp_path):
+    """What it would go on to measure is left out as what it did measure."""
+    run = plateau(tmp_path / "run", [*range(1, 31), *([30.0, 29.5] * 45)], signal=0.18)
+    found = read_noise(run)
+    assert found.idle > 0
+    assert found.policy.value is None
+    assert found.visible
+    assert found.missing is None
+
+
 def test_of_a_signal_that_cannot_be_seen_nothing_is_said(tmp_path):
     found = read_noise(make_run(tmp_path / "run", signal=0.0))
     assert found.policy.value is None
@@ -69,9 +107,9 @@ def test_what_is_published_is_there():
     assert 0 < known["sweep_cost"][0] < known["sweep_cost"][1]
 
 
-def plateau(folder, returns):
-    """A run of 60 iterations with a signal, with these returns of 100 episodes each."""
-    run = make_run(folder, signal=0.8, iterations=60)
+def plateau(folder, returns, signal=0.8):
+    """A run with a signal, with these returns of 100 episodes each, one for every iteration."""
+    run = make_run(folder, signal=signal, iterations=len(returns))
     for row, value in zip(run.rows, returns, strict=True):
         row.update(episodes=100, return_mean=value)
     return run

@@ -130,6 +130,9 @@ def test_a_suggestion_is_doubted_while_the_policy_s_own_noise_is_not_resolved(tm
         "Take it with care: the noise of the policy's own loss is not resolved, above 1,900; most of the signal is the value "
         "function's."
     )
+    # A policy that was seldom measured is not resolved either; that it is noisier than the joint loss is not known then.
+    seldom = said(Estimate(997.0, (476.0, 1920.0)), Estimate(None, (862.0, math.inf), "open"))
+    assert seldom.endswith("Take it with care: the noise of the policy's own loss is not resolved, above 862.")
     resolved = said(Estimate(0.96, (0.65, 1.3)), Estimate(3000.0, (1900.0, 5000.0)))
     assert "the policy's noise scale is 3,000 [1,900, 5,000], and the joint loss's, 0.960 [0.650, 1.30], is mostly" in resolved
     near = said(Estimate(200.0, (150.0, 300.0)), Estimate(3000.0, (1900.0, 5000.0)))

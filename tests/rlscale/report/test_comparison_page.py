@@ -227,6 +227,19 @@ def test_the_ladder_clips_what_is_open_and_keeps_the_papers_values(tmp_path):
     assert ladder_figure(compare([], [make_run(tmp_path / "run")]).rows) is None
 
 
+def test_a_goal_whose_prediction_is_not_resolved_is_drawn_at_its_limit(tmp_path):
+    """It is where the noise scale is too large to resolve: left out, the other goals would look like agreement."""
+    (row, *_) = (row for row in compare(several(tmp_path), []).rows if row.measured.value is not None)
+    unresolved = Prediction("policy", "cumulative", Estimate(None, (500.0, math.inf), "open"), 8, 8, None)
+    figure = ladder_figure([replace(row, predictions=(unresolved,))])
+    (points,) = ([*layer["data"]["values"]] for layer in figure.chart.to_dict()["layer"] if layer["mark"]["type"] == "point"
+                 and layer["encoding"].get("shape") == {"value": "triangle-right"})  # fmt: skip
+    assert [(p["x"], p["y"]) for p in points] == [(500.0, row.measured.value)]
+    assert "Triangle to the right: the prediction is not resolved" in figure.note
+    nothing = replace(unresolved, scale=Estimate(None, (0.0, math.inf), "open"))
+    assert ladder_figure([replace(row, predictions=(nothing,))]) is None
+
+
 def test_one_task_is_no_conclusion(tmp_path):
     one = write_sweep(tmp_path / "s", Planted(predicted=0.5))
     said = say_conclusion(rungs_of(compare([one], [])))
