@@ -15,7 +15,7 @@ from rlscale.analysis.predictions import PLAIN, predict_from_run
 from rlscale.analysis.summary import recent_return
 from rlscale.errors import UsageError
 from rlscale.records import is_run, is_sweep, read_run, read_sweep
-from rlscale.report.words import say_prediction
+from rlscale.report.words import say_prediction, say_predictor
 
 from ..console import plain_console
 from ..options import parse
@@ -103,7 +103,7 @@ def _sweep(folder: Path) -> list[str]:
     rows = compare([record], []).rows
     if predicted := [row for row in rows if row.quick and row.predictions]:
         row = predicted[-1]
-        return [record.task, count, observations, f"goal {row.goal_label}", row.predicted(*row.predictor).say(), ""]
+        return [record.task, count, observations, f"goal {row.goal_label}", say_predictor(row), ""]
     measured = [row for row in rows if row.measured.value is not None]
     row = (measured or list(rows))[-1]
     return [
@@ -111,6 +111,6 @@ def _sweep(folder: Path) -> list[str]:
         count,
         observations,
         f"goal {row.goal_label}",
-        say_prediction(row, *(PLAIN if row.has_policy else row.predictor)),
+        say_prediction(row, *PLAIN) if row.has_policy else say_predictor(row),
         row.measured.say() if measured else "not identifiable",
     ]

@@ -40,7 +40,7 @@ class SupervisedCourse:
         network, twin = (make_network(task, learned, config.seed) for _ in range(2))
         self._learner = SupervisedLearner(config, network, learned, task.length, device)
         self._evaluator = SupervisedEvaluator(twin, held_out, task.length, device)
-        self._observations, self._started = 0, time.perf_counter()
+        self._observations, self._seconds = 0, 0.0
         facts = job_facts(
             task=task.id,
             preprocessing=task.preprocessing,
@@ -52,6 +52,7 @@ class SupervisedCourse:
             threads=torch.get_num_threads(),
             parameters=len(self._learner.weights()),
         )
+        facts["task"]["goals"] = list(task.goals)
         self._run = Run.create(folder, {**facts, "segments": []})
 
     def advance(self) -> Advance:
@@ -65,11 +66,12 @@ class SupervisedCourse:
         self._observations += step.observations
         noise = [] if step.statistics is None else [NoiseRecord("joint", "rollout", number, step.statistics)]
         ended = time.perf_counter()
+        self._seconds += ended - started
         row: dict[str, Any] = {
             "iteration": number,
             "observations": self._observations,
             "optimizer_steps": number + 1,
-            "seconds": ended - self._started,
+            "seconds": self._seconds,
             "batch_observations": step.observations,
             "episodes": 0,
             **dict.fromkeys(("return_mean", "return_min", "return_max", "episode_length_mean")),

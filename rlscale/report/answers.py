@@ -172,7 +172,8 @@ def run_answer(run: RunRecord, row: Row, name: str | None = None) -> str:
     which = "" if name is None else f" (run {name})"
     came = f"{run.manifest['task']['id']}{which}: {reached} after {run.rows[-1]['observations']:,} observations."
     suggestion = _suggestion(row)
-    return f"{came}{_lost(run)}{_limit(run)} {suggestion[0].upper()}{suggestion[1:]}{_own_batch(run)}"
+    limit = _limit(run) if row.has_policy else ""
+    return f"{came}{_lost(run)}{limit} {suggestion[0].upper()}{suggestion[1:]}{_own_batch(run)}"
 
 
 def _limit(run: RunRecord) -> str:

@@ -145,7 +145,8 @@ _PREDICTION_NOTE = (
 _RUN_NOTE = (
     "In observations, with 95% intervals: over the first and the last window of the run, which are momentary, the mean over its "
     "full-batch steps (paper, D.1), and the sum of the noise by the sum of the signal, of which the joint loss's is what the run "
-    "suggests, unless that is mostly the value function's. A single run gives a prediction and no measurement."
+    "suggests, unless that is mostly the value function's; of a supervised run's only loss it is the mean. A single run gives a "
+    "prediction and no measurement."
 )
 _FIT_NOTE = (
     "Residual: standard deviation of ln S about the surface, stuck runs left out. Stuck: the fraction of runs, at sizes between "

@@ -179,16 +179,18 @@ def _facts(runs: Sequence[RunRecord], names: list[str], predicted: list[Row]) ->
 
 
 def _noise_table(run: RunRecord, row: Row) -> str:
-    suggestion = "" if row.suggests_nothing else ": the suggestion"
+    suggested = (None, None) if row.suggests_nothing else row.predictor
     rows = []
     for head, kind in head_kinds(run):
         windows = noise_windows(run, head, kind)
         whole = noise_over_run(run, head, kind)
         if not windows or whole is None:
             continue
-        rows.append([head_label(head, kind), *_noise_cells(windows, whole)])
+        mark = ": the suggestion" if (head, "cumulative") == suggested and kind == "rollout" else ""
+        rows.append([f"{head_label(head, kind)}{mark}", *_noise_cells(windows, whole)])
         if (head, kind) == (ADVISED[0], "rollout") and (sums := noise_of_sums(run, head, kind)) is not None:
-            rows.append([f"the same as a ratio of sums{suggestion}", *_noise_cells(windows, sums)])
+            mark = ": the suggestion" if suggested == ADVISED else ""
+            rows.append([f"the same as a ratio of sums{mark}", *_noise_cells(windows, sums)])
     note = (
         "Whole run: the mean over the run (paper, D.1), in which a step counts by how far it comes at "
         f"{format_quantity(mean_batch(run))} observations collected for each. "

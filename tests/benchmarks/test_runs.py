@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,11 @@ from planted import Planted, make_plan, write_sweep
 from run_records import make_run
 
 from rlscale.analysis import compare
-from rlscale.analysis.predictions import PLAIN
+from rlscale.analysis.predictions import ADVISED, PLAIN, Prediction
 from rlscale.analysis.summary import recent_return
 from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.commands import watch
+from rlscale.estimate import Estimate
 from rlscale.records import read_run, read_sweep
 from rlscale.report.words import say_prediction
 
@@ -145,6 +147,22 @@ def test_a_sweep_lists_the_noise_scale_that_its_page_shows(here, capsys):
     row = compare([read_sweep(digits)], []).rows[-1]
     assert row.predicted(*row.predictor).value is not None, "the case would show it"
     assert say_prediction(row, *row.predictor) in line_of(said, "goal 0.95")
+
+
+def test_a_noise_scale_of_another_loss_than_the_policys_is_named_as_such(here, capsys, monkeypatch):
+    """A quick sweep predicts by the joint loss's, under a column that is headed the policy's."""
+    write_sweep(here / "sweeps" / "quick", Planted(scatter=0.1), plan=make_plan(batch_sizes=None, pilot_batch=640, quick=True))
+    joint = Prediction(*ADVISED, Estimate(318.0, (137.0, 791.0)), 3, 3, None)
+
+    def with_joint(sweeps, runs):
+        found = compare(sweeps, runs)
+        (of_sweep,) = found.sweeps
+        rows = tuple(replace(row, predictions=(*row.predictions, joint)) for row in of_sweep.rows)
+        return replace(found, sweeps=(replace(of_sweep, rows=rows),), rows=rows)
+
+    monkeypatch.setattr("rlscale.benchmarks.commands.runs.compare", with_joint)
+    assert main(["runs", "sweeps"]) == 0
+    assert "318 [137, 791]; of the joint loss, ratio of sums" in line_of(capsys.readouterr().out, "sweeps/quick")
 
 
 def test_a_sweep_without_b_crit_lists_its_noise_scale(here, capsys):

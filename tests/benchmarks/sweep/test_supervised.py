@@ -1,6 +1,8 @@
 """Sweeps of supervised tasks through the command: one kind of plan among two, the very same results, records and pages."""
 
+import html
 import json
+import re
 from dataclasses import replace
 
 import cv2
@@ -9,6 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from rlscale.analysis.comparison import compare
+from rlscale.analysis.summary import noise_over_run
 from rlscale.analysis.verdict import rungs_of
 from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.sweep.kinds import SupervisedPlan, TrainingPlan
@@ -67,10 +70,19 @@ def test_observations_are_examples_and_steps_are_optimizer_steps(tiny):
         assert {sums.head for sums in trial.noise_sums} == ({"joint"} if trial.measures_noise else set())
 
 
-def test_a_page_of_one_of_its_runs_can_be_written(tiny):
-    run = tiny / "supervised-digits" / "trials" / "noise-1"
-    assert main(["report", str(run), "--out", str(tiny / "run.html")]) == 0
-    assert "supervised/digits" in (tiny / "run.html").read_text()
+def test_a_page_of_one_of_its_runs_suggests_what_its_only_loss_says(tiny):
+    """One figure, the mean over the run; and no workers, of which it has none, nor goals, which the task has."""
+    folder = tiny / "supervised-digits" / "trials" / "noise-1"
+    assert main(["report", str(folder), "--out", str(tiny / "run.html")]) == 0
+    text = html.unescape((tiny / "run.html").read_text())
+    run = read_run(folder)
+    whole = noise_over_run(run, "joint", "rollout").noise_scale
+    (cells,) = re.findall(r"<td[^>]*>[^<]*: the suggestion</td>(.*?)</tr>", text)
+    assert f"<td data-label='whole run'>{whole}</td>" in cells
+    answer = re.search(r"<p class='answer'>(.*?)</p>", text).group(1)
+    assert "workers" not in answer
+    assert "'rlscale sweep supervised/digits'" in answer
+    assert run.rows[-1]["seconds"] == pytest.approx(sum(row["learning_seconds"] for row in run.rows))
 
 
 def test_its_records_follow_the_schema(tiny):
