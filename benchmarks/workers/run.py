@@ -1,6 +1,7 @@
 """`rlscale workers`: measures a few fleets for minutes, predicts all others, says how many workers to buy, and checks itself.
 
-How the measuring is done is in `calibration`, the arithmetic in `cost`, the page in `plan_page`.
+How the measuring is done is in `calibration`, the arithmetic in `rlscale.sizing`, the page in
+`rlscale.report.workers_page`.
 """
 
 import contextlib

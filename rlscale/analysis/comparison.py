@@ -47,6 +47,7 @@ class Row:
         notes: what else to know about this row, one sentence each.
         has_policy, has_goals: False for a supervised task, which has one loss; of a run, for a task without goals of its own.
         quick: of a quick sweep, which predicts and measures nothing.
+        clones: of each environment of a run, which multiply its noise scale.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Row:
     has_policy: bool = True
     has_goals: bool = True
     quick: bool = False
+    clones: int = 1
 
     def scored(self, least_steps: float = LEAST_STEPS) -> bool:
         """Whether the goal counts for how well the noise scale predicts: B_crit is known, and nothing says `why_not_scored`."""
@@ -375,7 +377,7 @@ def _has_policy(config: Mapping[str, Any]) -> bool:
 def row_of_run(run: RunRecord, name: str | None = None) -> Row:
     """The row of a single run, by its folder's name or another: what its noise predicts, and no measurement."""
     nothing = Estimate(None, None, "a single run gives a prediction and no measurement")
-    predictions = predict_from_run(run)
+    predictions, config = predict_from_run(run), run.manifest["config"]
     rates = [rate for rate in (row.get("learning_rate") for row in run.rows) if rate is not None]
     return Row(
         name=f"{run.manifest['task']['id']} (run {name or run.name})",
@@ -394,6 +396,7 @@ def row_of_run(run: RunRecord, name: str | None = None) -> Row:
         prediction_batch=mean_batch(run) if predictions else None,
         provisional=(),
         notes=() if predictions else ("no rollout noise of a head was measured in it",),
-        has_policy=_has_policy(run.manifest["config"]),
+        has_policy=_has_policy(config),
         has_goals=bool(run.manifest["task"]["goals"]),
+        clones=int((config.get("rollout") or {}).get("clones") or 1),
     )

@@ -2,7 +2,7 @@
 
     run_page, run_charts                           one run or several: `write_report`
     comparison_page, sweep_charts, ladder_charts   tasks side by side: `write_comparison`
-    plan_page                                      wall time against cost: `write_plan_page`
+    workers_page                                   wall time against cost: `write_workers_page`
     words                                          sentences about a comparison, for its page and for the terminal
     page, chart_style                              what all pages and all charts share
 

@@ -131,6 +131,8 @@ def _suggestion(row: Row) -> str:
         doubt = f" Take it with care: the noise of the policy's own loss is {policy.say()}"
         above = (policy.interval or (0.0, math.inf))[0] > (scale.interval or (0.0, math.inf))[1]
         doubt += "; most of the signal is the value function's." if above else "."
+    copies = f" Each environment has {row.clones} clones, which make it {row.clones} times the task's own."
+    doubt = copies * (row.clones > 1) + doubt
     return f"{said}. That is a prediction; {settle} measures it.{doubt}"
 
 

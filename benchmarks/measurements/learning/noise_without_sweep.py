@@ -5,7 +5,8 @@
 PPO as people run it: 16 environments x 128 steps, three epochs of mini-batches of 256, a constant rate. The noise of policy,
 value and joint loss is that of the whole iteration batch, in blocks of one environment each, every eighth iteration. The record
 keeps it pooled over windows of some 20 measurements. Each run works on one core; Ctrl-C stops them all, and the same command
-goes on, with more observations than before too. It prints where the runs are; `rlscale watch` shows them.
+goes on, with more observations than before too. It prints where the runs are; `rlscale report RUN --watch`
+follows them.
 """
 
 import math

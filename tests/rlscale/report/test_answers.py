@@ -133,6 +133,12 @@ def test_a_suggestion_is_doubted_while_the_policy_s_own_noise_is_not_resolved(tm
     # A policy that was seldom measured is not resolved either; that it is noisier than the joint loss is not known then.
     seldom = said(Estimate(997.0, (476.0, 1920.0)), Estimate(None, (862.0, math.inf), "open"))
     assert seldom.endswith("Take it with care: the noise of the policy's own loss is not resolved, above 862.")
+    run = make_run(tmp_path / "cloned")
+    run.manifest["config"]["rollout"] = {"clones": 4}
+    row = row_of_run(run)
+    copied = said(Estimate(997.0, (476.0, 1920.0)), Estimate(2000.0, (1500.0, 3000.0)))
+    assert copied.endswith("Each environment has 4 clones, which make it 4 times the task's own.")
+    row = replace(row, clones=1)
     resolved = said(Estimate(0.96, (0.65, 1.3)), Estimate(3000.0, (1900.0, 5000.0)))
     assert "the policy's noise scale is 3,000 [1,900, 5,000], and the joint loss's, 0.960 [0.650, 1.30], is mostly" in resolved
     near = said(Estimate(200.0, (150.0, 300.0)), Estimate(3000.0, (1900.0, 5000.0)))
