@@ -95,7 +95,8 @@ def tables(record: dict[str, Any], frontier: LocalFrontier) -> list[Cells]:
     columns = frontier.sizes, frontier.best_rates, frontier.gains, _learned(record)
     for size, rate, (gain, error), learned in zip(*columns, strict=True):
         share = f"{gain / (frontier.progress * learned):.0%}" if math.isfinite(frontier.progress) else "–"
-        known = (f"{gain:.3g} ± {error:.2g}", share) if math.isfinite(gain) else ("rates too far off", "")
+        scatter = f" ± {error:.2g}" if math.isfinite(error) else ""  # of one branch near the best rate nothing is known
+        known = (f"{gain:.3g}{scatter}", share) if math.isfinite(gain) else ("rates too far off", "")
         gains.append([f"{size:,.0f}", f"{rate:.3g}", *known])
     title = f"Return gained, from {record['start']['return']:.3g}"
     found: list[Cells] = [(title, ["batch size", "best rate", "gain at it (± standard error)", "of small batches'"], gains)]

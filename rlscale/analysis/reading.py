@@ -19,7 +19,7 @@ from ..records import RunRecord
 from .predictions import ADVISED, PRIMARY, predict_from_run
 from .summary import evenly_measured, noise_windows, recent_return, returns
 
-__all__ = ["NoiseReading", "published", "read_noise"]
+__all__ = ["NoiseReading", "published", "read_noise", "while_it_learned"]
 
 _RESOLVED = 2.0  # standard errors that |G|² must stand above zero
 _LEAST_SIGNAL = 0.5  # standard errors: of a weaker signal nothing can be said
@@ -67,7 +67,7 @@ def read_noise(run: RunRecord) -> NoiseReading:
         UsageError: the run measured no noise of its policy.
     """
     made = int(run.rows[-1]["observations"]) if run.rows else 0
-    run = _while_it_learned(run)
+    run = while_it_learned(run)
     found = {(p.head, p.quantity): p.scale for p in predict_from_run(run)}
     if ("policy", "cumulative") not in found:
         raise UsageError("--run", f"{run.folder} holds no noise of the policy's loss yet", "Let it run longer")
@@ -89,7 +89,7 @@ def read_noise(run: RunRecord) -> NoiseReading:
     )
 
 
-def _while_it_learned(run: RunRecord) -> RunRecord:
+def while_it_learned(run: RunRecord) -> RunRecord:
     """The run up to the iteration in which nine tenths of the rise of its return were made.
 
     The whole run where that was in its second half, or where the return later fell below half of the rise, as one that only

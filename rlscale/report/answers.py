@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from ..analysis.comparison import ComparedSweep, Comparison, Row
 from ..analysis.extension import is_too_easy
 from ..analysis.points import say_limit
-from ..analysis.predictions import shows_value_alone
+from ..analysis.predictions import predict_from_run, shows_value_alone
+from ..analysis.reading import while_it_learned
 from ..analysis.summary import lost_actors, recent_return, time_shares
 from ..estimate import Estimate
 from ..records import RunRecord
@@ -23,6 +24,7 @@ _GOOD, _FAIR = 2.5, 4.0  # of the upper to the lower end of B_crit's interval
 # Doubling a batch of B saves B_crit / (2 (B + B_crit)) of the steps: a sixth at twice B_crit. The observations are
 # E_min (1 + B/B_crit): a fifth more than the fewest at a fifth of B_crit.
 _BEYOND, _SAVED = 2.0, "a sixth"
+_ALIKE = 1.25  # times that two noise scales of one run may differ, and only one is said
 _SUGGESTS = "its noise scale suggests"
 CONFIDENCE = (
     f"Confidence is good where the ends of the 95% interval are at most a factor of {_GOOD:g} apart and nothing speaks against "
@@ -175,7 +177,21 @@ def run_answer(run: RunRecord, row: Row, name: str | None = None) -> str:
     came = f"{run.manifest['task']['id']}{which}: {reached} after {run.rows[-1]['observations']:,} observations."
     suggestion = _suggestion(row)
     limit = _limit(run) if row.has_policy else ""
+    suggestion += _while_it_learned(run, row)
     return f"{came}{_lost(run)}{limit} {suggestion[0].upper()}{suggestion[1:]}{_own_batch(run)}"
+
+
+def _while_it_learned(run: RunRecord, row: Row) -> str:
+    """The noise scale of the part of the run that `rlscale advise --run` reads, where that is another."""
+    early = while_it_learned(run)
+    found = {(p.head, p.quantity): p.scale for p in predict_from_run(early)} if len(early.rows) < len(run.rows) else {}
+    if row.suggests_nothing or row.predictor not in found:
+        return ""
+    whole, scale = row.predicted(*row.predictor), found[row.predictor]
+    if whole.value and scale.value and 1 / _ALIKE < whole.value / scale.value < _ALIKE:
+        return ""
+    observations = f"{early.rows[-1]['observations']:,} observations"
+    return f" Of the first {observations} alone, in which nine tenths of the rise in return were made, it is {scale.say()}."
 
 
 def _limit(run: RunRecord) -> str:

@@ -137,7 +137,8 @@ _LEFT_OUT_NOTE = (
 )
 _PREDICTION_NOTE = (
     "In observations, from runs at one batch size on fresh seeds. "
-    "<em>At the start</em> and <em>at the goal</em> are momentary. In brackets the 95% interval, and how many seeds resolve it "
+    "<em>At the start</em> and <em>at the goal</em> are averages over twenty updates, of one or two noise "
+    "runs ratios of sums over them. In brackets the 95% interval, and how many seeds resolve it "
     "where not all do. γ: gain of a batch size that follows the noise scale; steps and observations beyond the fewest would both "
     "be multiplied by √γ, so 1 means nothing to gain. Ratio of sums: of the noise and of the signal from the start to the goal, "
     "what a quick sweep predicts with."

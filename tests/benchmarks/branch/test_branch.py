@@ -444,6 +444,8 @@ def test_shares_are_of_what_small_batches_gain_from_as_many_observations():
     record["branches"].append(diverged)
     frontier = fit(record)
     shares = [float(row[-1].rstrip("%")) / 100 for row in tables(record, frontier)[0][2]]
+    alone = replace(frontier, gains=tuple((gain, math.nan) for gain, _ in frontier.gains))
+    assert [row[2] for row in tables(record, alone)[0][2]] == [f"{gain:.3g}" for gain, _ in frontier.gains], "no ± nan"
     assert shares == pytest.approx([1 / (1 + size / 5000) for size in frontier.sizes], abs=0.03)
     known = {"command": ["rlscale"], "machine": {}, "commit": None}
     assert find_page(record | known, frontier).observations == (10_000, 10_000, 9_600, 20_000)

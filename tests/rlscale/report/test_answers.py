@@ -4,13 +4,17 @@ import math
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from planted import Planted, make_plan, write_sweep
 from run_records import make_run
 
 from rlscale.analysis.comparison import compare, row_of_run
 from rlscale.analysis.predictions import ADVISED, PLAIN, Prediction
+from rlscale.analysis.reading import read_noise
 from rlscale.estimate import Estimate
+from rlscale.noise import BlockStatistics
+from rlscale.records.run import pack_statistics
 from rlscale.report.answers import answers, run_answer, say_suggestion
 from rlscale.report.ranking import rank_figure
 
@@ -102,6 +106,24 @@ def test_a_run_says_what_it_came_to_and_whether_more_workers_help(tmp_path):
     run.rows[3]["losses"] = run.rows[9]["losses"] = [{"actor": 0}]
     lost = "It lost 2 rollout workers; every observation that was missing was sampled again. "
     assert re.match(came + lost + limit, run_answer(run, row_of_run(run)))
+
+
+@pytest.mark.parametrize("late", [0.03, 0.8])
+def test_the_noise_scale_that_advise_reads_is_said_where_it_is_another(tmp_path, late):
+    """A run that learned its task in ten iterations of sixty, and whose gradient had gone afterwards, or had not."""
+    run, rng = make_run(tmp_path / "run", iterations=60), np.random.default_rng(0)
+    for row in run.rows:
+        signal = 0.8 if row["iteration"] < 10 else late
+        g = rng.normal(size=(8, 20)) + signal
+        statistics = pack_statistics(BlockStatistics([16] * 8, (g * g).sum(1), g @ g.mean(0)))
+        row["noise"].append({"head": "joint", "kind": "rollout", "optimizer_step": row["iteration"], **statistics})
+        row.update(episodes=100, return_mean=min(1.0 + row["iteration"], 10.0))
+    read = read_noise(run)
+    assert read.idle == 50 * 128
+    early = (
+        f"Of the first 1,280 observations alone, in which nine tenths of the rise in return were made, it is {read.suggestion}."
+    )
+    assert (early in run_answer(run, row_of_run(run))) == (late == 0.03)
 
 
 def test_a_suggestion_is_doubted_while_the_policy_s_own_noise_is_not_resolved(tmp_path):
