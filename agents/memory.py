@@ -52,6 +52,7 @@ _VERSION_1 = (
     "memory/memory.stat",
     "total_inactive_file",
 )
+LONGEST_USUAL = 16_384  # steps of a rollout: of longer ones it is not the environments that take the memory
 STORE_SHARE = 0.75  # of an object store that fragments may fill: from 80% on Ray writes what it holds to disk
 
 
@@ -129,6 +130,12 @@ def memory_plan(config: TrainConfig, task: Task, budget: int | None = None) -> M
 def _too_large(config: TrainConfig, needed: int, budget: int, rounds: int, environments: int) -> UsageError:
     r = config.rollout
     step = r.environments * r.rollout_length
+    if not budget and (r.environments == config.workers or r.rollout_length > LONGEST_USUAL):
+        return UsageError(
+            "--rollout-length",
+            f"rollouts of {r.rollout_length:,} steps, and the run's processes, leave no memory for fragments",
+            "Use fewer steps, for example 128, and --batch-size for a large batch from them",
+        )
     if not budget:
         return UsageError(
             "--environments",

@@ -21,9 +21,11 @@ from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.records import read_run
 
-__all__ = ["check_rate_exponent", "flag_of", "parse", "parse_train"]
+__all__ = ["MOST_RATES", "MOST_SEEDS", "check_rate_exponent", "flag_of", "parse", "parse_train"]
 
 Kind = TypeVar("Kind")
+MOST_RATES = 15  # an octave apart they reach from a hundredth of a rate to a hundred times as much
+MOST_SEEDS = 1000
 MOST_EXPONENT = 2.0  # of a rate in the batch size: twice the linear rule's; from some hundreds on no computer holds the rates
 
 
@@ -58,7 +60,18 @@ def parse(kind: type[Kind], command: str, arguments: list[str], default: Kind | 
         near = [flag for flag in flags if flag.startswith(typed)][:3] or difflib.get_close_matches(typed, flags, cutoff=0.7)
         mend = f"Did you mean {' or '.join(near)}? {see_help}" if near else see_help
         raise UsageError(unknown[0], "there is no such option", mend)
+    _refuse_huge(options)
     return options
+
+
+def _refuse_huge(options: Any) -> None:
+    """Python's whole numbers have no end; those of NumPy, torch and a file do."""
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if is_dataclass(value):
+            _refuse_huge(value)
+        elif isinstance(value, int) and abs(value) >= 1 << 63:
+            raise UsageError(f"--{field.name.replace('_', '-')}", "the number is too large", "Give one of at most 18 digits")
 
 
 def check_rate_exponent(exponent: float) -> None:

@@ -20,7 +20,7 @@ from rlscale.agents.session import Progress
 from rlscale.agents.setup import RunSetup, prepare
 from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
-from rlscale.records.run import read_checkpoint
+from rlscale.records.run import read_checkpoint, read_run_manifest
 
 __all__ = ["Branch", "BranchResult", "branch_config", "evaluator", "learn", "read_state", "run_branch"]
 
@@ -201,9 +201,12 @@ def read_state(folder: Path) -> dict[str, Any]:
     """The session's state in a run's last checkpoint.
 
     Raises:
-        UsageError: there is none, it is damaged, or its parameters are in an earlier version's order.
+        UsageError: there is none, it is damaged or of another task, or its parameters are in an earlier version's order.
     """
     stored: dict[str, Any] = load(read_checkpoint(folder, "RUN"))
+    task = read_run_manifest(folder, "RUN")["task"]["id"]
+    if stored.get("task", task) != task:
+        raise UsageError("RUN", f"its checkpoint is of {stored['task']}, not of {task}", "Restore it from a copy")
     if stored.get("parameter_order", 1) != PARAMETER_ORDER:
         raise UsageError("RUN", "its checkpoint is an earlier rlscale's", "Train it again")
     return stored

@@ -13,7 +13,7 @@ from rlscale.agents.learning import scaled_rate
 from rlscale.errors import UsageError
 from rlscale.records import RunRecord
 
-from ..options import check_rate_exponent
+from ..options import MOST_RATES, MOST_SEEDS, check_rate_exponent
 from ..sweep.options import parse_sizes
 
 __all__ = ["BranchOptions", "BranchPlan", "make_plan"]
@@ -23,7 +23,6 @@ LEAST_ENVIRONMENTS = 4
 SIZES, FACTOR = 6, 4
 LEAST_SIZES, LEAST_BRANCHES = 3, 10  # that `rlscale.frontier.fit_branches` fits a curve to
 MOST_UNEVEN = 0.25  # of the observations, that whole batches may add to a branch or take from it
-MOST_RATES = 15  # an octave apart they reach from a hundredth of the run's rate to a hundred times as much
 
 
 @dataclass(frozen=True)
@@ -97,6 +96,8 @@ def make_plan(options: BranchOptions, config: TrainConfig, record: RunRecord) ->
     if options.rates > MOST_RATES:
         problem = f"{options.rates:,} rates an octave apart are more than {MOST_RATES}, from 1/128 to 128 times the run's own"
         raise UsageError("--rates", problem, f"Use {MOST_RATES} or fewer")
+    if options.seeds > MOST_SEEDS:
+        raise UsageError("--seeds", f"{options.seeds:,} are more than {MOST_SEEDS:,}", "Use fewer")
     if options.evaluation_episodes < 2:
         raise UsageError("--evaluation-episodes", "a standard error needs at least two", "Use 256")
     if not record.rows:

@@ -5,7 +5,6 @@ What is compared is in `rlscale.analysis.comparison`; how the page looks, in `rl
 
 import os
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,11 +21,12 @@ from rlscale.analysis.extension import next_command
 from rlscale.analysis.verdict import rungs_of
 from rlscale.errors import UsageError
 from rlscale.records import RunRecord, SweepRecord, is_run, is_sweep, read_run, read_sweep
+from rlscale.records.files import refuse_record
 from rlscale.report.answers import answers
 from rlscale.report.ranking import say_answers
 from rlscale.report.words import flags, range_of, remarks, say_conclusion, say_next, say_prediction, say_predictor, warnings
 
-from ..console import plain_console
+from ..console import plain_console, terminal_width
 from ..options import parse
 
 __all__ = ["CompareOptions", "read_folders", "run", "run_compare", "terminal_tables", "with_short_commands"]
@@ -66,9 +66,15 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> int:
         UsageError: nothing named, a folder that is neither sweep nor run, no result at all, or a
             file that cannot be written.
     """
-    console = console or plain_console(width=None if sys.stdout.isatty() else 120)
+    console = console or plain_console(width=terminal_width(120))
     if options.figures and not options.out:
         raise UsageError("--figures", "pictures are those of the page, and none is written", "Name a page with --out")
+    targets = {"--out": options.out, "--csv": options.csv, "--parquet": options.parquet}
+    named = {field: Path(target) for field, target in targets.items() if target}
+    for field, path in named.items():
+        refuse_record(path, field)
+        if [os.path.realpath(other) for other in named.values()].count(os.path.realpath(path)) > 1:
+            raise UsageError(field, f"{path} is named twice", "Give each its own file")
     sweeps, runs, left_out = read_folders(options.folders)
     comparison = with_short_commands(compare(sweeps, runs, left_out))
     for table in terminal_tables(comparison):

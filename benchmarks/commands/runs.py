@@ -1,7 +1,6 @@
 """`rlscale runs`: lists the runs and sweeps that are there, with their state, task, return and noise scale."""
 
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +16,7 @@ from rlscale.errors import UsageError
 from rlscale.records import is_run, is_sweep, read_run, read_sweep
 from rlscale.report.words import say_prediction, say_predictor
 
-from ..console import plain_console
+from ..console import plain_console, terminal_width
 from ..options import parse
 
 __all__ = ["RunsOptions", "run"]
@@ -65,7 +64,7 @@ def run(arguments: list[str]) -> int:
         except UsageError as error:
             cells = ["", f"cannot be read: {error.problem}", "", "", "", ""]
         table.add_row(str(place), *cells)
-    plain_console(width=None if sys.stdout.isatty() else 160).print(table)
+    plain_console(width=terminal_width(160)).print(table)
     return 0
 
 

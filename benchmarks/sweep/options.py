@@ -18,7 +18,7 @@ from rlscale.envs import Network, Task, find_task
 from rlscale.envs.supervised import SupervisedTask, find_supervised
 from rlscale.errors import UsageError
 
-from ..options import check_rate_exponent
+from ..options import MOST_RATES, MOST_SEEDS, check_rate_exponent
 from .kinds import SupervisedPlan, TrainingPlan
 from .plan import SweepPlan
 
@@ -138,6 +138,8 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     matched = re.fullmatch(r"\s*(\d+)\s*\.\.\s*(\d+)\s*(?:x\s*(\d+))?\s*", text)
     if matched:
         first, last, factor = int(matched[1]), int(matched[2]), int(matched[3] or 4)
+        if last >= 1 << 63 or factor >= 1 << 63:
+            raise UsageError("--batch-sizes", "a number is too large", mend)
         if not (0 < first <= last and factor > 1):
             raise UsageError("--batch-sizes", f"{text!r} is no ascending range", mend)
         count = math.floor(math.log(last / first) / math.log(factor) + 1e-9)
@@ -281,11 +283,8 @@ def _shared(task: Task | SupervisedTask, options: SweepOptions) -> dict[str, Any
         if options.interval_ratio != SweepOptions.interval_ratio:
             raise UsageError("--interval-ratio", "a grid makes all of its runs", "Leave it out, or leave out --batch-sizes")
     else:
-        for flag, given, usual in (
-            ("--rates", options.rates, SweepOptions.rates),
-            ("--seeds", options.seeds, SweepOptions.seeds),
-        ):
-            if given != usual:
+        for flag in ("--rates", "--seeds"):
+            if getattr(options, flag[2:]) != getattr(SweepOptions, flag[2:]):
                 problem = "without --batch-sizes the sweep chooses every run's rate, and takes a fresh seed for each"
                 raise UsageError(flag, problem, "Leave it out; a smaller --interval-ratio makes more runs")
     return {
@@ -336,6 +335,9 @@ def _check(task_id: str, options: SweepOptions, goals: tuple[float, ...]) -> Non
             "rate-batch": options.rate_batch,
         }
     )
+    for flag, count, most in (("--rates", options.rates, MOST_RATES), ("--seeds", options.seeds, MOST_SEEDS)):
+        if count > most:
+            raise UsageError(flag, f"{count:,} are more than {most:,}", "Use fewer")
     require_not_negative(
         {
             "seed": options.seed,

@@ -38,12 +38,14 @@ __all__ = [
     "read_lines",
     "read_manifest",
     "read_object",
+    "refuse_record",
     "when_there_is_room",
     "write_atomically",
 ]
 
 RESTORE = "Restore it from a copy"  # the mend of what is damaged
 ROOM_SECONDS = 600
+_OF_RECORDS = {"manifest.json", "iterations.jsonl", "checkpoint.pt", "sweep.json", "results.jsonl", "begun.jsonl", "ladder.json"}
 TORN = b"\x18"  # ends a line that a crash cut short, once another line follows it
 
 
@@ -185,7 +187,12 @@ def _packed(path: Path) -> Path:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace the file; a crash at any moment leaves either the old or the new one whole."""
+    """Replace the file; a crash at any moment leaves either the old or the new one whole. A link stays, to the new one."""
+    if path.exists() and not path.is_file():  # a pipe or a terminal, as /dev/stdout is; of a folder it is an error
+        with path.open("wb") as file:
+            file.write(content)
+        return
+    path = Path(os.path.realpath(path))
     temporary = path.with_name(path.name + ".new")
     try:
         with temporary.open("wb") as file:
@@ -198,6 +205,18 @@ def write_atomically(path: Path, content: bytes) -> None:
             temporary.unlink()  # half a file on a full disk is in the way
         error.filename = str(path)  # a write that fails does not say of which file it is
         raise
+
+
+def refuse_record(path: Path, field: str) -> None:
+    """Make sure that what is written to `path` takes no record's place.
+
+    Raises:
+        UsageError: it is a file of a record, or a folder; `field` is what the user named it with.
+    """
+    if os.path.isdir(path):
+        raise UsageError(field, f"{path} is a folder", "Name a file in it")
+    if path.name.removesuffix(".gz") in _OF_RECORDS and os.path.exists(path):
+        raise UsageError(field, f"{path} is part of a record, which is never overwritten", "Name another file")
 
 
 def is_full(error: OSError) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..records.files import dump_json, is_full, write_atomically
+from ..records.files import dump_json, is_full, refuse_record, write_atomically
 
 __all__ = ["add_chart", "command", "facts", "fold", "section", "table", "write_page"]
 
@@ -29,9 +29,10 @@ def write_page(page: Path, title: str, body: Sequence[str], charts: dict[str, An
         charts: Vega-Lite specifications by the id of their element, as `add_chart` collects them.
 
     Raises:
-        UsageError: the page cannot be written.
+        UsageError: the page cannot be written, or would take the place of a record.
         OSError: the disk is full; a page that was there before is kept.
     """
+    refuse_record(page, "--out")
     parts = {
         "@TITLE@": html.escape(title),
         "@BODY@": "\n".join(body),

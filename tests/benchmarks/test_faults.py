@@ -3,9 +3,15 @@
 import errno
 import json
 import os
+import shlex
+import shutil
+import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from commands import COMMAND
+from planted import Planted, write_sweep
 from run_records import charts_of, make_run
 
 from rlscale.agents.checks import check_config, divisors_of
@@ -15,6 +21,7 @@ from rlscale.benchmarks.options import parse_train
 from rlscale.benchmarks.sweep import run as sweep_run
 from rlscale.benchmarks.sweep.options import SweepOptions, make_plan
 from rlscale.errors import UsageError
+from rlscale.records import read_run
 
 LITTLE = ["classic/cartpole", "--environments", "4", "--rollout-length", "8", "--mini-batch", "32", "--optimizer-steps", "1"]
 
@@ -210,3 +217,95 @@ def test_workers_that_do_not_start_end_a_sweep_in_one_line(here, monkeypatch, ca
             wait_for_ever(pool)
     finally:
         pool.close()
+
+
+@pytest.mark.parametrize("stops", ["at once", "after a line"])
+def test_a_run_goes_on_when_whoever_read_its_lines_has_gone(tmp_path, stops):
+    """`| head -1`: rich would have ended the training, and its record would have said that it failed."""
+    words = ["train", "toy/blackjack", "--observations", "3000", "--threads", "1", "--no-report", "--run", "run"]
+    process = subprocess.Popen([*COMMAND, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if stops == "after a line":
+        process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(120) == 0, process.stderr.read()
+    process.stderr.close()
+    run = read_run(tmp_path / "run")
+    assert run.state == "finished"
+    assert run.rows[-1]["observations"] >= 3000
+
+
+def test_files_are_written_when_whoever_read_the_tables_has_gone(tmp_path):
+    write_sweep(tmp_path / "sweep", Planted(scatter=0.1))
+    words = ["compare", "sweep", "--out", "page.html", "--csv", "table.csv"]
+    process = subprocess.Popen([*COMMAND, *words], cwd=tmp_path, stdout=subprocess.PIPE)
+    process.stdout.close()
+    assert process.wait(120) == 0
+    assert (tmp_path / "page.html").exists()
+    assert (tmp_path / "table.csv").exists()
+
+
+def test_closed_standard_output_is_no_terminal(tmp_path):
+    write_sweep(tmp_path / "sweep", Planted(scatter=0.1))
+    for words in ("compare sweep --out None", "runs sweep"):
+        shell = f"exec {shlex.join(COMMAND)} {words} >&-"
+        done = subprocess.run(["bash", "-c", shell], cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("compare sweep --out sweep/sweep.json", "--out: sweep/sweep.json is part of a record, which is never overwritten"),
+        ("compare sweep --csv sweep/results.jsonl", "--csv: sweep/results.jsonl is part of a record"),
+        ("compare sweep --parquet sweep/results.jsonl", "--parquet: sweep/results.jsonl is part of a record"),
+        ("compare sweep --csv same --out ./same", "--out: same is named twice. Give each its own file"),
+        ("compare sweep --out .", "--out: . is a folder"),
+        ("report run --out run/manifest.json", "--out: run/manifest.json is part of a record"),
+        ("report run --out ..", "--out: .. is a folder"),
+        ("sweep minatar/asterix --batch-sizes 40..40960 --rates 100000", "--rates: 100,000 are more than 15. Use fewer"),
+        ("sweep minatar/asterix --batch-sizes 40..160 --seeds 1000000000", "--seeds: 1,000,000,000 are more than 1,000"),
+        (f"sweep minatar/asterix --batch-sizes 40..{'9' * 400}", "--batch-sizes: a number is too large"),
+        (f"train toy/blackjack --observations {'9' * 400}", "--observations: the number is too large"),
+        (f"bench --rounds {'9' * 400}", "--rounds: the number is too large"),
+        ("train toy/blackjack --environments 1 --rollout-length 1000000000", "--rollout-length: rollouts of 1,000,000,000 steps"),
+        ("train toy/blackjack --rollout-length 1000000000", "--rollout-length: rollouts of 1,000,000,000 steps"),
+    ],
+)
+def test_what_would_overwrite_a_record_or_fit_no_machine_is_one_line(words, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_sweep(tmp_path / "sweep", Planted(scatter=0.1))
+    make_run(tmp_path / "run")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert main(words.split()) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"rlscale: {said}")
+    assert error.count("\n") == 1
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_page_may_be_a_pipe_or_a_link(tmp_path):
+    """As /dev/stdout is, which a file in its place would break for the whole machine."""
+    run = make_run(tmp_path / "run")
+    os.mkfifo(tmp_path / "pipe")
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit((tmp_path / "pipe").read_bytes)
+        assert main(["report", str(run.folder), "--out", str(tmp_path / "pipe")]) == 0
+        assert read.result(60).startswith(b"<!")
+    assert (tmp_path / "pipe").is_fifo()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link.html").symlink_to(tmp_path / "elsewhere" / "page.html")
+    assert main(["report", str(run.folder), "--out", str(tmp_path / "link.html")]) == 0
+    assert (tmp_path / "link.html").is_symlink()
+    assert (tmp_path / "elsewhere" / "page.html").read_bytes().startswith(b"<!")
+
+
+def test_a_checkpoint_of_another_task_is_one_line(tmp_path, capsys):
+    for task in ("toy/blackjack", "toy/catch"):
+        words = ["--observations", "300", "--threads", "1", "--no-report", "--run", str(tmp_path / task[4:])]
+        assert main(["train", task, *words]) == 0
+    shutil.copy(tmp_path / "catch" / "checkpoint.pt", tmp_path / "blackjack" / "checkpoint.pt")
+    capsys.readouterr()
+    assert main(["play", str(tmp_path / "blackjack"), "--episodes", "2"]) == 2
+    assert capsys.readouterr().err == (
+        "rlscale: RUN: its checkpoint is of toy/catch, not of toy/blackjack. Restore it from a copy\n"
+    )
