@@ -21,11 +21,11 @@ from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.records import read_run
 
-__all__ = ["MOST_RATES", "MOST_SEEDS", "check_rate_exponent", "flag_of", "parse", "parse_train"]
+__all__ = ["MOST_RATES", "check_counts", "check_rate_exponent", "flag_of", "parse", "parse_train"]
 
 Kind = TypeVar("Kind")
 MOST_RATES = 15  # an octave apart they reach from a hundredth of a rate to a hundred times as much
-MOST_SEEDS = 1000
+_MOST = {"rates": MOST_RATES, "seeds": 1000, "episodes": 1_000_000, "evaluation_episodes": 1_000_000}
 MOST_EXPONENT = 2.0  # of a rate in the batch size: twice the linear rule's; from some hundreds on no computer holds the rates
 
 
@@ -72,6 +72,18 @@ def _refuse_huge(options: Any) -> None:
             _refuse_huge(value)
         elif isinstance(value, int) and abs(value) >= 1 << 63:
             raise UsageError(f"--{field.name.replace('_', '-')}", "the number is too large", "Give one of at most 18 digits")
+
+
+def check_counts(options: Any) -> None:
+    """Refuse more rates, seeds or episodes than anybody means: the runs are listed, and episodes played side by side, at once.
+
+    Raises:
+        UsageError: there are more.
+    """
+    for name, most in _MOST.items():
+        count = getattr(options, name, None)
+        if count is not None and count > most:
+            raise UsageError(f"--{name.replace('_', '-')}", f"{count:,} are more than {most:,}", "Use fewer")
 
 
 def check_rate_exponent(exponent: float) -> None:

@@ -13,7 +13,7 @@ from rlscale.agents.learning import scaled_rate
 from rlscale.errors import UsageError
 from rlscale.records import RunRecord
 
-from ..options import MOST_RATES, MOST_SEEDS, check_rate_exponent
+from ..options import MOST_RATES, check_counts, check_rate_exponent
 from ..sweep.options import parse_sizes
 
 __all__ = ["BranchOptions", "BranchPlan", "make_plan"]
@@ -96,8 +96,7 @@ def make_plan(options: BranchOptions, config: TrainConfig, record: RunRecord) ->
     if options.rates > MOST_RATES:
         problem = f"{options.rates:,} rates an octave apart are more than {MOST_RATES}, from 1/128 to 128 times the run's own"
         raise UsageError("--rates", problem, f"Use {MOST_RATES} or fewer")
-    if options.seeds > MOST_SEEDS:
-        raise UsageError("--seeds", f"{options.seeds:,} are more than {MOST_SEEDS:,}", "Use fewer")
+    check_counts(options)
     if options.evaluation_episodes < 2:
         raise UsageError("--evaluation-episodes", "a standard error needs at least two", "Use 256")
     if not record.rows:

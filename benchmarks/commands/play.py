@@ -26,7 +26,7 @@ from rlscale.records import RunRecord, read_run
 from rlscale.text import format_quantity
 
 from ..branch.branches import read_state
-from ..options import parse
+from ..options import check_counts, parse
 
 __all__ = ["PlayOptions", "draw", "run"]
 
@@ -61,6 +61,7 @@ def run(arguments: list[str]) -> int:
         UsageError: a run, option or file that cannot be used, or a task that cannot be drawn.
     """
     options = parse(PlayOptions, "play", arguments)
+    check_counts(options)
     if options.episodes < 2:
         raise UsageError("--episodes", f"{options.episodes} gives no interval", "Play at least 2")
     require_not_negative({"seed": options.seed})

@@ -18,7 +18,7 @@ from rlscale.envs import Network, Task, find_task
 from rlscale.envs.supervised import SupervisedTask, find_supervised
 from rlscale.errors import UsageError
 
-from ..options import MOST_RATES, MOST_SEEDS, check_rate_exponent
+from ..options import check_counts, check_rate_exponent
 from .kinds import SupervisedPlan, TrainingPlan
 from .plan import SweepPlan
 
@@ -335,9 +335,7 @@ def _check(task_id: str, options: SweepOptions, goals: tuple[float, ...]) -> Non
             "rate-batch": options.rate_batch,
         }
     )
-    for flag, count, most in (("--rates", options.rates, MOST_RATES), ("--seeds", options.seeds, MOST_SEEDS)):
-        if count > most:
-            raise UsageError(flag, f"{count:,} are more than {most:,}", "Use fewer")
+    check_counts(options)
     require_not_negative(
         {
             "seed": options.seed,

@@ -122,9 +122,9 @@ class RunRecord:
         return "interrupted" if state == "running" and not _alive(self.manifest) else state
 
     def column(self, field: str) -> np.ndarray:
-        """(rows,) float64 of one numeric field; NaN where a row has none."""
+        """(rows,) float64 of one numeric field; NaN where a row has none, or something else there."""
         values = [row.get(field) for row in self.rows]
-        return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
+        return np.array([value if isinstance(value, int | float) else math.nan for value in values], dtype=np.float64)
 
     def noise(self, head: str, kind: str | None = None, metric: str = "plain") -> list[tuple[dict[str, Any], BlockStatistics]]:
         """Every measurement of that head in order, each with the row it stands in.

@@ -236,6 +236,7 @@ def read_sweep(folder: Path | str, field: str = "SWEEP") -> SweepRecord:
     """
     folder = Path(folder)
     manifest = _read_manifest(folder, field)
+    goals = set(manifest["plan"]["goals"])
     lines, _ = read_lines(folder / _RESULTS, field, RESTORE)  # the sweep repeats the run of a torn last line
     results: dict[str, TrialResult] = {}
     left_out = []
@@ -251,7 +252,10 @@ def read_sweep(folder: Path | str, field: str = "SWEEP") -> SweepRecord:
             said = f"lacks {error}" if isinstance(error, KeyError) else str(error)
             left_out.append(f"{where} {fault} and was left out ({said})")
             continue
-        if result.id in results and not results[result.id].failed:
+        measured = {crossing.goal for crossing in result.goals}
+        if measured and goals.isdisjoint(measured):  # as a miss of goals that it never looked for it would count
+            left_out.append(f"{where} is of another sweep, with other goals, and was left out")
+        elif result.id in results and not results[result.id].failed:
             left_out.append(f"{where} repeats an earlier one and was left out")
         else:
             results[result.id] = result

@@ -264,6 +264,11 @@ def test_closed_standard_output_is_no_terminal(tmp_path):
         ("report run --out ..", "--out: .. is a folder"),
         ("sweep minatar/asterix --batch-sizes 40..40960 --rates 100000", "--rates: 100,000 are more than 15. Use fewer"),
         ("sweep minatar/asterix --batch-sizes 40..160 --seeds 1000000000", "--seeds: 1,000,000,000 are more than 1,000"),
+        (
+            "sweep minatar/asterix --evaluation-episodes 1000000000",
+            "--evaluation-episodes: 1,000,000,000 are more than 1,000,000",
+        ),
+        ("play run --episodes 20000000", "--episodes: 20,000,000 are more than 1,000,000. Use fewer"),
         (f"sweep minatar/asterix --batch-sizes 40..{'9' * 400}", "--batch-sizes: a number is too large"),
         (f"train toy/blackjack --observations {'9' * 400}", "--observations: the number is too large"),
         (f"bench --rounds {'9' * 400}", "--rounds: the number is too large"),

@@ -49,6 +49,16 @@ def test_rows_come_back(run):
     assert math.isnan(record.column("missing")[0])
 
 
+@pytest.mark.parametrize("wrong", [[], {}, "many", None])
+def test_a_figure_that_is_no_number_is_none(run, wrong):
+    """Of what a page only draws: it leaves a gap there."""
+    run.append(row(0, clip_fraction=0.25))
+    run.append(row(1, clip_fraction=wrong))
+    first, second = read_run(run.folder).column("clip_fraction")
+    assert first == 0.25
+    assert math.isnan(second)
+
+
 def test_a_published_record_may_be_compressed(run):
     run.append(row(0))
     path = run.folder / "iterations.jsonl"
