@@ -192,14 +192,14 @@ def write_atomically(path: Path, content: bytes) -> None:
         with path.open("wb") as file:
             file.write(content)
         return
-    path = Path(os.path.realpath(path))
-    temporary = path.with_name(path.name + ".new")
+    real = Path(os.path.realpath(path))
+    temporary = real.with_name(real.name + ".new")
     try:
         with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        os.replace(temporary, real)
     except OSError as error:
         with suppress(OSError):
             temporary.unlink()  # half a file on a full disk is in the way

@@ -80,7 +80,7 @@ def test_a_folder_in_the_place_of_the_page_is_left_with_nothing_beside_it(here, 
     make_run(here / "run")
     (here / "folder").mkdir()
     assert main(["report", "run", "--out", "folder"]) == 2
-    assert "--out: cannot write folder: Is a directory" in capsys.readouterr().err
+    assert "--out: folder is a folder. Name a file in it" in capsys.readouterr().err
     assert sorted(path.name for path in here.iterdir()) == ["folder", "run"]
 
 
