@@ -70,8 +70,8 @@ def _refuse_huge(options: Any) -> None:
         value = getattr(options, field.name)
         if is_dataclass(value):
             _refuse_huge(value)
-        elif isinstance(value, int) and abs(value) >= 1 << 63:
-            raise UsageError(f"--{field.name.replace('_', '-')}", "the number is too large", "Give one of at most 18 digits")
+        elif isinstance(value, int) and abs(value) > 1 << 64:
+            raise UsageError(f"--{field.name.replace('_', '-')}", "the number is too large", "Give one of at most 19 digits")
 
 
 def check_counts(options: Any) -> None:
