@@ -64,8 +64,8 @@ class Row:
     inner_steps: int
     predictions: tuple[Prediction, ...]
     prediction_batch: float | None
-    provisional: tuple[int, ...]
-    notes: tuple[str, ...]
+    provisional: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
     has_policy: bool = True
     has_goals: bool = True
     quick: bool = False
@@ -370,8 +370,7 @@ def _memory(update: dict[str, Any]) -> float:
 
 def _has_policy(config: Mapping[str, Any]) -> bool:
     """Whether these are settings of reinforcement learning, where no optimizer is SGD."""
-    update = config.get("update")
-    return not (isinstance(update, Mapping) and update.get("optimizer") == "sgd")
+    return not (isinstance(update := config.get("update"), Mapping) and update.get("optimizer") == "sgd")
 
 
 def row_of_run(run: RunRecord, name: str | None = None) -> Row:
@@ -394,7 +393,6 @@ def row_of_run(run: RunRecord, name: str | None = None) -> Row:
         inner_steps=1,
         predictions=predictions,
         prediction_batch=mean_batch(run) if predictions else None,
-        provisional=(),
         notes=() if predictions else ("no rollout noise of a head was measured in it",),
         has_policy=_has_policy(config),
         has_goals=bool(run.manifest["task"]["goals"]),
