@@ -24,7 +24,7 @@ def learning_times(config: TrainConfig, task: Task, compute: Compute, critical: 
     Measured at the configured mini-batch and at four, sixteen, … times as many, or the nearest that divide one short iteration
     batch, up to that batch and to twice the critical batch size. Where that leaves the configured one alone nothing is measured,
     and its time is given as zero. Smaller ones are not tried: the task's own settings are known to work, and with several epochs
-    a prediction of less has been too small (docs/decisions.md).
+    a prediction of less has mostly been too small (docs/decisions.md).
     """
     size = task.cost.many * ROLLOUT
     usual = min(config.update.mini_batch or config.batch, size)

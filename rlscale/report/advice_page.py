@@ -197,7 +197,7 @@ def _answer(advice: Advice) -> str:
     suggested, size = advice.suggested, advice.settings["mini_batch"]
     if suggested is not None and size > 2 * suggested:
         why = (
-            "with several epochs such a prediction has been too small"
+            "with several epochs such predictions have been off both ways"
             if advice.settings["epochs"] > 1
             else f"if the prediction holds, they cost {1 + size / suggested:.2g} times the fewest observations; try smaller ones"
         )
@@ -224,7 +224,7 @@ def _caution(advice: Advice) -> str:
     ratios = sorted(known["measured_over_predicted"].values())
     others = f"; of {known['unresolved']} more the prediction was not resolved" if known["unresolved"] else ""
     if epochs := [f"{ratio:.2g}" for ratio in sorted(known["with_epochs"].values())]:
-        others += f"; with several epochs, {' and '.join(epochs)} times"
+        others += f"; with several epochs, {', '.join(epochs)} times"
     if not ratios:
         return "This is a prediction, not a measurement; on no published task was such a prediction resolved yet."
     low, high = (f"{ratio:.2g}" for ratio in (ratios[0], ratios[-1]))

@@ -310,7 +310,7 @@ def test_the_first_line_tells_why_the_settings_are_not_the_suggestion(tmp_path, 
     if mini_batch == 256:
         assert "they cost 6.1 times the fewest observations" in first, "1 + 256/50"
         several = replace(advice, settings={**advice.settings, "epochs": 3})
-        assert "with several epochs such a prediction has been too small" in advice_lines(several)[0]
+        assert "with several epochs such predictions have been off both ways" in advice_lines(several)[0]
 
 
 def test_a_policy_that_is_not_resolved_is_never_given_a_number(tmp_path):
