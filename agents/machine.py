@@ -67,7 +67,7 @@ def find_commit() -> str | None:
         return None
     try:
         head = _git(root, "rev-parse", "HEAD").decode().strip()
-        changes = _git(root, "diff", "HEAD")
+        changes = _git(root, "diff", "--no-ext-diff", "HEAD")
         return f"{head}+changes-{hashlib.sha256(changes).hexdigest()[:8]}" if changes else head
     except (OSError, subprocess.CalledProcessError):
         return None
