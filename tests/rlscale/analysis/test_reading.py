@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from run_records import add_joint, make_run
 
-from rlscale.analysis.reading import published, read_noise
+from rlscale.analysis.reading import _signal, published, read_noise
 from rlscale.analysis.summary import noise_over_run
 from rlscale.errors import UsageError
 from rlscale.noise import noise_scale
@@ -63,6 +63,13 @@ def test_of_few_measurements_no_signal_is_seen(tmp_path, measured, visible):
         assert found.visible == visible
     else:
         pytest.fail("the case must be one that is not resolved")
+
+
+def test_the_error_of_a_signal_is_that_of_four_groups_or_more():
+    """Eight figures in pairs, whose means are 2, 4, 6 and 8: their mean is 5, its error the root of (20/3) / 4."""
+    pairs = [1.0, 3.0, 3.0, 5.0, 5.0, 7.0, 7.0, 9.0]
+    assert _signal(pairs) == pytest.approx(5 / math.sqrt(20 / 3 / 4))
+    assert _signal(pairs[:7]) == 0.0
 
 
 def test_a_run_that_has_learned_its_task_resolves_no_more(tmp_path):
