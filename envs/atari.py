@@ -77,7 +77,7 @@ def find_task(name: str) -> Task | None:
             learning_rate=2e-3, rate_batch=2048.0, observations=10_000_000, episodes=16, actors=1, random_first_steps=500
         ),
         # Measured on Linux with ale-py 0.11: the emulator, its thread's buffers and four frames.
-        cost=EnvCost(few=8, many=64, most=128, alone=16, memory_bytes=1600 << 10, together=1),
+        cost=EnvCost(few=8, many=64, most=128, alone=16, memory_bytes=1600 << 10, together=1, threaded=True),
     )
 
 

@@ -74,7 +74,7 @@ def find_task(name: str) -> Task:
         goals=(0.0, 0.5, 1.0) if football else (),
         training=TrainingDefaults(rollout_length=128 if image else 32),
         sweep=SweepDefaults(episodes=16, actors=1, random_first_steps=500),
-        cost=EnvCost(few=8, many=64, most=128, alone=16, memory_bytes=40 << 20 if football else 0),
+        cost=EnvCost(few=8, many=64, most=128, alone=16, memory_bytes=40 << 20 if football else 0, threaded=True),
     )
 
 

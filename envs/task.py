@@ -89,6 +89,7 @@ class EnvCost:
         memory_bytes: private memory that one environment adds to its process; 0 where that is negligible.
         together: environments that an evaluation steps together on each thread, so that those whose episodes are over cost no
             more; None where a step of all costs hardly more than a step of one.
+        threaded: whether the environments step on the threads that `make_env` gives them; else on the caller's alone.
     """
 
     few: int = 16
@@ -97,6 +98,7 @@ class EnvCost:
     alone: int = 256
     memory_bytes: int = 0
     together: int | None = None
+    threaded: bool = False
 
 
 class EnvMaker(Protocol):

@@ -3,8 +3,10 @@
 Which processes there are is in `fleet` and `remote_learners`; how Ray itself is reached, in `connect`.
 """
 
+import inspect
 import os
 import sys
+from contextlib import ExitStack
 from typing import Any
 
 from rlscale.envs import Task
@@ -55,14 +57,19 @@ def describe_loss(error: Exception, when: str) -> str | None:
 
 
 def pickle_settings(settings: Any, task: Task) -> bytes:
-    """Settings that hold the task, with a user's own environment pickled by value so that no node needs its module."""
+    """Settings that hold the task, with a user's own environment pickled by value so that no node needs its module.
+
+    That is the module that they named, and the one that defines what it offers, which need not be the same.
+    """
     from ray import cloudpickle
 
-    module = sys.modules.get(getattr(task.user_make, "__module__", ""))
-    if module is None or not getattr(module, "__file__", None):
+    make = task.user_make
+    names = set() if make is None else {task.id.partition(":")[0]}
+    if inspect.isroutine(make) or inspect.isclass(make):  # of any other object it is its class that has a module
+        names.add(make.__module__)
+    with ExitStack() as registered:
+        for name in names:
+            if (module := sys.modules.get(name)) is not None and getattr(module, "__file__", None):
+                cloudpickle.register_pickle_by_value(module)
+                registered.callback(cloudpickle.unregister_pickle_by_value, module)
         return cloudpickle.dumps(settings)
-    cloudpickle.register_pickle_by_value(module)
-    try:
-        return cloudpickle.dumps(settings)
-    finally:
-        cloudpickle.unregister_pickle_by_value(module)

@@ -20,7 +20,7 @@ from .worker import RolloutWorker, WorkerSettings
 
 __all__ = ["MOST_STRIKES", "START_SECONDS", "RolloutActors"]
 
-START_SECONDS = 120  # for actors to start, and for environments to be made
+START_SECONDS = 120  # for actors to start
 REPLACE_SECONDS = 30  # for a replacement to start, before its groups go to the actors that are left
 LAST_SECONDS = 300  # the same when no actor is left
 MOST_STRIKES = 3  # losses in a row, at the start or over one and the same fragment
@@ -39,6 +39,7 @@ class RolloutActors:
         working: handles of the actors that have started, by number.
         node_of: the node that each of them is on.
         starting: number of actors that Ray was asked for and that have not started yet.
+        making_seconds: that the slowest of those to begin with took to make its environments.
 
     Raises:
         UsageError: too few started.
@@ -57,11 +58,12 @@ class RolloutActors:
         self._reference = ray.put(pickle_settings(settings, settings.task))
         self.working: dict[int, Any] = {}
         self.node_of: dict[int, str] = {}
-        self._starting: dict[int, tuple[Any, Any]] = {}  # handle, and the answer of its `prepare`
+        self._starting: dict[int, tuple[Any, Any]] = {}  # handle, and the answer of its `begin`
         self._given = 0
         self._failed_starts, self._why = 0, ""
-        for held in groups:
-            self.start(held)
+        for _ in groups:
+            self.start()
+        making = {number: actor.prepare.remote(groups[number]) for number, (actor, _) in self._starting.items()}
         starting = [answer for _, answer in self._starting.values()]
         ready, late = ray.wait(starting, num_returns=actors, timeout=START_SECONDS)
         if len(ready) < fewest:
@@ -71,27 +73,34 @@ class RolloutActors:
                 f"{len(late)} of {actors} did not start within {START_SECONDS} s; the cluster may be busy",
                 "Use fewer actors, or wait until CPUs are free ('ray status' shows them)",
             )
-        for number, (actor, answer) in list(self._starting.items()):
-            if answer in late:
-                continue
+        started = [number for number, (_, answer) in self._starting.items() if answer not in late]
+        if ray.wait([making[number] for number in started], num_returns=len(started), timeout=START_SECONDS)[1]:
+            # Thousands of environments that take random first steps are no fault, however long they take.
+            environments = len(groups[0]) * settings.stepped
+            said = f"rollout workers have been making their environments, {environments:,} each, for {START_SECONDS} s"
+            print(f"rlscale: {said}. The run begins when all are made", file=sys.stderr, flush=True)
+        self.making_seconds = 0.0
+        for number in started:
+            actor, answer = self._starting.pop(number)
+            self.working[number] = actor
             try:
                 self.node_of[number] = ray.get(answer)
+                self.making_seconds = max(self.making_seconds, ray.get(making[number]))
             except ray.exceptions.RayError as error:
+                self.close()
                 if (loss := describe_loss(error, "at its start")) is None:
                     raise
                 raise LostWorkerError(f"a rollout worker {loss}") from error
-            self.working[number] = actor
-            del self._starting[number]
 
     @property
     def starting(self) -> int:
         return len(self._starting)
 
-    def start(self, groups: dict[int, int] | None = None) -> None:
-        """Have Ray start another actor, with these groups, as soon as it has room."""
+    def start(self) -> None:
+        """Have Ray start another actor as soon as it has room."""
         number, self._given = self._given, self._given + 1
         actor = self._actor_class.remote(self._reference, os.getcwd(), number)
-        self._starting[number] = actor, actor.prepare.remote(groups or {})
+        self._starting[number] = actor, actor.begin.remote()
 
     def start_where_free(self, most: int) -> None:
         """Start as many actors as free CPUs allow, unless actors keep failing at their start."""
@@ -177,13 +186,18 @@ class RolloutActor:
         enter_user_folder(folder)
         self._worker = RolloutWorker(pickle.loads(settings), actor, {})
 
-    def prepare(self, groups: dict[int, int]) -> str:
-        """Make the environments of these groups, {number: generation}; returns the id of this node."""
+    def begin(self) -> str:
+        """It has started; returns the id of this node."""
         import ray
 
+        return ray.get_runtime_context().get_node_id()
+
+    def prepare(self, groups: dict[int, int]) -> float:
+        """Make the environments of these groups, {number: generation}; returns the seconds that it took."""
+        began = time.monotonic()
         for number, generation in groups.items():
             self._worker.make_group(number, generation)
-        return ray.get_runtime_context().get_node_id()
+        return time.monotonic() - began
 
     def drop(self, group: int) -> None:
         """The group has moved elsewhere."""

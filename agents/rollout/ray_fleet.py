@@ -178,7 +178,7 @@ class RayFleet:
 
     def _bound(self, request: _Request) -> float:
         """Seconds within which this fragment, or another one of its actor, must arrive."""
-        making = START_SECONDS if request.group in self._afresh else 0
+        making = max(START_SECONDS, STRAGGLER_FACTOR * self._actors.making_seconds) if request.group in self._afresh else 0
         if self._straggler_seconds is not None:
             return making + self._straggler_seconds
         known = max(LEAST_STRAGGLER_SECONDS, STRAGGLER_FACTOR * self._slowest) if self._slowest else UNKNOWN_SECONDS

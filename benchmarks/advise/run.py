@@ -200,7 +200,7 @@ def _measured(
         settings = _that_fit(config, task, settings_for(config, Estimate(float(size), None), actors))
         shape = Shape(actors, 1, settings.environments // actors)
         rounds = replace(law, rollout_length=settings.rollout_length)
-        found.append((settings, predict(asked, config, rounds, learns, emulator, shape)))
+        found.append((settings, predict(asked, config, task, rounds, learns, emulator, shape)))
     best = max(one.end_to_end for _, one in found)
     settings, chosen = next((settings, one) for settings, one in found if one.end_to_end >= CLOSE * best)
     passes = chosen.iteration.sampling_seconds + chosen.iteration.learning_seconds / config.update.epochs

@@ -161,11 +161,11 @@ def check_options(options: WorkersOptions) -> float | None:
     check_cpus(options.cpus, options.ray_address)
     require_not_negative({"price-cpu-hour": options.price_cpu_hour, "price-gpu-hour": options.price_gpu_hour})
     if options.sweep is None:
-        for flag in ("goal", "deadline", "budget", "price_cpu_hour"):
-            if getattr(options, flag) is not None:
-                name = "--" + flag.replace("_", "-")
-                mend = "Name the folder of one with --sweep, or leave it out"
-                raise UsageError(name, "how long a run takes follows from a sweep of its task", mend)
+        given = [flag for flag in ("goal", "deadline", "budget", "price_cpu_hour") if getattr(options, flag) is not None]
+        for flag in given or (["price_gpu_hour"] if options.price_gpu_hour else []):
+            name = "--" + flag.replace("_", "-")
+            mend = "Name the folder of one with --sweep, or leave it out"
+            raise UsageError(name, "how long a run takes follows from a sweep of its task", mend)
     if options.price_gpu_hour and options.price_cpu_hour is None:
         mend = "Give --price-cpu-hour as well, 0 where it is in the GPU's price"
         raise UsageError("--price-gpu-hour", "it cannot be added to CPU hours without a price", mend)

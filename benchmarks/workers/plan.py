@@ -13,7 +13,7 @@ from rlscale.analysis import compare
 from rlscale.envs import Task
 from rlscale.errors import UsageError
 from rlscale.frontier import Frontier
-from rlscale.records import read_sweep
+from rlscale.records import SweepRecord, read_sweep
 from rlscale.report.words import warnings
 from rlscale.sizing import Choice, CostPlan, FleetTime, LearnerTime, Price, plan
 from rlscale.text import format_duration
@@ -35,6 +35,7 @@ class Known:
         valid: observations that such a batch teaches, on which the frontier rests; less than its steps where environments that
             were only reset took some. A size that is not named teaches all of them.
         mini_batches: of one epoch, whatever the batch size.
+        episode_steps: steps of an environment in an episode, on average over all evaluations; 0 where there were none.
         warnings: sentences on what to take with care.
     """
 
@@ -44,6 +45,7 @@ class Known:
     rates: dict[int, float]
     valid: Mapping[int, float] = field(default_factory=dict)
     mini_batches: int = 1
+    episode_steps: float = 0.0
     warnings: Sequence[str] = ()
 
 
@@ -93,8 +95,17 @@ def find_frontier(folder: str, goal: float | None, task: Task) -> Known:
         {point.run.batch_size: frontier.best_rate(point.batch_size) for point in points},
         {point.run.batch_size: point.batch_size for point in points},
         sweep.plan.get("mini_batches", 1),
+        mean_episode(sweep),
         said,
     )
+
+
+def mean_episode(sweep: SweepRecord) -> float:
+    """Steps of an environment in an episode of the sweep's evaluations, on average; 0.0 where there were none."""
+    results = sweep.results.values()
+    steps = sum(result.evaluation_steps for result in results)
+    episodes = sum(e.episodes for result in results for e in result.evaluations if not e.training)
+    return steps / episodes if episodes else 0.0
 
 
 def make_plan(known: Known, law: FleetTime, learner: LearnerTime, price: Price, cpus: int, lag: int) -> CostPlan:

@@ -124,7 +124,7 @@ def recommend(
     possible = [shape for shape in grid if fits(options, config, task, shape, known)]
     if not possible:
         raise UsageError("--cpus", "no fleet of these CPUs can train the task within memory", "Give more, or a smaller task")
-    found = {shape: predict(options, config, law, learner, emulator, shape) for shape in possible}
+    found = {shape: predict(options, config, task, law, learner, emulator, shape) for shape in possible}
     best = max(one.end_to_end for one in found.values())
     near = [one for one in found.values() if one.end_to_end >= CLOSE * best]
     chosen = min(near, key=lambda one: (*_size(one.shape), -one.end_to_end))
@@ -136,7 +136,13 @@ def _size(shape: Shape) -> tuple[int, int, int]:
 
 
 def predict(
-    options: WorkersOptions, config: TrainConfig, law: FleetTime, learner: LearnerTime, emulator: float, shape: Shape
+    options: WorkersOptions,
+    config: TrainConfig,
+    task: Task,
+    law: FleetTime,
+    learner: LearnerTime,
+    emulator: float,
+    shape: Shape,
 ) -> Recommendation:
     """What an iteration of one fleet should take, and what takes it."""
     batch = shape.actors * shape.environments * law.rollout_length
@@ -146,7 +152,7 @@ def predict(
     one = iteration(batch, rate.value, learning, lag=options.lag)
     working = law.working_seconds(shape.actors, shape.environments, shape.threads)
     emulated = shape.environments // config.rollout.clones * law.rollout_length
-    emulating = min(emulated / (emulator * shape.threads), working)
+    emulating = min(emulated / (emulator * (shape.threads if task.cost.threaded else 1)), working)
     lost = max(one.sampling_seconds - working, 0.0)
     waiting = min(max(law.slowest_seconds(shape.actors, shape.environments, shape.threads) - working, 0.0), lost)
     parts = {"emulator": emulating, "inference": working - emulating, "waiting": waiting, "transfer": lost - waiting}
@@ -223,8 +229,10 @@ def train_command(
         usual = default_config(find_task(config.task))
         words += ["--rollout-length", str(config.rollout.rollout_length)]
         if choice is not None:
-            # To the goal, so that the plan can be checked; a run that takes twice the planned observations is given up.
-            words += ["--goal", f"{known.goal:g}", "--observations", str(2 * round(choice.observations))]
+            # To the goal, so that the plan can be checked; a run that takes twice the planned observations is given up. The plan
+            # is to a frozen policy's return; the command waits for finished episodes, of which every environment makes two more.
+            most = 2 * round(choice.observations + shape.actors * shape.environments * known.episode_steps)
+            words += ["--goal", f"{known.goal:g}", "--observations", str(most)]
         # Of a batch that the sweep did not try, the rate of the nearest one that it did: beyond those, nobody has looked.
         batch = shape.actors * shape.environments * config.rollout.rollout_length
         nearest = min(known.rates, key=lambda size: abs(math.log(size / batch)))

@@ -95,9 +95,7 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
     compute = resolve_compute(config)
     compute.prepare_process()
     if options.lag and options.ray_address is None and compute.device.type == "cpu":
-        raise UsageError(
-            "--lag", "on this machine actors and learner share the same cores", "Leave it out, or give a cluster or a GPU"
-        )
+        raise _shared_cores("on this machine")
     folder = Path(options.out or f"workers/{config.task.replace('/', '-').replace(':', '-').replace('@', '-')}")
     busy = busy_cpus()
     with connected(options.ray_address, options.cpus or (1 if options.ray_address else len(os.sched_getaffinity(0)))):
@@ -105,6 +103,8 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
         cpus = cpus_for_actors(options.cpus, options.ray_address)
         nodes = cpus_by_node(options.ray_address)
         taking_turns = learner_offers_cpus(options.ray_address)
+        if options.lag and compute.device.type == "cpu" and taking_turns and len(nodes or ()) == 1:
+            raise _shared_cores("in this cluster of one machine")
         clones = config.rollout.clones
         grid = candidates(task, cpus, nodes, clones)
         identity = {
@@ -208,10 +208,15 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
     return 0
 
 
+def _shared_cores(where: str) -> UsageError:
+    return UsageError("--lag", f"{where} actors and learner share the same cores", "Leave it out, or give a cluster or a GPU")
+
+
 def way_to_learn(config: TrainConfig, mini_batches: int | None, smallest: int | None = None) -> str:
     """What decides how long an update takes, as text: readings of the learner are used again where it is the same."""
     same = replace(config.update, learning_rate=0.0)
-    return json.dumps([asdict(same), asdict(config.noise), mini_batches, smallest], sort_keys=True)
+    behind = config.rollout.lag > 0  # then an update of several steps begins with a pass of its own
+    return json.dumps([asdict(same), asdict(config.noise), mini_batches, smallest, behind], sort_keys=True)
 
 
 def say_what_is_kept(console: Console, kept: KeptFleets, folder: Path) -> None:

@@ -1,11 +1,13 @@
 """What a user is told whose own module cannot be used."""
 
 import os
+import pickle
 import sys
 
 import numpy as np
 import pytest
 
+from rlscale.agents.cluster.processes import pickle_settings
 from rlscale.envs import find_task, make_env
 from rlscale.errors import UsageError
 
@@ -134,6 +136,23 @@ def test_a_class_of_environments_is_a_task(here):
     env = make_env(task, 3)
     assert env.reset(np.arange(3)).shape == (3, 3)
     assert env.step(task.random_actions(np.random.default_rng(0), 3)).reward.shape == (3,)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["from functools import partial\nimport walk\nmake = partial(walk.several, limit=7)", "from walk import several as make"],
+)
+def test_what_a_module_offers_goes_to_actors_that_lack_it(here, words):
+    """A partial of a function is of Python's own module; a function may be of another module than the one that is named."""
+    (here / "walk.py").write_text("from bandits import Bandit\n\n\ndef several(n, limit=0):\n    return Bandit(n)\n")
+    (here / "mine.py").write_text(f"{words}\n")
+    task = find_task("mine:make")
+    pickled = pickle_settings(task, task)
+    for name in ("mine", "walk"):
+        (here / f"{name}.py").rename(here / f"{name}.elsewhere")
+        if name == "mine" or "partial" not in words:  # what a named module imports must be on the node
+            sys.modules.pop(name)
+    assert pickle.loads(pickled).user_make(3).num_envs == 3
 
 
 @pytest.mark.parametrize(

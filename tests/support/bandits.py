@@ -122,6 +122,14 @@ class SlowBandit(Bandit):
         return super().step(actions)
 
 
+class SlowToMake(Bandit):
+    """Twelve seconds to make, unless it is the one from which the task is read."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        time.sleep(12 if num_envs > 1 else 0)
+
+
 class MistakenBandit(Bandit):
     """Divides by zero at the tenth step."""
 

@@ -210,6 +210,21 @@ def test_no_room_for_a_replacement(ray_instance, make_fleet, monkeypatch):
 
 
 @pytest.mark.long
+def test_environments_that_take_long_to_make(ray_instance, make_fleet, monkeypatch, capsys):
+    """An actor has so many seconds to start; to make thousands of environments takes longer, at the start and afterwards."""
+    monkeypatch.setattr(rlscale.agents.rollout.actors, "START_SECONDS", 20)
+    settings = settings_for("bandits:SlowToMake", workers=1, groups=2)
+    fleet = make_fleet(settings, 2, straggler_seconds=1.0)
+    assert "rollout workers have been making their environments, 8 each, for 20 s" in capsys.readouterr().err
+    fleet.request(weights_for(settings), 0, 2)
+    assert identities(take(fleet, 2)) == [(0, 0, 0), (1, 0, 0)]
+    assert fleet._actors.making_seconds >= 24
+    fleet._afresh.add(0)
+    fleet.request(weights_for(settings), 1, 1)
+    assert fleet._bound(fleet._requests[0]) >= 5 * 24
+
+
+@pytest.mark.long
 def test_whoever_has_much_to_do_does_not_hang(ray_instance, make_fleet, monkeypatch):
     """The survivor has more before it than it can make within the bound. As long as fragments come it is left in peace."""
     monkeypatch.setattr(rlscale.agents.rollout.actors, "REPLACE_SECONDS", 1)

@@ -157,13 +157,16 @@ def test_fleets_of_another_cluster_are_not_used(tmp_path, measuring, monkeypatch
 
 
 def test_a_plan_for_lag_1_says_that_its_frontier_is_of_lag_0(tmp_path, measuring, monkeypatch, capsys):
-    monkeypatch.setattr(workers, "cpus_by_node", lambda _: (2,))
+    monkeypatch.setattr(workers, "cpus_by_node", lambda _: (2, 2))
     words = ["workers", "minatar/breakout", "--cpus", "2", "--sweep", "planted", "--ray-address", "auto", "--out", str(tmp_path)]
+    learned = []
     doubt = "The sweep's runs were at lag 0; at lag 1 a run may need more iterations than this plan takes."
     for lag in ("0", "1"):
         assert main([*words, "--lag", lag]) == 0
         assert capsys.readouterr().out.count(doubt) == int(lag)
         assert ("The sweep&#x27;s runs were at lag 0; at lag 1" in (tmp_path / "plan.html").read_text()) == (lag == "1")
+        learned.append(len(measuring.learned))
+    assert learned[1] == 2 * learned[0], "an update of several steps takes another pass at lag 1, so it is timed again"
 
 
 def test_the_check_says_what_is_measured_and_what_predicted(tmp_path, measuring, capsys):

@@ -54,6 +54,18 @@ def test_a_plan_and_the_choice_that_was_asked_for(known):
     assert config.budget.goal == known.goal
 
 
+def test_the_run_of_a_plan_may_finish_the_episodes_that_it_waits_for():
+    """Episodes of Freeway have 2,500 steps; in twice the plan's observations 4,096 environments would take 1,900 each."""
+    known = find_frontier(str(ROOT / "results/ladder/minatar-freeway-2"), None, find_task("minatar/freeway"))
+    assert known.episode_steps == pytest.approx(2500, rel=0.01)
+    law = replace(fit_fleet(readings(), known.config.rollout.rollout_length))
+    made = make_plan(known, law, LearnerTime(0.05, 0, 1e-4, 0), Price(1.0), cpus=1, lag=0)
+    for choice in made.choices:
+        config = typed(known, choice)
+        each = (config.budget.observations - 2 * choice.observations) / config.rollout.environments
+        assert each == pytest.approx(2 * known.episode_steps, rel=1e-3)
+
+
 def typed(known, choice):
     """The configuration that the plan's command has for `rlscale train`."""
     shape = Shape(choice.workers, 1, choice.batch_size // known.config.rollout.rollout_length // choice.workers)

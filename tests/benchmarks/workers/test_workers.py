@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -228,6 +229,7 @@ def test_without_a_sweep_the_page_shows_throughput_and_its_knee(tmp_path):
         (["--cpus", "4096"], "--cpus: this machine has "),
         (["--cpus", "0"], "--cpus: 0 is not a positive number"),
         (["--sweep", "results/minatar-breakout", "--price-gpu-hour", "2"], "--price-gpu-hour: it cannot be added to CPU hours"),
+        (["--price-gpu-hour", "2"], "--price-gpu-hour: how long a run takes follows from a sweep"),
         (["--price-gpu-hour", "-1"], "--price-gpu-hour: -1.0 is not zero or more"),
         (["--lag", "1"], "--lag: on this machine actors and learner share the same cores"),
         (["--sweep", "results/minatar-breakout"], "is of minatar/breakout, not classic/cartpole"),
@@ -241,6 +243,19 @@ def test_bad_input_is_one_line(words, message, capsys, own_ray):
     assert message in problem
     assert problem.count("\n") == 1
     assert said == ""
+
+
+def test_a_cluster_of_one_machine_is_no_other_machine(monkeypatch, tmp_path, capsys):
+    """`ray start --head` here, and then its address: actors and learner share the same cores all the same."""
+    nodes = [{"NodeID": "a", "Resources": {"CPU": 2.0}, "Alive": True}]
+    monkeypatch.setattr("ray.nodes", lambda: nodes)
+    monkeypatch.setattr("ray.get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "a"))
+    monkeypatch.setattr("ray._private.state.available_resources_per_node", lambda: {"a": {"CPU": 2.0}})
+    monkeypatch.setattr(workers, "connected", lambda *given: nullcontext())
+    words = ["--cpus", "2", "--ray-address", "auto", "--lag", "1", "--out", str(tmp_path / "out")]
+    assert main(["workers", "classic/cartpole", *words]) == 2
+    assert "--lag: in this cluster of one machine actors and learner share the same cores" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_busy_machine_is_told_from_a_quiet_one(monkeypatch):
