@@ -115,11 +115,13 @@ def with_short_commands(comparison: Comparison) -> Comparison:
     found = []
     for sweep in comparison.sweeps:
         words = next_command(sweep.record, sweep.rows)
-        if words is not None:
+        if words is not None or any(run.failed for run in sweep.runs):
             # Loads torch, which takes longer than all the rest of this command.
             from ..sweep.shortest import shortest_command, would_make_a_run
 
             words = next_command(sweep.record, sweep.rows, stopped=would_make_a_run(sweep.record))
+            if words and would_make_a_run(sweep.record, words) is False:  # as with more observations beyond the largest batch
+                words = None
             sweep = replace(sweep, next_words=tuple(shortest_command(words)) if words else ())
         found.append(sweep)
     return replace(comparison, sweeps=tuple(found))

@@ -42,6 +42,7 @@ SCATTER_ROOM = 1.5  # a run that reaches the goal may take so many times the obs
 DRAWS = 12  # of the surface's parameters
 EXPONENT_ERROR = 0.095  # standard error of ln α that goes with an interval of B_crit of a factor of e, if α is left free
 SHAPE_RUNS = 90  # of a sweep at ratio 2, after which it does not go on for the sake of the exponent alone
+BLIND_RUNS = 6  # at each size of the span, after which a sweep ends if at fewer than three sizes a run has reached the goal
 OPEN_RUNS = 60  # after which a sweep ends whose frontier bends beyond the sizes that it can afford
 _KNOWN = [response.A, response.C, response.P, response.Q, response.CURVATURE, response.ASYMMETRY]
 _BENT = [*_KNOWN, response.ALPHA]
@@ -155,6 +156,8 @@ def next_run(
 ) -> Candidate | None:
     """The run to make next; None once the interval is sharp enough, or where no run that can be afforded would make it so.
 
+    Sizes at which a run is expected to spend its budget before the goal are left out, but never all but two.
+
     Args:
         runs: those made so far, in the order in which they were decided on.
         pilot_size: batch size of the pilot.
@@ -172,16 +175,22 @@ def next_run(
     ended = [run for run in runs if not run.pending]
     known = fit_known(ended)
     tried = [run.batch_size for run in runs]
-    sizes = _affordable(known, ended, sizes, most_observations)
+    every, sizes = sizes, _affordable(known, ended, sizes, most_observations)
     # B_crit as far as known, within what the tried sizes can tell. A noise scale far below the pilot's size is not trusted with
     # runs of tens of thousands of steps: sharpening gets there where it is worth them.
     centre = max(noise_scale or pilot_size, pilot_size / 2)
     if known:
         centre = min(max(known.b_crit, min(tried) / 2), max(tried) * 2)
+    if known is None and len(sizes) < FEWEST_SIZES:  # without three there is no surface, whatever they are expected to take
+        sizes = every[:FEWEST_SIZES]
     span = [nearest_size(sizes, centre * factor) for factor in SPAN]
     if known is None and len({pilot_size, *span}) < FEWEST_SIZES:
         span = [nearest_size(sizes, max(span) * 4.0**-k) for k in reversed(range(FEWEST_SIZES))]
+        if len({pilot_size, *span}) < FEWEST_SIZES:
+            span = list(sizes[:FEWEST_SIZES])
     counts = {size: sum(run.batch_size == size for run in runs) for size in span}
+    if known is None and min(counts.values()) >= BLIND_RUNS:
+        return None
     missing = [size for size in dict.fromkeys(span) if counts[size] < (FEWEST_RUNS if known else 1)]
     if known is None or missing:
         size = min(missing or span, key=lambda size: (counts[size], size))

@@ -124,7 +124,7 @@ class SweepPlan(ABC):
         """Every batch size that a run may have, ascending."""
         if self.batch_sizes is not None:
             return self.batch_sizes
-        return tuple(self.least_batch * 2**j for j in range((MOST_PARTS // self.mini_batches).bit_length()))
+        return tuple(self.least_batch * 2**j for j in range(max(1, MOST_PARTS // self.mini_batches).bit_length()))
 
     def learning_rate(self, batch_size: int, rate_index: int = 0) -> float:
         """ε*/(1 + B*/B)^α times 2^(k/2)."""
@@ -357,5 +357,7 @@ def _limit(most_steps: float) -> tuple[int | None, str | None]:
     """The steps after which a run is given up, and what that limit was derived from."""
     if math.isinf(most_steps):
         return None, None
-    most = max(FEWEST_STEPS, math.ceil(most_steps))
+    most = math.ceil(most_steps)
+    if most < FEWEST_STEPS:
+        return FEWEST_STEPS, f"not there after {FEWEST_STEPS:,} steps, the fewest after which a run is given up"
     return most, f"not there after {most:,} steps, {PATIENCE:g} times those expected"

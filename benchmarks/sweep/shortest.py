@@ -37,21 +37,26 @@ def shortest_command(words: Sequence[str]) -> list[str]:
                 kept += flag_of(field.name, value)
     except (UsageError, SystemExit):
         return list(words)
-    return [*words[:2], *options.tasks, *kept]
+    return [*words[:2], *options.tasks, *kept] if plans else list(words)
 
 
-def would_make_a_run(record: SweepRecord) -> bool | None:
-    """Whether the command that a sweep was last gone on with has runs left, those that failed included.
+def would_make_a_run(record: SweepRecord, words: Sequence[str] | None = None) -> bool | None:
+    """Whether a command has runs to make of a sweep, those that failed included.
 
     None where its plan cannot be made here, as of a task that is not installed or by the defaults of another version.
+
+    Args:
+        record: of the sweep.
+        words: of a command that would go on with it; None: the one that it was last gone on with.
     """
     try:
-        options = parse(SweepOptions, "sweep", last_command(record)[2:])
+        options = parse(SweepOptions, "sweep", list(words or last_command(record))[2:])
         (plan,) = _plans(replace(options, tasks=(record.task,)))
     except (UsageError, SystemExit):
         return None
-    if not record.is_of(plan.to_dict()):
+    if words is None and not record.is_of(plan.to_dict()):
         return None
+    plan = replace(plan, jobs=record.plan["jobs"])  # by which --hours is counted, wherever this is asked
     return bool(plan.next_trials({id: result for id, result in record.results.items() if not result.failed}))
 
 

@@ -163,7 +163,8 @@ def _unit(record: SweepRecord) -> int:
 def _for_one_task(words: Sequence[str], task: str) -> list[str]:
     """A command less the other tasks that it names, whose sweeps it would extend as well.
 
-    A task's name has a slash or a colon, and what follows a flag that is no switch is the flag's value.
+    A task's name has a slash or a colon, and what follows a flag that is no switch is the flag's value. Where none of the names
+    is the task's own, as with `atari/pong@84`, its own takes their place.
     """
     kept = list(words[:2])
     for before, word in itertools.pairwise(words[1:]):
@@ -171,7 +172,7 @@ def _for_one_task(words: Sequence[str], task: str) -> list[str]:
         is_other_task = word != task and ("/" in word or ":" in word) and not word.startswith("-") and not is_value
         if not is_other_task:
             kept.append(word)
-    return kept
+    return kept if task in kept else [*kept[:2], task, *kept[2:]]
 
 
 def _with(words: Sequence[str], flag: str, value: str) -> list[str]:

@@ -98,7 +98,7 @@ def _of_sweep(sweep: ComparedSweep) -> Answer:
 def _instead(sweep: ComparedSweep, row: Row) -> str:
     """What settles a sweep that no command goes on with; the one that was typed would do nothing, or make another sweep."""
     if all(run.failed for run in sweep.runs):
-        return "mend what the errors of its runs say, then choose another --out"
+        return "mend what the errors of its runs say, then type its command again"
     if row.quick and row.frontier is not None:
         return "sweep it without --quick, with another --out"
     if is_too_easy(row):

@@ -187,23 +187,27 @@ def collect() -> int:
 
 
 def status() -> int:
-    """A line a rung: its state, runs that ended, hours spent, and at most how many are left. No result of it is shown."""
+    """A line a rung: its state, runs that ended, hours spent, and how many are left beside its noise runs, which come on top.
+
+    No result of it is shown.
+    """
     collect()
     rows, spent_all, left_all = [], 0.0, 0.0
     for rung in read_rungs()[1]:
         progress = Progress.read(rung.name)
         budget, jobs = float(rung.options["hours"]), max(1, int(rung.options["jobs"]))
-        runs, spent = 0, 0.0
+        runs, spent, counted = 0, 0.0, 0.0
         if progress is not None and (RECORDS / rung.name / _MANIFEST).exists():
             results = read_sweep(RECORDS / rung.name).results.values()
             runs, spent = len(results), sum(result.seconds for result in results) / 3600 / jobs
+            counted = sum(result.seconds for result in results if result.stage != "noise") / 3600 / jobs
         ended = progress is not None and progress.ended
-        left = 0.0 if ended else max(budget - spent, 0.0)
+        left = 0.0 if ended else max(budget - counted, 0.0)
         spent_all, left_all = spent_all + spent, left_all + left
         state = "not begun" if progress is None else progress.state
         rows.append([rung.name, rung.role, state, f"{runs}", f"{spent:.1f}", "" if ended else f"{left:.1f}"])
     rows.append(["all", "", "", "", f"{spent_all:.1f}", f"{left_all:.1f}"])
-    print_table("The ladder", ["rung", "role", "state", "runs", "hours", "at most to go"], rows)
+    print_table("The ladder", ["rung", "role", "state", "runs", "hours", "to go, noise runs apart"], rows)
     return 0
 
 

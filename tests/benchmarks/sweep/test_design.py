@@ -142,6 +142,26 @@ def test_a_tight_budget_still_leaves_three_sizes_to_try(budget, noise_scale, b_c
     assert max(reached) >= 8 * min(reached), "so that the frontier can bend between them"
 
 
+@pytest.mark.parametrize("least", [160, 320, 640])
+@pytest.mark.parametrize("reaches", [1.0, 0.3])
+def test_three_sizes_are_tried_where_the_budget_is_known_to_suffice_for_two(least, reaches):
+    """The pilot is at the smallest sizes and took half of the budget: no larger size than twice its own is expected to reach.
+
+    If the third does not reach the goal either, no surface ever comes of it, and the sweep ends.
+    """
+    budget, b_crit = 2 * 400 * 640, 640 * reaches
+    runs, sizes = [*PILOT], [least * 2**j for j in range(8)]
+    course = {"noise_scale": 640.0, "sizes": sizes, "most_observations": budget, "ratio": 2.0}
+    while planned := next_run(runs, pilot_size=640, pilot_rate=0.01, **course):
+        steps = 400 / (1 + b_crit / 640) * (1 + b_crit / planned.batch_size)
+        reached = steps * planned.batch_size < budget
+        runs.append(RunSoFar(planned.batch_size, planned.learning_rate, steps if reached else math.inf, 1e5, len(runs)))
+        if fit_known(runs):
+            break
+    assert len({run.batch_size for run in runs}) >= 3
+    assert len(runs) <= 3 + 6 * 5
+
+
 def test_what_reached_the_goal_is_within_the_budget_whatever_the_surface_says():
     """Every run at 80 to 320 reached the goal with 0.9 of its budget, and the surface expects 1.1 of two thirds at 80."""
     s_min, b_crit = 500.0, 2000.0

@@ -6,11 +6,15 @@ import pytest
 from planted import Planted, write_sweep
 from rungs import skip_without_its_engine
 
+from rlscale.analysis import compare
+from rlscale.analysis.extension import next_command
+from rlscale.benchmarks.commands.compare import with_short_commands
 from rlscale.benchmarks.measurements.ladder.rungs import read_rungs
 from rlscale.benchmarks.options import parse
 from rlscale.benchmarks.sweep.options import SweepOptions, make_plan
 from rlscale.benchmarks.sweep.shortest import shortest_command, would_make_a_run
 from rlscale.records import Sweep
+from rlscale.report.answers import answers
 
 RUNGS = read_rungs()[1]
 TASK = ["rlscale", "sweep", "classic/cartpole"]
@@ -70,6 +74,45 @@ def test_the_plan_says_whether_a_sweep_has_runs_to_make(tmp_path):
     assert would_make_a_run(replace(whole, manifest=manifest))
     assert would_make_a_run(replace(whole, manifest={**whole.manifest, "command": sharper})) is None, "not its plan"
     assert would_make_a_run(replace(whole, manifest={**whole.manifest, "command": [*words, "--none-such"]})) is None
+
+
+def test_hours_are_counted_by_the_jobs_that_were_typed(tmp_path):
+    """On a machine of more or fewer CPUs as well: 0.2 hours of one job are spent after 36 runs of 20 seconds."""
+    words = [*TASK, "--goals", "60", "--hours", "0.2", "--noise-runs", "0", "--interval-ratio", "1.2", "--out", str(tmp_path)]
+    for jobs in (1, 7):
+        typed = [*words, "--jobs", str(jobs)]
+        plan = replace(plan_of(words)[1][0], jobs=jobs)
+        folder = tmp_path / str(jobs) / "classic-cartpole"
+        whole = write_sweep(folder, Planted(scatter=0.3), plan=plan, command=typed)
+        assert sum(result.seconds for result in whole.results.values()) >= 720 * jobs
+        assert would_make_a_run(whole) is False
+        assert would_make_a_run(whole, [*typed, "--hours", "0.4"])
+
+
+def test_a_command_that_would_make_no_run_is_not_named(tmp_path):
+    """B_crit lies beyond the largest size of all, which runs can afford as they are."""
+    words = [*TASK, "--goals", "60", "--noise-runs", "1", "--observations", "1000000000000", "--out", str(tmp_path)]
+    (plan,) = plan_of(words)[1]
+    record = write_sweep(tmp_path / "classic-cartpole", Planted(100 * plan.sizes[-1], s_min=1e3), plan=plan, command=words)
+    comparison = compare([record], [])
+    assert next_command(record, comparison.sweeps[0].rows, stopped=False)[-2:] == ["--observations", "4000000000000"]
+    assert with_short_commands(comparison).sweeps[0].next_words == ()
+
+
+@pytest.mark.parametrize("missed", [0, 2])
+def test_where_runs_failed_the_same_command_makes_them_again(tmp_path, missed):
+    def fail(trial, result):
+        goals = tuple(replace(goal, optimizer_steps=None, observations=None, not_before=500) for goal in result.goals)
+        if int(trial.id[-1]) > missed:
+            return replace(result, state="failed", goals=(), noise=())
+        return replace(result, state="hopeless", goals=goals, noise=())
+
+    words = [*TASK, "--goals", "60", "--out", str(tmp_path)]
+    (plan,) = plan_of(words)[1]
+    record = write_sweep(tmp_path / "classic-cartpole", Planted(), plan=plan, command=words, most=3, change=fail)
+    comparison = with_short_commands(compare([record], []))
+    assert comparison.sweeps[0].next_words == tuple(words)
+    assert answers(comparison)[0].sentence.endswith(f"Next: {' '.join(words)}")
 
 
 def test_what_the_task_has_of_its_own_is_not_said():

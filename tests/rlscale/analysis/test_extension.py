@@ -175,6 +175,13 @@ def at_the_limit(trial, result):
     return replace(result, goals=tuple(goals))
 
 
+def test_a_task_that_was_typed_by_another_name_keeps_its_options(sharp):
+    """84 pixels are those of the usual name, which is the record's."""
+    typed = ["rlscale", "sweep", "classic/cartpole@4", "--hours", "2", "--jobs", "1"]
+    record = replace(sharp, manifest={**sharp.manifest, "command": typed})
+    assert asked(record) == [*TASK, "--hours", "2", "--jobs", "1", "--interval-ratio", "1.41"]
+
+
 def test_a_goal_that_most_runs_hold_from_the_start_is_not_sharpened(tmp_path):
     """Another goal is another sweep. The pilot's three runs alone say nothing of smaller batches."""
     plan = make_plan(batch_sizes=None, pilot_batch=640)

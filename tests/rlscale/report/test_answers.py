@@ -211,7 +211,7 @@ def test_a_sweep_that_cannot_go_on_is_not_told_to_repeat_its_command(tmp_path):
     ("state", "mend"),
     [
         ("hopeless", "choose other goals, another learning rate or more observations, and another --out"),
-        ("failed", "mend what the errors of its runs say, then choose another --out"),
+        ("failed", "mend what the errors of its runs say, then type its command again"),
     ],
 )
 def test_a_sweep_whose_pilot_reached_nothing_is_told_what_to_change(tmp_path, state, mend):
