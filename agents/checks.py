@@ -115,6 +115,12 @@ def check_config(config: TrainConfig) -> None:
         "it decides how many actors a run keeps, and their number is fixed",
         "Give --actors auto as well",
     )
+    _refuse_if(
+        r.actor_price is not None and config.adaptive,
+        "actor-price",
+        "what an actor gives is measured while the batch stays the same, and an adaptive one grows",
+        "Leave it out, or give a --batch-size",
+    )
     _check_batch(config)
     _check_invariance(config)
     _check_fragments(config)

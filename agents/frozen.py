@@ -6,8 +6,11 @@ gradient noise at the checkpoint's parameters. Nothing here learns.
 
 from typing import Any
 
+import numpy as np
+
 from .learning import NoiseRecord, arrange_slots
 from .learning.frozen import FrozenLearner, HessianNoise
+from .rollout.fleet import LocalFleet
 from .setup import RunSetup
 
 __all__ = ["FrozenRun"]
@@ -29,7 +32,9 @@ class FrozenRun:
         self._learner = FrozenLearner(setup.config, setup.task, setup.compute.device, bfloat16=False)
         self._learner.set_state(learner)
         self._weights = self._learner.weights()
-        self._fleet = setup.start_fleet(setup.memory, 0)
+        fleet = setup.start_fleet(setup.memory, 0)
+        assert isinstance(fleet, LocalFleet), "a run without actors"
+        self._fleet = fleet
         self.observations = 0
         self._iteration = 0
 
@@ -60,6 +65,11 @@ class FrozenRun:
     def environments(self) -> dict[str, Any] | None:
         """State of the environments, for `Session.set_state`; None where they cannot be saved."""
         return self._fleet.get_state()
+
+    def go_on_from(self, environments: dict[str, Any], stream: np.random.SeedSequence) -> None:
+        """Put the environments into a state that `environments` gave, and draw from that stream from here on."""
+        self._fleet.set_state(environments)
+        self._fleet.draw_from(stream)
 
     def close(self) -> None:
         self._fleet.close()

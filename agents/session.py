@@ -47,6 +47,8 @@ class Progress:
         seconds: that the run has taken so far.
         fragments: number in the last batch that was requested.
         turn: the group that makes the next fragment.
+        fragment_observations: that a fragment of the last batch taught, on average; 0 before the first. Steps that only reset an
+            environment teach none.
     """
 
     iteration: int = 0
@@ -54,6 +56,7 @@ class Progress:
     seconds: float = 0.0
     fragments: int = 0
     turn: int = 0
+    fragment_observations: float = 0.0
 
 
 class Session:
@@ -116,7 +119,8 @@ class Session:
             self._request()
         if self.config.rollout.lag and len(self._requested) < 2:
             self._request()  # queues up behind the batch that is about to be learned from
-        summaries, result, waited = self._learn(self._requested.popleft())
+        fragments = self._requested.popleft()
+        summaries, result, waited = self._learn(fragments)
         seconds = time.perf_counter() - begin
         progress.seconds += seconds
         self._unrecorded += [(f.episode_return, f.episode_length) for f in summaries]
@@ -128,6 +132,7 @@ class Session:
             return None
         finished, self._unrecorded = self._unrecorded, []
         progress.observations += result.observations
+        progress.fragment_observations = result.observations / fragments
         self._noise_window.add(result.noise)
         trial = None if self._actor_search is None else self._actor_search.add(result.observations, seconds)
         row = {
@@ -164,7 +169,7 @@ class Session:
             count = adaptive_batch(
                 self.config.rollout.exchange_rate,
                 self._noise_window.scale(),
-                fragment=memory.environments * self.config.rollout.rollout_length,
+                fragment=progress.fragment_observations or memory.environments * self.config.rollout.rollout_length,
                 groups=memory.groups,
                 turn=progress.turn,
                 before=progress.fragments,
@@ -284,6 +289,7 @@ class Session:
         # In fragments of now: an adaptive batch at most doubles from the last one's observations, however they are cut.
         earlier = state.get("fragment_environments", self._memory.environments)
         self.progress.fragments = -(-self.progress.fragments * earlier // self._memory.environments)
+        self.progress.fragment_observations *= self._memory.environments / earlier
         known = [BlockStatistics(*arrays) for arrays in state.get("window", ())]
         self._noise_window = NoiseWindow(self.config.noise.followed_noise, step_kind(self.config), known)
         self._unrecorded = list(state.get("unrecorded", ()))

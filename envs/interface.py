@@ -68,5 +68,9 @@ class TaskEnv:
         """Go on exactly from where `get_state` was called."""
         raise NotImplementedError(f"{type(self).__name__} has no state to restore")
 
+    def draw_from(self, seeds: np.ndarray) -> None:
+        """Go on from the present state with other random numbers, those of (N,) seeds; for environments that can be saved."""
+        raise NotImplementedError(f"{type(self).__name__} cannot be told what to draw from")
+
     def close(self) -> None:
         """Give back what the environments hold."""

@@ -190,6 +190,10 @@ class ArraysTaskEnv(VectorTaskEnv):
         env.np_random.bit_generator.state = state["generator"]
         self._ended = state["ended"].copy()
 
+    def draw_from(self, seeds: np.ndarray) -> None:
+        """As in `TaskEnv`; all environments draw from one generator."""
+        self._env.np_random = np.random.Generator(np.random.PCG64([int(seed) for seed in seeds]))
+
 
 class SyncTaskEnv(VectorTaskEnv):
     """A `SyncVectorEnv`, whose environments can be restarted one by one: those of many tasks all have episodes of one length."""

@@ -66,7 +66,7 @@ def scaled_rate(update: Update, batch: float, scale: Estimate | None) -> float:
 
 
 def adaptive_batch(
-    exchange_rate: float | None, scale: Estimate | None, *, fragment: int, groups: int, turn: int, before: int, most: int
+    exchange_rate: float | None, scale: Estimate | None, *, fragment: float, groups: int, turn: int, before: int, most: int
 ) -> int:
     """The number of fragments of the next iteration batch.
 
@@ -79,7 +79,7 @@ def adaptive_batch(
         exchange_rate: r, or None.
         scale: 𝓑; None where nothing was measured, and the batch stays. Where it is not resolved only a lower bound is known, and
             the batch does not shrink.
-        fragment: observations of one fragment.
+        fragment: observations that one fragment teaches, without the steps that only reset an environment: 𝓑 has none.
         groups: number of groups of environments, which take turns.
         turn: the group that is next.
         before: fragments of the last batch; 0 at the start, and then the result is 1.

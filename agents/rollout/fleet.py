@@ -101,6 +101,11 @@ class LocalFleet:
             worker.set_state(worker_state)
         self._requested, self._next_group = deque(state["requested"]), state["next_group"]
 
+    def draw_from(self, stream: np.random.SeedSequence) -> None:
+        """Go on from here with other random numbers, those of the stream, for actions and environments."""
+        for worker, own in zip(self._workers, stream.spawn(len(self._workers)), strict=True):
+            worker.draw_from(own)
+
     def close(self) -> None:
         for worker in self._workers:
             worker.close()

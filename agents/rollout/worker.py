@@ -141,6 +141,11 @@ class RolloutWorker:
             group.set_state(group_state)
         self._version = None
 
+    def draw_from(self, stream: np.random.SeedSequence) -> None:
+        """Go on from here with other random numbers, those of the stream, for actions and environments."""
+        for group, own in zip(self._groups.values(), stream.spawn(len(self._groups)), strict=True):
+            group.draw_from(own)
+
     def close(self) -> None:
         for group in self._groups.values():
             group.close()
@@ -162,9 +167,7 @@ class _Group:
         self.env = make_env(
             settings.task, n, threads=settings.threads or torch.get_num_threads(), cut_on_life_loss=settings.cut_on_life_loss
         )
-        streams = np.random.SeedSequence([settings.seed, generation, number]).spawn(2)
-        self._generator = np.random.Generator(np.random.Philox(streams[0]))
-        self._seeds = np.random.Generator(np.random.Philox(streams[1]))
+        self._begin_streams(np.random.SeedSequence([settings.seed, generation, number]))
         self._return = np.zeros(n, dtype=np.float64)
         self._length = np.zeros(n, dtype=np.int64)
         self._made = 0
@@ -172,6 +175,14 @@ class _Group:
         self.observation = self.env.reset(self._draw_seeds())
         if settings.random_first_steps:
             self._desynchronize(settings.random_first_steps)
+
+    def _begin_streams(self, stream: np.random.SeedSequence) -> None:
+        self._generator, self._seeds = (np.random.Generator(np.random.Philox(own)) for own in stream.spawn(2))
+
+    def draw_from(self, stream: np.random.SeedSequence) -> None:
+        """Go on from here with other random numbers, those of the stream, for actions and environments."""
+        self._begin_streams(stream)
+        self.env.draw_from(self._draw_seeds())
 
     def _draw_seeds(self) -> np.ndarray:
         return self._seeds.integers(0, 2**31 - 1, size=self.settings.stepped)

@@ -76,6 +76,7 @@ def branch_config(config: TrainConfig, batch_size: int, seed: int) -> TrainConfi
             batch_size=None,
             fragment_environments=None,
             actors=0,
+            actor_device="cpu",
             random_first_steps=0,
             ray_address=None,
         ),

@@ -85,7 +85,8 @@ def say(record: dict[str, Any], frontier: LocalFrontier) -> list[str]:
     if lost := len(record["branches"]) - len(_ended(record)):
         lines.append(f"{lost} branches diverged and are left out.")
     spent = sum(row["observations"] for row in record["branches"]) + (record["noise"] or {}).get("observations", 0)
-    lines.append(f"{len(record['branches'])} branches and the noise took {spent:,} observations, beside evaluations.")
+    what = f"{len(record['branches'])} branches" + " and the noise" * bool(record["noise"])
+    lines.append(f"{what} took {spent:,} observations, beside evaluations and the steps that environments played on before.")
     return lines
 
 

@@ -117,6 +117,8 @@ def make_plan(options: BranchOptions, config: TrainConfig, record: RunRecord) ->
         if size > observations or abs(learned / observations - 1) > MOST_UNEVEN:
             problem = f"a branch of {size:,} would learn from {learned:,} observations instead of {observations:,}"
             raise UsageError("--batch-sizes", problem, "Give more --observations, or smaller sizes")
+    if len(sizes) < LEAST_SIZES and options.batch_sizes is not None:
+        raise UsageError("--batch-sizes", f"{len(sizes)} are too few to tell where the gain falls to half", "Give at least three")
     if len(sizes) < LEAST_SIZES and options.observations is None:
         problem = f"a fifth of its observations, {observations:,}, leaves room for {len(sizes)} batch sizes, not three"
         raise UsageError("RUN", problem, "Let it run longer, or give --observations")

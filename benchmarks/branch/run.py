@@ -28,7 +28,7 @@ from rlscale.agents.learning.optimizer import POLICY_PART
 from rlscale.agents.learning.results import NoiseRecord
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
 from rlscale.agents.setup import prepare
-from rlscale.envs import find_task
+from rlscale.envs import find_task, make_env
 from rlscale.errors import UsageError
 from rlscale.noise import pool
 from rlscale.records import read_run
@@ -74,6 +74,7 @@ def run_branches(options: BranchOptions, command: list[str], console: Console) -
     """
     record = read_run(Path(options.run))
     config = config_of_run(record)
+    _check_environments(config)
     stored = read_state(record.folder)
     plan = make_plan(options, config, record)
     learner = stored["learner"]
@@ -81,6 +82,21 @@ def run_branches(options: BranchOptions, command: list[str], console: Console) -
     folder = Path(options.out or record.folder / "branches")
     with hold_folder(folder):
         return _make(at, plan, folder / RECORD, options.jobs or len(os.sched_getaffinity(0)), command, console)
+
+
+def _check_environments(config: TrainConfig) -> None:
+    """Before anything is measured.
+
+    Raises:
+        UsageError: the task's environments cannot be saved.
+    """
+    env = make_env(find_task(config.task), 1)
+    env.reset(np.zeros(1, dtype=np.int64))
+    state = env.get_state()
+    env.close()
+    if state is None:
+        mend = "Branches need a task whose can: classic, toy and MinAtar"
+        raise UsageError("RUN", f"environments of {config.task} cannot be saved in the midst of their episodes", mend)
 
 
 def _make(at: Checkpoint, plan: BranchPlan, path: Path, jobs: int, command: list[str], console: Console) -> Path:
@@ -220,6 +236,8 @@ def _scales(records: Sequence[list[NoiseRecord]], curved: Sequence[HessianNoise]
             continue
         found = pool(statistics)
         low, high = found.interval
+        if metric == "hessian" and min(found.trace_cov, found.grad_sq) <= 0:
+            low, high = 0.0, math.inf  # it bends downwards along the noise or the gradient: no batch size follows from it
         yield {
             "head": head,
             "metric": metric,
@@ -272,27 +290,21 @@ def _run(at: Checkpoint, plan: BranchPlan, branches: list[Branch], jobs: int, st
 def _state(
     at: Checkpoint, plan: BranchPlan, branch: Branch, frozen: dict[int, FrozenRun], states: dict[tuple[int, int], bytes]
 ) -> bytes:
-    """Environments of the branch's batch size in the midst of episodes; the same for all its rates, others for every seed.
+    """Environments of the branch's batch size in the midst of episodes: the same for all its rates, others for every seed.
 
-    Raises:
-        UsageError: the task's environments cannot be saved.
+    From there on they have random numbers of the branch's own.
     """
-    size, seed = branch.batch_size, branch.seed
+    size, seed, run = branch.batch_size, branch.seed, at.config.seed
     if (size, seed) not in states:
         if size not in frozen:
-            frozen[size] = _frozen(at, size, at.config.seed + 2)
+            frozen[size] = _frozen(at, size, run + 2)
             frozen[size].play(plan.burn_in)
         played = sum(1 for s, _ in states if s == size)
         for number in range(played, seed + 1):
             if number:
+                frozen[size].go_on_from(load(states[size, number - 1]), np.random.SeedSequence((run, size, number)))
                 frozen[size].play(APART)
-            state = frozen[size].environments()
-            if state is None:
-                raise UsageError("RUN", f"environments of {at.config.task} cannot be saved", "Branches need a task whose can")
-            # Else the actions of a seed would be those of the one before, APART steps on.
-            streams = np.random.SeedSequence((at.config.seed, size, number)).spawn(len(state["workers"]))
-            for worker, stream in zip(state["workers"], streams, strict=True):
-                for group, own in zip(worker, stream.spawn(len(worker)), strict=True):
-                    group["generator"] = np.random.Philox(own).state
-            states[size, number] = dump(state)
-    return states[size, seed]
+            states[size, number] = dump(frozen[size].environments())
+    own = np.random.SeedSequence((run, size, seed, round(branch.learning_rate * 1e12)))
+    frozen[size].go_on_from(load(states[size, seed]), own)
+    return dump(frozen[size].environments())

@@ -81,11 +81,8 @@ class SweepDisplay:
         plan, results = self._plans[sweep], self._results[sweep]
         if plan.quick:
             predicted = plan.predicted(results)
-            runs = (
-                f"{len(results)} of {PILOT_RUNS + QUICK_RUNS} runs"
-                if len(results) <= PILOT_RUNS + QUICK_RUNS
-                else f"{len(results)} runs"
-            )
+            most = PILOT_RUNS + min(plan.noise_runs, QUICK_RUNS)
+            runs = f"{len(results)} of {most} runs" if len(results) <= most else f"{len(results)} runs"
             return f"{runs}; the noise suggests {predicted.say()}" if predicted.interval else runs
         known = plan.known(results) if any(r.stage == "noise" for r in results.values()) or len(results) > 3 else None
         runs = "1 run" if len(results) == 1 else f"{len(results)} runs"

@@ -99,3 +99,7 @@ class MinAtarEnv(TaskEnv):
         self._game.set_state(state["game"])
         self._streams.state = state["streams"].copy()
         self._last_action, self._ended = state["last_action"].copy(), state["ended"].copy()
+
+    def draw_from(self, seeds: np.ndarray) -> None:
+        """As in `TaskEnv`."""
+        self._streams.seed(seeds, np.ones(self.num_envs, dtype=bool))

@@ -204,8 +204,8 @@ def fieller(a: float, b: float, covariance: np.ndarray, t: float) -> tuple[float
         t: quantile of Student's distribution.
 
     Returns:
-        The lowest and the highest such ratio; the highest is inf where b does not stand out from zero. Both are zero where b
-        stands out above zero and every such ratio is negative.
+        The lowest and the highest such ratio; the highest is inf where b does not stand out above zero, and the lowest is zero
+        where it stands out below. Both are zero where b stands out above zero and every such ratio is negative.
     """
     vaa, vab, vbb = float(covariance[0, 0]), float(covariance[0, 1]), float(covariance[1, 1])
     quadratic, linear, constant = b * b - t * t * vbb, a * b - t * t * vab, a * a - t * t * vaa
@@ -213,7 +213,7 @@ def fieller(a: float, b: float, covariance: np.ndarray, t: float) -> tuple[float
     if b > 0 and quadratic > 0:
         root = math.sqrt(max(discriminant, 0.0))  # never negative here but for rounding
         return max((linear - root) / quadratic, 0.0), max((linear + root) / quadratic, 0.0)
-    if quadratic == 0 or discriminant < 0 or constant <= 0:
+    if quadratic >= 0 or discriminant < 0 or constant <= 0:
         return 0.0, math.inf
     # The set is unbounded: it excludes the ratios between the two roots, and zero is one of those.
     roots = sorted(((linear - math.sqrt(discriminant)) / quadratic, (linear + math.sqrt(discriminant)) / quadratic))

@@ -263,7 +263,7 @@ def read_checkpoint(folder: Path, field: str = "--resume") -> bytes:
     except FileNotFoundError:
         raise UsageError(
             field,
-            f"{path} does not exist: the run ended before its first checkpoint, or the record was copied without it",
+            f"{path} does not exist: the run ended before its first checkpoint, it is a sweep's, or it was copied without one",
             "Restore it, or start the run again under another name",
         ) from None
     except OSError as error:

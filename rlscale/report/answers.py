@@ -66,7 +66,8 @@ def _of_sweep(sweep: ComparedSweep) -> Answer:
     settle = f"{asked[0].upper()}{asked[1:]}"
     if row.quick and row.frontier is not None:
         suggested = say_suggestion(row.predicted(*row.predictor))
-        return Answer(name, row, None, f"{name}: {suggested}. That is a prediction, nothing is measured. {settle}")
+        doubt = " That is a prediction, nothing is measured." if suggested.startswith(_SUGGESTS) else ""
+        return Answer(name, row, None, f"{name}: {suggested}.{doubt} {settle}")
     batch, steps = "an iteration" if row.inner_steps > 1 else "an optimizer step", row.steps_name
     if is_too_easy(row):
         held = f"{row.at_limit} of {len(row.points)} runs held it after {say_limit(row.points, steps)}"

@@ -112,6 +112,11 @@ def accepted(words: str) -> TrainConfig:
             f"{STREAM} --environments 4 --learners 3",
             "--learners: 4 environments do not divide over 3 learners. Use 4",
         ),
+        (
+            f"{ADAPTIVE} --actors auto --actor-price 0.1",
+            "--actor-price: what an actor gives is measured while the batch stays the same, and an adaptive one grows. "
+            "Leave it out, or give a --batch-size",
+        ),
         # Mini-batches of environments hold all rounds of them.
         (
             f"{ROUNDS} --environments 16 --batch-size 8192",

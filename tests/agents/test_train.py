@@ -22,6 +22,7 @@ import torch
 from rlscale.agents.cluster import LostWorkerError
 from rlscale.agents.config import Budget, NoiseSettings, Recording, TrainConfig, config_from_dict, config_to_dict, default_config
 from rlscale.agents.learning import NoiseRecord, NoiseWindow, scaled_rate, step_kind
+from rlscale.agents.learning.schedule import adaptive_batch
 from rlscale.agents.session import Session
 from rlscale.agents.setup import RunSetup
 from rlscale.agents.train import train
@@ -213,6 +214,23 @@ def test_an_adaptive_run_moves_its_batch(tmp_path):
         assert fragments[-1] == expected
         ratio = fragments[1:] / fragments[:-1]
         assert ratio.max() <= 2
+
+
+def test_an_adaptive_batch_counts_observations_as_the_noise_scale_does(tmp_path, monkeypatch):
+    """Every second step of a bandit only resets, and teaches nothing."""
+    asked = []
+
+    def watch(*arguments, **words):
+        asked.append(words["fragment"])
+        return adaptive_batch(*arguments, **words)
+
+    monkeypatch.setattr("rlscale.agents.session.adaptive_batch", watch)
+    config = replace(small(observations=2000, **ONE_STEP), task="bandits:Bandit")
+    rollout = replace(config.rollout, environments=64, exchange_rate=1e9, memory="80kB", **ADAPTIVE)
+    train(replace(config, rollout=rollout), tmp_path / "run", command=[])
+    nominal = 4 * config.rollout.rollout_length
+    assert asked[0] == nominal, "before the first batch nobody knows"
+    assert set(asked[1:]) == {nominal / 2}
 
 
 @pytest.mark.parametrize(("first", "cut"), [(4, 16), (16, 4)])

@@ -1,4 +1,4 @@
-"""Environments whose whole state is a few arrays can be restarted one by one."""
+"""Environments whose whole state is a few arrays can be restarted one by one, and go on with other random numbers."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,39 @@ import pytest
 from rlscale.envs import find_task, list_tasks, make_env
 
 RESTARTABLE = [*(listing.id for listing in list_tasks() if listing.id.startswith("toy/")), "classic/acrobot", "classic/pendulum"]
+
+
+# One that draws in every step or so.
+CHANCE = [
+    "minatar/breakout",
+    "minatar/asterix",
+    "minatar/seaquest",
+    "toy/umbrella",
+    "toy/frozenlake",
+    "toy/blackjack",
+    "toy/2048",
+]
+
+
+@pytest.mark.parametrize("task_id", [*RESTARTABLE, *CHANCE[:3]])
+def test_what_is_drawn_from_here_on_follows_from_the_seeds_alone(task_id):
+    """The state stays: what follows differs by nothing but chance, and not at all with the same seeds."""
+    task, rng = find_task(task_id), np.random.default_rng(0)
+    env = make_env(task, 32)
+    env.reset(np.arange(32))
+    for _ in range(20):
+        env.step(task.random_actions(rng, 32))
+    state, actions = env.get_state(), [task.random_actions(rng, 32) for _ in range(40)]
+
+    def course(seeds):
+        env.set_state(state)
+        env.draw_from(seeds)
+        return np.array([env.step(chosen).observation for chosen in actions])
+
+    first, again, other = course(np.arange(32)), course(np.arange(32)), course(np.arange(100, 132))
+    assert np.array_equal(first, again)
+    if task_id in CHANCE:
+        assert not np.array_equal(first, other)
 
 
 @pytest.mark.parametrize("task_id", RESTARTABLE)

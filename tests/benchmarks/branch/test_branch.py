@@ -15,6 +15,7 @@ from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -29,10 +30,10 @@ from rlscale.benchmarks.branch import run as run_module
 from rlscale.benchmarks.branch.branches import Branch, branch_config, dump, evaluator, learn, load, momentum_from_zero, run_branch
 from rlscale.benchmarks.branch.findings import find_page, fit, say, tables
 from rlscale.benchmarks.branch.options import BranchOptions, make_plan
-from rlscale.benchmarks.branch.run import START_EVALUATIONS, Checkpoint, _branches, _frozen, _run, _start, _state
+from rlscale.benchmarks.branch.run import START_EVALUATIONS, Checkpoint, _branches, _frozen, _run, _start, _state, run_branches
 from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.steps import Steps
-from rlscale.envs import find_task
+from rlscale.envs import find_task, make_env
 from rlscale.errors import UsageError
 from rlscale.records import read_run
 from rlscale.records.files import lock_folder
@@ -126,7 +127,10 @@ def test_a_stopped_command_goes_on_with_the_same_branches(trained, branched, tmp
         (["nothing"], "nothing"),
         ([str(ROOT / "results" / "rllib-pong")], "the record of another library's job"),
         (["run", "--batch-sizes", "33,128,512"], "rollout length of 16"),
-        (["run", "--batch-sizes", "32,128"], "not three"),
+        (
+            ["run", "--batch-sizes", "32,128"],
+            "--batch-sizes: 2 are too few to tell where the gain falls to half. Give at least three",
+        ),
         (["run", "--observations", "100"], "--observations"),
         (["run", "--seeds", "0"], "--seeds"),
         (["run", "--observations", "8192", "--rates", "1", "--seeds", "1"], "ten branches"),
@@ -258,17 +262,50 @@ def test_a_branch_of_a_vanishing_rate_ends_where_it_began(trained):
     evaluating.close()
 
 
-def test_seeds_start_from_other_environments_and_rates_from_the_same(trained):
+def test_seeds_start_from_other_environments_and_rates_from_the_same_with_other_random_numbers(trained):
     at, record = checkpoint(trained)
     plan = make_plan(BranchOptions("run", observations=8192), at.config, record)
     frozen, states = {}, {}
     first = _state(at, plan, Branch(128, 0.01, 0, 1), frozen, states)
     other_rate = _state(at, plan, Branch(128, 0.02, 0, 1), frozen, states)
     third = _state(at, plan, Branch(128, 0.01, 2, 1), frozen, states)
-    assert first == other_rate
-    assert first != third
-    streams = {tuple(load(state)["workers"][0][0]["generator"]["state"]["key"]) for state in states.values()}
-    assert len(streams) == 3, "the actions of one seed would be those of another, some steps on"
+    groups = [load(state)["workers"][0][0] for state in (first, other_rate, third)]
+    begins = [group["env"]["state"].tobytes() for group in groups]
+    assert begins[0] == begins[1] != begins[2]
+    for drawn in (group["generator"]["state"]["key"].tobytes() for group in groups), (str(g["env"]["generator"]) for g in groups):
+        assert len(set(drawn)) == 3
+    assert _state(at, plan, Branch(128, 0.01, 2, 1), {}, {}) == third, "whatever else was asked for before"
+
+
+def test_rewards_of_one_seed_are_not_those_of_another_some_steps_on():
+    """Umbrella's distractors are drawn whatever is done: by one stream, seed 1 would see what seed 0 saw, some steps on."""
+    task = find_task("toy/umbrella")
+    config = default_config(task)
+    learner = Learner(config, task, torch.device("cpu"), False).get_state()
+    at, size = Checkpoint(config, dump(learner), 0, 0), 32 * config.rollout.rollout_length
+    frozen, states, seen = {}, {}, []
+    plan = SimpleNamespace(burn_in=20)
+    for seed in (0, 1):
+        env = make_env(task, 32)
+        env.set_state(load(_state(at, plan, Branch(size, 0.01, seed, 1), frozen, states))["workers"][0][0]["env"])
+        seen.append([env.step(np.zeros(32, dtype=np.int64)).observation[:, 3:] for _ in range(120)])
+    assert len({distractors.tobytes() for course in seen for distractors in course}) == 240
+
+
+def test_environments_that_cannot_be_saved_are_refused_before_anything_is_measured(tmp_path, monkeypatch):
+    words = ["train", "gym/CartPole-v1", "--environments", "8", "--observations", "512", "--threads", "1", "--run", "run"]
+    assert rlscale(tmp_path, *words).returncode == 0
+    for name in ("_start", "_noise"):
+        monkeypatch.setattr(run_module, name, lambda *_: pytest.fail("measured"))
+    with pytest.raises(UsageError, match="RUN: environments of gym/CartPole-v1 cannot be saved in the midst of their episodes"):
+        run_branches(BranchOptions(str(tmp_path / "run")), [], Console())
+    assert not (tmp_path / "run" / "branches").exists()
+
+
+def test_branches_of_a_run_on_an_accelerator_act_where_they_learn():
+    config = default_config(find_task("classic/cartpole"))
+    config = replace(config, rollout=replace(config.rollout, actor_device="cuda", actors=2))
+    assert prepare(branch_config(config, 128, 0), find_task("classic/cartpole")).compute.device.type == "cpu"
 
 
 @pytest.mark.parametrize("first_steps", [0, 40])

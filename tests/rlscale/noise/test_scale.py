@@ -112,6 +112,8 @@ def test_gradients_without_noise_have_no_noise_scale():
 
 def test_no_ratio_is_below_zero():
     assert fieller(-10.0, 10.0, 0.01 * np.eye(2), 2.0) == (0.0, 0.0)
+    # Both below zero, as with the curvature of a saddle: their ratio is no noise scale, whatever it is.
+    assert fieller(-100.0, -1.0, np.diag([25.0, 0.01]), 2.0) == fieller(10.0, -10.0, 0.01 * np.eye(2), 2.0) == (0.0, math.inf)
 
 
 def test_exact_statistics_are_exact():
