@@ -209,12 +209,9 @@ def test_a_sweep_that_cannot_go_on_is_not_told_to_repeat_its_command(tmp_path):
 
 def test_a_quick_sweep_whose_noise_says_nothing_predicts_nothing(tmp_path):
     plan = make_plan(batch_sizes=None, pilot_batch=640, quick=True)
-    silent, heard = (
-        answers(compare([write_sweep(tmp_path / name, Planted(), plan=plan, change=change)], []))[0].sentence
-        for name, change in (("silent", lambda trial, result: replace(result, noise=())), ("heard", None))
-    )
-    assert "its noise says nothing yet about how many observations an optimizer step can use. Next: " in silent
-    assert "That is a prediction, nothing is measured." in heard
+    silent = write_sweep(tmp_path / "silent", Planted(), plan=plan, change=lambda trial, result: replace(result, noise=()))
+    said = "its noise says nothing yet about how many observations an optimizer step can use. Next: "
+    assert said in answers(compare([silent], []))[0].sentence
 
 
 @pytest.mark.parametrize(
