@@ -118,8 +118,8 @@ def check_config(config: TrainConfig) -> None:
     _refuse_if(
         r.actor_price is not None and config.adaptive,
         "actor-price",
-        "what an actor gives is measured while the batch stays the same, and an adaptive one grows",
-        "Leave it out, or give a --batch-size",
+        "an adaptive batch changes what an actor gives",
+        "Leave it out",
     )
     _check_batch(config)
     _check_invariance(config)

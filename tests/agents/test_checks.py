@@ -114,8 +114,7 @@ def accepted(words: str) -> TrainConfig:
         ),
         (
             f"{ADAPTIVE} --actors auto --actor-price 0.1",
-            "--actor-price: what an actor gives is measured while the batch stays the same, and an adaptive one grows. "
-            "Leave it out, or give a --batch-size",
+            "--actor-price: an adaptive batch changes what an actor gives. Leave it out",
         ),
         # Mini-batches of environments hold all rounds of them.
         (
