@@ -109,18 +109,14 @@ def check_config(config: TrainConfig) -> None:
         "there are no actors to use them",
         "Give --actors as well, or --threads for this process",
     )
+    prices = r.actor_price is not None
     _refuse_if(
-        r.actor_price is not None and not config.elastic,
+        prices and not config.elastic,
         "actor-price",
         "it decides how many actors a run keeps, and their number is fixed",
         "Give --actors auto as well",
     )
-    _refuse_if(
-        r.actor_price is not None and config.adaptive,
-        "actor-price",
-        "an adaptive batch changes what an actor gives",
-        "Leave it out",
-    )
+    _refuse_if(prices and config.adaptive, "actor-price", "an adaptive batch changes what an actor gives", "Leave it out")
     _check_batch(config)
     _check_invariance(config)
     _check_fragments(config)
