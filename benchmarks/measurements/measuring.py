@@ -29,6 +29,7 @@ __all__ = [
     "CPU",
     "NATURE",
     "NO_HEADS",
+    "NO_ITERATION",
     "in_turn",
     "map_in_processes",
     "mean_return",
@@ -47,6 +48,8 @@ CPU = torch.device("cpu")
 # The network of every measurement of speed on Pong, whatever the task's own default: other libraries use it, and records
 # of different years can be compared.
 NATURE: Network = "nature_cnn"
+# Nor the noise of a whole iteration, which is measured at the start of a run where its steps are of shuffled transitions.
+NO_ITERATION = ["--iteration-noise-period", "0"]
 NO_HEADS = [word for head in ("policy", "value", "entropy") for word in (f"--{head}-noise-period", "0")]
 Case = TypeVar("Case")
 

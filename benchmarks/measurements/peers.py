@@ -4,8 +4,8 @@
 
 Pong, 8 environments x 128 steps, 4 epochs, mini-batch 256, Nature CNN. Every system runs in a process of its own, one after
 the other, several rounds; within a process the first two iterations are not counted. rlscale runs twice: as the peers do,
-and measuring the joint noise of every optimizer step of the first epoch (the heads, due every 40 iterations, fall outside
-what is counted). Machines drift, so a ratio is taken within a round, against the fastest system of the library in that round.
+and measuring the joint noise of every optimizer step of the first epoch (not that of single losses and of whole iterations, which
+is due in the first iterations and then rarely). Machines drift, so a ratio is taken within a round, against the fastest system of the library in that round.
 
 Sample Factory is missing: 2.1.1 wants numpy < 2 and gymnasium < 1 and does not install beside this project; 1.123.0, which pip
 falls back to, makes its games with the old gym, where ale-py no longer registers any.
@@ -25,7 +25,7 @@ import torch
 import tyro
 from torch import nn
 
-from .measuring import NATURE, NO_HEADS, median_and_spread, output_of, print_table, train, write_result
+from .measuring import NATURE, NO_HEADS, NO_ITERATION, median_and_spread, output_of, print_table, train, write_result
 
 ENVIRONMENTS, STEPS, EPOCHS, MINI_BATCH = 8, 128, 4, 256
 BATCH = ENVIRONMENTS * STEPS
@@ -38,7 +38,8 @@ def ours(precision: str, *, noise: bool) -> Callable[[int], list[float]]:
 
     def run(iterations: int) -> list[float]:
         words = ["--environments", ENVIRONMENTS, "--rollout-length", STEPS, "--epochs", EPOCHS, "--mini-batch", MINI_BATCH]
-        words += ["--precision", precision, "--actors", 2, *([] if noise else ["--joint-noise-period", 0, *NO_HEADS])]
+        words += ["--precision", precision, "--actors", 2, *NO_HEADS, *NO_ITERATION]
+        words += [] if noise else ["--joint-noise-period", 0]
         words += ["--optimizer-steps", (iterations + WARM_UP) * EPOCHS * BATCH // MINI_BATCH]
         rows = train("atari/pong", "--network", NATURE, *words).rows
         seconds = [0.0] + [row["seconds"] for row in rows]
