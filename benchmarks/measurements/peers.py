@@ -4,8 +4,9 @@
 
 Pong, 8 environments x 128 steps, 4 epochs, mini-batch 256, Nature CNN. Every system runs in a process of its own, one after
 the other, several rounds; within a process the first two iterations are not counted. rlscale runs twice: as the peers do,
-and measuring the joint noise of every optimizer step of the first epoch (not that of single losses and of whole iterations, which
-is due in the first iterations and then rarely). Machines drift, so a ratio is taken within a round, against the fastest system of the library in that round.
+and measuring the joint noise of every optimizer step of the first epoch (not that of single losses and of whole iterations,
+which is due in the first iterations and then rarely). Machines drift, so a ratio is taken within a round, against the fastest
+system of the library in that round.
 
 Sample Factory is missing: 2.1.1 wants numpy < 2 and gymnasium < 1 and does not install beside this project; 1.123.0, which pip
 falls back to, makes its games with the old gym, where ale-py no longer registers any.
