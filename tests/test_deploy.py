@@ -29,8 +29,10 @@ def test_the_cluster_launcher_file_is_what_ray_wants():
         commands = prepared[f"{side}_start_ray_commands"]
         assert ["ray stop" in commands[0], len(commands)] == [True, 2]
         assert "RAY_worker_niceness=0" in commands[1]
+        assert "RAY_AUTH_MODE=token" in commands[1], "a node without the mode sends no token"
         for command in [*commands, *config["setup_commands"]]:
             subprocess.run(["sh", "-n", "-c", command], check=True)
+    assert config["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"
     with pytest.raises(Exception, match="unexpected"):
         validate_config({**prepared, "worker_node": {}})
 

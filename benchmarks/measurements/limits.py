@@ -61,7 +61,9 @@ def main(
     readings = {}
     for precision, bfloat16 in precisions().items():
         precise = replace(update, precision="bfloat16" if bfloat16 else "float32")
-        config = replace(usual, rollout=replace(usual.rollout, actors=cores), update=precise, noise=JOINT)
+        environments = -(-usual.rollout.environments // cores) * cores  # as many for every core
+        rollout = replace(usual.rollout, actors=cores, environments=environments)
+        config = replace(usual, rollout=rollout, update=precise, noise=JOINT)
         readings[precision] = measure(config, played, cores, bfloat16, rounds, seconds)
     for precision, found in readings.items():
         shares = [shares_of(rates) for rates in found]

@@ -125,9 +125,11 @@ def median_and_spread(values: Sequence[float]) -> str:
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table for people."""
-    table = Table(*columns, title=Text(title), title_justify="left")
+    table = Table(title=Text(title), title_justify="left")
+    for column in columns:
+        table.add_column(Text(column))  # whose brackets are no markup
     for row in rows:
-        table.add_row(*map(str, row))
+        table.add_row(*(Text(str(cell)) for cell in row))
     Console(width=120).print(table)
 
 

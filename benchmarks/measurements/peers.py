@@ -31,6 +31,7 @@ from .measuring import NATURE, NO_HEADS, NO_ITERATION, median_and_spread, output
 ENVIRONMENTS, STEPS, EPOCHS, MINI_BATCH = 8, 128, 4, 256
 BATCH = ENVIRONMENTS * STEPS
 WARM_UP = 2
+CORES = 2
 LIBRARIES = ("Stable-Baselines3", "RLlib", "TorchRL")
 
 
@@ -39,7 +40,7 @@ def ours(precision: str, *, noise: bool) -> Callable[[int], list[float]]:
 
     def run(iterations: int) -> list[float]:
         words = ["--environments", ENVIRONMENTS, "--rollout-length", STEPS, "--epochs", EPOCHS, "--mini-batch", MINI_BATCH]
-        words += ["--precision", precision, "--actors", 2, *NO_HEADS, *NO_ITERATION]
+        words += ["--precision", precision, "--actors", CORES, *NO_HEADS, *NO_ITERATION]
         words += [] if noise else ["--joint-noise-period", 0]
         words += ["--optimizer-steps", (iterations + WARM_UP) * EPOCHS * BATCH // MINI_BATCH]
         rows = train("atari/pong", "--network", NATURE, *words).rows
@@ -108,8 +109,7 @@ def rllib(iterations: int) -> list[float]:
     from ray.rllib.env.wrappers.atari_wrappers import wrap_atari_for_new_api_stack
     from ray.tune.registry import register_env
 
-    cores = len(os.sched_getaffinity(0))
-    ray.init("local", num_cpus=cores + 1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init("local", num_cpus=CORES + 1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
 
     def make(_: Any) -> Any:
         gymnasium.register_envs(ale_py)
@@ -120,7 +120,7 @@ def rllib(iterations: int) -> list[float]:
     config = (
         PPOConfig()
         .environment("pong")
-        .env_runners(num_env_runners=cores, num_envs_per_env_runner=ENVIRONMENTS // cores, rollout_fragment_length=STEPS)
+        .env_runners(num_env_runners=CORES, num_envs_per_env_runner=ENVIRONMENTS // CORES, rollout_fragment_length=STEPS)
         .learners(num_learners=0)
         .training(
             train_batch_size_per_learner=BATCH,
@@ -182,10 +182,8 @@ def torchrl(iterations: int) -> list[float]:
     from torchrl.objectives import ClipPPOLoss
     from torchrl.objectives.value import GAE
 
-    cores = len(os.sched_getaffinity(0))
-
     def make() -> Any:
-        env = AtariVectorEnv("pong", ENVIRONMENTS // cores, num_threads=1, autoreset_mode="SameStep")
+        env = AtariVectorEnv("pong", ENVIRONMENTS // CORES, num_threads=1, autoreset_mode="SameStep")
         return GymWrapper(env, categorical_action_encoding=True)
 
     convolutions = ConvNet(
@@ -212,12 +210,12 @@ def torchrl(iterations: int) -> list[float]:
     advantages = GAE(gamma=0.99, lmbda=0.95, value_network=None)
     optimizer = torch.optim.Adam(loss.parameters(), lr=2.5e-4, eps=1e-5, fused=True)
     collector = MultiSyncCollector(
-        [make] * cores,
+        [make] * CORES,
         ProbabilisticTensorDictSequential(trunk, value, head, choice),
         frames_per_batch=BATCH,
         total_frames=BATCH * (iterations + WARM_UP),
         cat_results=0,
-        num_threads=cores,  # of the learner, which the collectors wait for
+        num_threads=CORES,  # of the learner, which the collectors wait for
         num_sub_threads=1,
     )
     rates, started = [], time.perf_counter()
@@ -273,6 +271,10 @@ def main(
     if only is not None:
         print(json.dumps(SYSTEMS[only](iterations)))
         return
+    if (cores := len(os.sched_getaffinity(0))) != CORES:
+        mend = f"Give it {CORES}: taskset -c 0,1 python -m {__spec__.name}"
+        print(f"peers: all systems are set up for {CORES} cores, and this process has {cores}. {mend}", file=sys.stderr)
+        sys.exit(2)
     unknown = [name for name in systems if name not in SYSTEMS]
     if unknown:
         print(f"--systems: no system is called {unknown[0]!r}. There are: {'; '.join(SYSTEMS)}", file=sys.stderr)

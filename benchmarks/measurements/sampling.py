@@ -160,7 +160,8 @@ def bare_loop(pipe: Connection, settings: WorkerSettings, index: int) -> None:
 
     torch.set_num_threads(1)
     keep_freed_memory()  # as the actors do: the limit must not be held back by what they avoid
-    env = AtariVectorEnv(rom_of(settings.task), settings.environments, num_threads=1)
+    height, width = settings.task.frame_shape
+    env = AtariVectorEnv(rom_of(settings.task), settings.environments, num_threads=1, img_height=height, img_width=width)
     network = ActingNetwork(make_network(settings.task, settings.network, 0), settings.bfloat16)
     generator = np.random.default_rng(index)
     observation, _ = env.reset(seed=index)

@@ -102,7 +102,8 @@ def run(options: Options, kind: Kind) -> dict[str, Any]:
         assert iterated is not None, "16 steps cannot all be resets"
         row, result = iterated
         for record in result.noise:
-            measured[record.head].append(record.statistics)
+            if record.head in measured:
+                measured[record.head].append(record.statistics)
         if (step + 1) % POOL_WINDOW == 0:
             evaluated = evaluator.evaluate(session.weights(), step + 1).at(step + 1)
             windows.append(

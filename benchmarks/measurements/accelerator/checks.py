@@ -82,7 +82,7 @@ def compare(name: str, network: Network, device: torch.device, visits: bool = Fa
     for where in (CPU, device):
         learner = Learner(config, task, where, False)
         # Convolutions of recent GPUs round their factors to TF32 unless they are told not to.
-        with torch.backends.cudnn.flags(allow_tf32=False), no_room() if visits else nullcontext():
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), no_room() if visits else nullcontext():
             learned.append((learn_batch(learner, fragments, 0, 1e-3), learner.weights() - begun))
     (here, change), (there, other) = learned
     kinds = {"|g_k|²": "square", "g_k·ĝ": "dot"}
@@ -91,11 +91,11 @@ def compare(name: str, network: Network, device: torch.device, visits: bool = Fa
         apart = [
             far(getattr(a.statistics, field), getattr(b.statistics, field)) for a, b in zip(here.noise, there.noise, strict=True)
         ]
-        checks.append(Check(f"{name}: {label} of all heads", max(apart), 1e-3))
+        checks.append(Check(f"{name}: {label} of all heads", float(np.max(apart)), 1e-3))
     figures = [abs(there.figures[figure] - value) / max(abs(value), 1e-3) for figure, value in here.figures.items()]
     return [
         *checks,
-        Check(f"{name}: figures", max(figures), 1e-2),
+        Check(f"{name}: figures", float(np.max(figures)), 1e-2),
         Check(f"{name}: step of the parameters", far(change, other), 2e-2),
     ]
 
@@ -129,7 +129,7 @@ def compare_acting(device: torch.device) -> list[Check]:
     logits = []
     for where in (CPU, device):
         network = make_network(find_task("atari/pong"), "nature_cnn", 0).to(where)
-        with torch.backends.cudnn.flags(allow_tf32=False):
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             logits.append(ActingNetwork(network, False)(upload(torch.from_numpy(seen), where)).policy.cpu().numpy())
     return [Check("acting: logits", far(*logits), 1e-3)]
 

@@ -48,14 +48,20 @@ class Options:
 
 def main(options: Options) -> None:
     """Make the runs that are missing, and print a table for each task."""
-    runs: list[dict[str, Any]] = json.loads(options.out.read_text())["readings"]["runs"] if options.out.exists() else []
+    asked = json.loads(json.dumps(settings_of(options)))
+    runs: list[dict[str, Any]] = []
+    if options.out.exists():
+        found = json.loads(options.out.read_text(encoding="utf-8"))["readings"]
+        if {**found["options"], **{name: asked[name] for name in ("seeds", "tasks", "environments")}} != asked:
+            raise SystemExit(f"{options.out} holds runs of other options: choose another --out")
+        runs = found["runs"]
     for seed in range(options.seeds):
         for task in options.tasks:
             for environments in options.environments:
                 labels = {"task": task, "environments": environments, "seed": seed}
                 if not any(labels.items() <= run.items() for run in runs):
                     runs.append(labels | run(options, task, environments, seed))
-                    write_result(options.out, {"options": settings_of(options), "runs": runs})
+                    write_result(options.out, {"options": asked, "runs": runs})
     for task in options.tasks:
         print_table(f"{task}, {options.batch:,} observations an iteration", *compare(options, runs, task))
 

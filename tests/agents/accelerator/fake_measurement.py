@@ -1,6 +1,7 @@
 """The script for whoever has an accelerator, run on the fake one: its checks pass, and fail where a device is wrong."""
 
 import json
+from dataclasses import replace
 
 import fake_accelerator as fake
 import pytest
@@ -61,6 +62,23 @@ def test_a_device_that_computes_something_else_fails_its_checks(factor, monkeypa
     block = command.block_of(THERE, 64, found, {})
     assert f"{sum(not check.passed for check in found)} of 4 checks failed" in block
     assert "**failed**" in block
+
+
+@pytest.mark.parametrize("figure", range(3))
+def test_a_figure_that_is_no_number_fails_its_check(figure, monkeypatch):
+    """Whichever it is: the largest of differences of which one is no number may be any of the others."""
+    learn = checks.learn_batch
+
+    def wrong(learner, *given):
+        result = learn(learner, *given)
+        if learner._device.type == "fake":
+            name = list(result.figures)[figure]
+            result = replace(result, figures={**result.figures, name: float("nan")})
+        return result
+
+    monkeypatch.setattr(checks, "learn_batch", wrong)
+    failed = [check.name for check in checks.compare("mlp", "mlp", THERE) if not check.passed]
+    assert failed == ["mlp: figures"]
 
 
 def test_a_difference_that_is_no_number_is_not_allowed():

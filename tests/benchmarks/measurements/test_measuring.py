@@ -1,6 +1,6 @@
 """What the benchmarks' tables print of many readings."""
 
-from rlscale.benchmarks.measurements.measuring import median_and_spread
+from rlscale.benchmarks.measurements.measuring import median_and_spread, print_table
 
 
 def test_the_median_and_the_middle_half():
@@ -10,3 +10,10 @@ def test_the_median_and_the_middle_half():
 
 def test_large_numbers_are_written_out():
     assert median_and_spread([1234.5, 999.4, 20000.0]) == "1,234 [1,117, 10,617]"
+
+
+def test_brackets_are_printed(capsys):
+    """They are the middle half or an interval, which rich would take for a style."""
+    print_table("rates [Pong]", ["median [middle half]"], [["1 [nan, nan]"], ["2 [bold]"]])
+    said = capsys.readouterr().out
+    assert all(words in said for words in ("rates [Pong]", "median [middle half]", "1 [nan, nan]", "2 [bold]"))
