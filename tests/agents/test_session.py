@@ -53,3 +53,59 @@ def test_environments_that_do_nothing_but_reset_are_told_of(rollout_length):
             session.iterate()
     finally:
         session.close()
+
+
+CATCH = find_task("toy/catch")
+
+
+def rows_of(iterations=4, rollout=(), **update):
+    """Rows of a session of Catch, of eight environments and one optimizer step an iteration."""
+    config = default_config(CATCH)
+    plain = {"epochs": 1, "mini_batch": None, "device": "cpu", "threads": 1, "warm_up": 0, "learning_rate": 1e-3}
+    config = replace(
+        config,
+        rollout=replace(config.rollout, **{"environments": 8, "rollout_length": 20, **dict(rollout)}),
+        update=replace(config.update, **{**plain, **update}),
+        budget=replace(config.budget, observations=1000),
+    )
+    check_config(config)
+    session = prepare(config, CATCH).start()
+    try:
+        return [session.iterate()[0] for _ in range(iterations)]
+    finally:
+        session.close()
+
+
+def test_the_rate_falls_in_a_straight_line_to_the_end_of_the_observations():
+    """By what was learned from before each iteration, and never below zero."""
+    rows = rows_of(9, anneal=True)
+    before = [0, *(row["observations"] for row in rows[:-1])]
+    assert [row["learning_rate"] for row in rows] == pytest.approx([1e-3 * max(0.0, 1 - n / 1000) for n in before])
+    assert rows[-1]["learning_rate"] == 0.0
+    assert {row["learning_rate"] for row in rows_of(3, anneal=False)} == {1e-3}
+
+
+def test_the_rate_of_a_rule_is_that_of_an_optimizer_step():
+    """160 steps an iteration in four mini-batches, of which those that only reset teach nothing."""
+    rows = rows_of(3, mini_batch=40, shuffle="transitions", lr_rule="linear", lr_batch=1000)
+    assert [row["learning_rate"] for row in rows] == pytest.approx([row["batch_observations"] / 4 * 1e-6 for row in rows])
+
+
+def test_episodes_have_their_own_length_and_return():
+    """All of Catch have nine steps, and end with the ball caught or lost."""
+    rows = [row for row in rows_of() if row["episodes"]]
+    assert {row["episode_length_mean"] for row in rows} == {9.0}
+    assert all(-1 <= row["return_mean"] <= 1 for row in rows)
+
+
+def test_an_iterations_seconds_are_those_of_its_parts():
+    """In one process sampling is waited for, and nothing is handed over; rates are observations by each part's own time."""
+    for row in rows_of():
+        assert row["sampling_seconds"] <= row["waiting_seconds"]
+        assert row["transfer_seconds"] == pytest.approx(row["waiting_seconds"] - row["sampling_seconds"])
+        sampling, learning = row["sampling_observations_per_second"], row["learning_observations_per_second"]
+        assert sampling * row["sampling_seconds"] == pytest.approx(row["batch_observations"])
+        assert learning * row["learning_seconds"] == pytest.approx(row["batch_observations"])
+        assert row["observations_per_second"] * (row["waiting_seconds"] + row["learning_seconds"]) == pytest.approx(
+            row["batch_observations"]
+        )
