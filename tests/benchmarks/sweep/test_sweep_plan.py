@@ -459,3 +459,22 @@ def test_the_cumulative_noise_scale_is_the_mean_over_full_batch_steps_up_to_the_
     assert found["start"] == pytest.approx(10)
     assert found["goal"] == pytest.approx(1000)
     assert found["cumulative"] == pytest.approx((10 * first + 1000 * last) / (first + last))
+
+
+def test_all_seeds_count_from_the_one_that_was_typed():
+    """So that a sweep with another --seed, more than its runs away, has no run in common."""
+    made = []
+    for seed in (0, 5000):
+        options = SweepOptions(tasks=("classic/cartpole",), goals=(60.0,), seed=seed, interval_ratio=8.0, noise_runs=2)
+        sequential = make_plan("classic/cartpole", options)
+        grid = make_plan("classic/cartpole", replace(options, interval_ratio=2.0, batch_sizes="160,640,2560", seeds=2))
+        of = []
+        for plan in (sequential, grid):
+            planted, results = Planted(), {}
+            while trials := plan.next_trials(results):
+                results |= {trial.id: planted.result(trial, plan) for trial in trials}
+            of.append([result.seed - seed for result in results.values()])
+            assert len({result.stage for result in results.values()}) > 1, "noise runs are among them"
+        made.append(of)
+    assert made[0] == made[1]
+    assert min(made[0][0]) == min(made[0][1]) == 0
