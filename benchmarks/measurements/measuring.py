@@ -48,9 +48,9 @@ CPU = torch.device("cpu")
 # The network of every measurement of speed on Pong, whatever the task's own default: other libraries use it, and records
 # of different years can be compared.
 NATURE: Network = "nature_cnn"
-# Nor the noise of a whole iteration, which is measured at the start of a run where its steps are of shuffled transitions.
-NO_ITERATION = ["--iteration-noise-period", "0"]
 NO_HEADS = [word for head in ("policy", "value", "entropy") for word in (f"--{head}-noise-period", "0")]
+# Else the start of a run whose steps are of shuffled transitions takes an extra pass for it.
+NO_ITERATION = ["--iteration-noise-period", "0"]
 Case = TypeVar("Case")
 
 

@@ -95,12 +95,12 @@ def find_frontier(folder: str, goal: float | None, task: Task) -> Known:
         {point.run.batch_size: frontier.best_rate(point.batch_size) for point in points},
         {point.run.batch_size: point.batch_size for point in points},
         sweep.plan.get("mini_batches", 1),
-        mean_episode(sweep),
+        _mean_episode(sweep),
         said,
     )
 
 
-def mean_episode(sweep: SweepRecord) -> float:
+def _mean_episode(sweep: SweepRecord) -> float:
     """Steps of an environment in an episode of the sweep's evaluations, on average; 0.0 where there were none."""
     results = sweep.results.values()
     steps = sum(result.evaluation_steps for result in results)

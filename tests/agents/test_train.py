@@ -23,6 +23,7 @@ from rlscale.agents.cluster import LostWorkerError
 from rlscale.agents.config import Budget, NoiseSettings, Recording, TrainConfig, config_from_dict, config_to_dict, default_config
 from rlscale.agents.learning import NoiseRecord, NoiseWindow, scaled_rate, step_kind
 from rlscale.agents.learning.schedule import adaptive_batch
+from rlscale.agents.rollout.worker import _Group
 from rlscale.agents.session import Session
 from rlscale.agents.setup import RunSetup
 from rlscale.agents.train import train
@@ -724,3 +725,34 @@ def test_numbers_that_are_not_finite_are_said_with_where_they_came_from(
     assert (tmp_path / "run").exists() == had_begun
     if had_begun:
         assert read_run(tmp_path / "run").state == "failed"
+
+
+def test_no_random_numbers_are_drawn_twice_over_a_resume(tmp_path, monkeypatch):
+    """Environments that are grouped otherwise are made afresh, of another generation."""
+    made, begin = [], _Group.__init__
+
+    def watch(group, settings, actor, number, generation):
+        made.append((generation, number))
+        begin(group, settings, actor, number, generation)
+
+    monkeypatch.setattr(_Group, "__init__", watch)
+    config = small(observations=100, **ONE_STEP)
+    train(config, tmp_path / "run", command=[])
+    rollout = replace(config.rollout, fragment_environments=4)
+    again = replace(config, rollout=rollout, budget=Budget(observations=300), resume=str(tmp_path / "run"))
+    train(again, tmp_path, command=[])
+    assert len(set(made)) == len(made) == 3
+
+
+def test_a_resumed_run_counts_its_seconds_on(tmp_path):
+    config = small(observations=400)
+    train(config, tmp_path / "run", command=[])
+    train(replace(config, budget=Budget(observations=800), resume=str(tmp_path / "run")), tmp_path, command=[])
+    assert (np.diff(read_run(tmp_path / "run").column("seconds")) > 0).all()
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_a_run_makes_no_more_optimizer_steps_than_it_may(tmp_path, steps):
+    config = small(**ONE_STEP)
+    train(replace(config, budget=Budget(optimizer_steps=steps)), tmp_path / "run", command=[])
+    assert read_run(tmp_path / "run").rows[-1]["optimizer_steps"] == steps

@@ -27,7 +27,7 @@ from rlscale.agents.train import train
 from rlscale.records import read_run
 
 from ...options import parse_train
-from ..measuring import NO_HEADS, mean_return, print_table, returns_of, settings_of, write_result
+from ..measuring import NO_HEADS, NO_ITERATION, mean_return, print_table, returns_of, settings_of, write_result
 
 POINTS = 30  # of a learning curve in the record
 
@@ -80,7 +80,7 @@ def main() -> None:
 
 def run(options: Options, task: str, divisor: int, averaged: bool, seed: int) -> dict[str, Any]:
     """One run: its statistics, its learning curve, and what the clip did."""
-    words = [task, *shlex.split(options.settings), *NO_HEADS, "--joint-noise-period", "0", "--iteration-noise-period", "0"]
+    words = [task, *shlex.split(options.settings), *NO_HEADS, *NO_ITERATION, "--joint-noise-period", "0"]
     words += ["--environments", str(options.environments // divisor), "--mini-batch", str(options.mini_batch // divisor)]
     words += ["--tuned-batch", str(options.mini_batch), "--seed", str(seed), "--observations", str(options.observations)]
     words += ["--proximal-average", str(options.proximal_average)] if averaged else []

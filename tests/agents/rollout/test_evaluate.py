@@ -122,3 +122,13 @@ def test_a_game_is_the_same_whether_it_is_stepped_alone_or_beside_others():
 def test_one_episode_has_no_standard_error():
     with pytest.raises(ValueError, match="at least two"):
         evaluator(find_task("classic/cartpole"), episodes=1)
+
+
+def test_a_cut_ends_an_episode(monkeypatch):
+    """Pendulum has no other end."""
+    task = find_task("classic/pendulum")
+    monkeypatch.setattr(evaluate, "LONGEST_EPISODE", 600)
+    judge = Evaluator(task, "mlp", None, episodes=3, bfloat16=False, seed=0, threads=1)
+    found = judge.evaluate(flatten_parameters(make_network(task, "mlp", 0)).numpy().copy(), 1)
+    judge.close()
+    assert (found.steps, found.unfinished) == (3 * 200, 0)

@@ -148,3 +148,25 @@ def test_environments_hand_out_their_own_memory():
     for _ in range(30):
         env.step(np.zeros(2, dtype=np.int64))
     assert np.array_equal(first, kept)
+
+
+def test_a_cut_episode_has_no_end():
+    """Pendulum's are all cut after 200 steps: what would have followed is worth something."""
+    made = RolloutWorker(WorkerSettings(find_task("classic/pendulum"), 3, 200, "mlp", False, 1, True, 0, 0), 0).sample(0)
+    assert made.truncated[199].all()
+    assert made.truncated.sum() == 3
+    assert not made.terminated.any()
+
+
+def test_a_lost_life_is_no_end_where_it_is_not_asked_for():
+    """Breakout has five lives, which random actions lose within 300 steps, but hardly a whole game twice."""
+    ends = {}
+    for cut in (True, False):
+        settings = WorkerSettings(find_task("atari/breakout@42"), 4, 300, "small_cnn", False, 1, cut, 0, 0)
+        worker = RolloutWorker(settings, 0)
+        made = worker.sample(0)
+        worker.close()
+        ends[cut] = int(made.terminated.sum())
+        if not cut:
+            assert made.terminated.sum() <= made.reset.sum() + 4, "an end is followed by a reset"
+    assert ends[False] < ends[True] / 2

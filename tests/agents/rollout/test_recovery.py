@@ -212,7 +212,8 @@ def test_no_room_for_a_replacement(ray_instance, make_fleet, monkeypatch):
 @pytest.mark.long
 def test_environments_that_take_long_to_make(ray_instance, make_fleet, monkeypatch, capsys):
     """An actor has so many seconds to start; to make thousands of environments takes longer, at the start and afterwards."""
-    monkeypatch.setattr(rlscale.agents.rollout.actors, "START_SECONDS", 20)
+    for module in ("actors", "ray_fleet"):
+        monkeypatch.setattr(f"rlscale.agents.rollout.{module}.START_SECONDS", 20)
     settings = settings_for("bandits:SlowToMake", workers=1, groups=2)
     fleet = make_fleet(settings, 2, straggler_seconds=1.0)
     assert "rollout workers have been making their environments, 8 each, for 20 s" in capsys.readouterr().err

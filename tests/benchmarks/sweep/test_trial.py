@@ -1,15 +1,17 @@
 """One trial: training episodes that lag, transient policies, and where a run ends."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from rlscale.agents.learning import NoiseRecord
 from rlscale.agents.rollout.evaluate import Evaluation
 from rlscale.benchmarks.sweep.options import SweepOptions, make_plan
-from rlscale.benchmarks.sweep.trial import Advance, TrainingCourse, run_trial
+from rlscale.benchmarks.sweep.trial import Advance, TrainingCourse, _noise_sums, run_trial
+from rlscale.noise import BlockStatistics
 from rlscale.records import Trial
 from rlscale.records.run import read_run
 
@@ -149,3 +151,47 @@ def test_with_an_inner_loop_a_step_is_an_iteration_and_its_noise_that_of_the_ite
 def test_a_single_transient_policy_never_ends_a_run():
     result = run(Transient(400.0))
     assert result.goals[0].optimizer_steps == pytest.approx(150, rel=0.1)
+
+
+class Flat:
+    """A course of 640 observations a step whose policies return nothing."""
+
+    def __init__(self):
+        self.steps = 0
+
+    def advance(self):
+        self.steps += 1
+        return Advance(640 * self.steps, [])
+
+    def weights(self):
+        return np.zeros(1)
+
+    def evaluate(self, weights, optimizer_steps):
+        return Evaluation(np.zeros(8), 8, 0, 0.0)
+
+    def close(self, state, reason):
+        pass
+
+
+def test_a_run_is_given_up_at_its_most_steps_and_by_its_budget():
+    trial = Trial("run-004", "span", 640, None, 0.01, 0, 60, "too slow", False, None)
+    found = run_trial(trial, goals=(5.0,), most_observations=10**9, make_course=Flat)
+    assert (found.state, found.reason, found.optimizer_steps) == ("hopeless", "too slow", 60)
+    found = run_trial(replace(trial, most_optimizer_steps=None), goals=(5.0,), most_observations=64_000, make_course=Flat)
+    assert (found.state, found.optimizer_steps) == ("budget", 100)
+
+
+def test_the_sums_of_a_run_s_windows():
+    """The preregistered predictor is made of them: means over five optimizer steps, plain and in Adam's metric."""
+
+    def of_trace(trace):
+        return BlockStatistics([25] * 4, [1 + trace / 25] * 4, [1 + trace / 100] * 4)
+
+    records = [
+        NoiseRecord("joint", "rollout", step, of_trace(10.0 if step < 5 else 30.0), None if step == 0 else of_trace(2.0))
+        for step in range(10)
+    ]
+    records.append(NoiseRecord("joint", "mini-batch", 3, of_trace(999.0)))
+    plain, adam = _noise_sums(records)
+    assert (plain.metric, plain.trace_cov, plain.updates) == ("plain", pytest.approx((10.0, 30.0)), (5, 5))
+    assert (adam.metric, adam.trace_cov, adam.updates) == ("adam", pytest.approx((2.0, 2.0)), (4, 5))

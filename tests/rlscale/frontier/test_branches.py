@@ -137,3 +137,13 @@ def test_bad_options_are_named(wrong, says):
         wrong = {"gain_error": np.r_[wrong["gain_error"], np.zeros(len(branches[0]) - 1)]}
     with pytest.raises(ValueError, match=says):
         fit_branches(*branches, **wrong)
+
+
+def test_the_scatter_that_is_reported_is_that_of_the_branches():
+    """Standard deviation 0.3 of what the best rate gains, by t of four degrees of freedom."""
+    rng = np.random.default_rng(0)
+    size, off = np.repeat([32.0, 128.0, 512.0, 2048.0, 8192.0], 60), np.tile([-0.7, 0.0, 0.7], 100)
+    best = 1 / (1 + size / 500)
+    gain = best * np.exp(-0.3 * off**2) + best * 0.3 * rng.standard_t(4, len(size)) / math.sqrt(2)
+    found = fit_branches(size, 0.01 * np.sqrt(size / 500) * np.exp(off), gain, np.full(len(size), 4e4))
+    assert found.scatter == pytest.approx(0.3, rel=0.15)

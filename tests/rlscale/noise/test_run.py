@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import t as student
 from statistics_by_hand import exact_statistics, relative_error, statistics_of
 
 from rlscale.noise import BlockStatistics, average_windows, pool, run_average
@@ -170,3 +171,30 @@ def test_run_average_refuses():
         run_average([exact_statistics(1, 1, 4)], batch_size=0)
     with pytest.raises(ValueError, match="window"):
         run_average([exact_statistics(1, 1, 4)], batch_size=4, window=0)
+
+
+def test_windows_of_more_updates_count_for_more():
+    trace = np.array([[640.0, 200.0], [600.0, 300.0], [640.0, 210.0]])
+    grad = np.array([[1.0, 3.0], [1.1, 2.8], [1.0, 3.0]])
+    updates = np.array([[5, 5], [5, 1], [5, 5]])
+    t, g = (updates * trace).sum(0), (updates * grad).sum(0)
+    q = (g + t / 128) / updates.sum(0)  # the mean squared gradient of a batch in that window
+    assert average_windows(trace, grad, updates, 128).value == pytest.approx((t / q).sum() / (g / q).sum())
+
+
+def test_three_runs_have_two_degrees_of_freedom():
+    """By the jackknife of the log ratio, leaving out a run at a time."""
+    rng = np.random.default_rng(0)
+    trace, grad = 640.0 * np.exp(0.1 * rng.normal(size=(3, 4))), np.exp(0.1 * rng.normal(size=(3, 4)))
+    found = average_windows(trace, grad, np.full((3, 4), 5), batch_size=128)
+
+    def of(runs):
+        t, g = trace[runs].mean(0), grad[runs].mean(0)
+        q = g + t / 128
+        return (t / q).sum() / (g / q).sum()
+
+    logs = np.log([of(np.delete(np.arange(3), run)) for run in range(3)])
+    spread = student.ppf(0.975, 2) * math.sqrt(2 * logs.var())
+    assert found.value == pytest.approx(of(np.arange(3)))
+    assert found.interval[0] <= found.value * math.exp(-spread) * 1.0001
+    assert found.interval[1] >= found.value * math.exp(spread) * 0.9999

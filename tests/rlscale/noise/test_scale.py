@@ -313,3 +313,14 @@ def test_pool_refuses():
         pool([])
     with pytest.raises(ValueError, match="two blocks"):
         noise_scale(BlockStatistics([4, 0], [1.0, 1.0], [1.0, 1.0]))
+
+
+def test_the_share_of_the_noisiest_blocks_counts_observations_and_sums_over_updates():
+    """Twenty blocks ±1, two of them ten times as large: 80 of 152; then an update in which those two alone are noisy."""
+    gradients, sizes = np.zeros((20, 2)), np.full(20, 4.0)
+    gradients[:, 0] = np.tile([1.0, -1.0], 10)
+    sizes[:2] = 40
+    assert noise_scale(statistics_of(gradients, sizes)).top_tenth_share == pytest.approx(80 / 152)
+    alike = statistics_of(gradients, np.full(20, 4.0))
+    two = statistics_of(10 * gradients * (np.arange(20) < 2)[:, None], np.full(20, 4.0))
+    assert pool([two, alike]).top_tenth_share == pytest.approx(202 / 220)

@@ -247,3 +247,15 @@ def test_what_cannot_be_planned(frontier):
             iteration(*wrong)
     with pytest.raises(ValueError, match="lag"):
         iteration(1, 1, 1, lag=2)
+
+
+def test_a_plan_at_lag_1_takes_the_longer_of_sampling_and_learning():
+    """Two seconds of sampling 4,000 observations and one of learning."""
+    sizes = [2.0**k for k in range(6, 15)]
+    frontier, curve = fit(sizes, [100 * (1 + 1000 / b) for b in sizes]), fit_throughput([1, 2], [1000, 2000])
+    learner = LearnerTime(1.0, 0, 1e-9, 0)
+    in_turn, at_once = (
+        plan(frontier, curve, learner, Price(1.0), batch_sizes=[4000], workers=[2], lag=lag).choices[0] for lag in (0, 1)
+    )
+    assert (in_turn.iteration.seconds, at_once.iteration.seconds) == pytest.approx((3.0, 2.0), rel=1e-3)
+    assert at_once.seconds == pytest.approx(2 * at_once.optimizer_steps, rel=1e-3)
