@@ -229,6 +229,14 @@ def test_it_ends_when_a_budget_is_spent(budget):
     assert sum(r.stage == "noise" for r in results.values()) == plan.noise_runs
 
 
+def test_evaluations_count_in_a_budget_of_observations():
+    (result,) = [Planted().result(trial, SEQUENTIAL) for trial in SEQUENTIAL.next_trials({})]
+    result = replace(result, observations=60_000, evaluation_steps=40_000)
+    for budget, spent in ((100_001, False), (100_000, True)):
+        plan = replace(SEQUENTIAL, total_observations=budget, hours=None)
+        assert plan.is_spent({result.id: result}) == spent
+
+
 @pytest.mark.parametrize(("epochs", "mini_batches"), [(1, 1), (3, 4)])
 def test_a_run_is_told_how_many_optimizer_steps_an_iteration_has(epochs, mini_batches, tmp_path, monkeypatch):
     plan = make_plan("classic/cartpole", SweepOptions(tasks=("classic/cartpole",), epochs=epochs, mini_batches=mini_batches))

@@ -146,6 +146,9 @@ def test_with_an_inner_loop_a_step_is_an_iteration_and_its_noise_that_of_the_ite
         assert joint.optimizer_step == number
         assert joint.statistics.size.sum() == rows[number]["batch_observations"], "all of the iteration batch"
     assert [step.observations for step in steps] == [row["observations"] for row in rows]
+    lengths = [(row["episode_length_mean"] or 0.0) / plan.config.rollout.rollout_length for row in rows]
+    assert any(lengths)
+    assert [step.episode_steps for step in steps] == lengths
 
 
 def test_a_single_transient_policy_never_ends_a_run():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from run_records import FACTS
+from run_records import FACTS, make_run
 
 from rlscale.agents.job_record import refuse_existing, require_writable
 from rlscale.errors import UsageError
@@ -290,3 +290,11 @@ def test_statistics_keep_nine_digits(blocks, named):
     np.testing.assert_array_equal(after.block, before.block)
     np.testing.assert_allclose(after.square, before.square, rtol=1e-8)
     np.testing.assert_allclose(after.dot, before.dot, rtol=1e-8)
+
+
+def test_noise_of_one_kind_of_blocks_is_not_that_of_another(tmp_path):
+    """Between environments and between mini-batches a loss has other noise."""
+    record = make_run(tmp_path / "run", iterations=3)
+    for row in record.rows:
+        row["noise"].append({**row["noise"][0], "kind": "mini-batch", "optimizer_step": 100})
+    assert [len(record.noise("policy", kind)) for kind in ("rollout", "mini-batch", None)] == [3, 3, 6]
