@@ -109,3 +109,10 @@ def test_an_iterations_seconds_are_those_of_its_parts():
         assert row["observations_per_second"] * (row["waiting_seconds"] + row["learning_seconds"]) == pytest.approx(
             row["batch_observations"]
         )
+
+
+def test_the_rate_of_a_streamed_batch_follows_its_nominal_size():
+    """160 steps an iteration, those that only reset included: how many these are is known at its end alone."""
+    rows = rows_of(3, stream=True, advantage_scale="running", lr_rule="linear", lr_batch=1000)
+    assert [row["learning_rate"] for row in rows] == pytest.approx([160e-6] * 3)
+    assert all(row["batch_observations"] < 160 for row in rows[1:])

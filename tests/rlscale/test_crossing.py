@@ -311,3 +311,29 @@ def test_no_goal_is_chosen_where_none_is_told():
 def test_goals_must_ascend(goals):
     with pytest.raises(ValueError, match="ascending"):
         GoalSearch(goals)
+
+
+def straight(scatter, far=0.0):
+    """Exact evaluations of a return that grows by 10 with ln S, every second policy `scatter` above it and the others below."""
+    steps = [s for s in range(30, 1000) if is_on_grid(s)]
+    own = [(scatter if abs(math.log(s / 150)) < 0.6 else far) * (-1) ** number for number, s in enumerate(steps)]
+    return [Evaluated(s, 10 * math.log(s / 150) + d, 0.0, 128) for s, d in zip(steps, own, strict=True)]
+
+
+def test_the_interval_is_as_wide_as_policies_scatter_about_the_curve_near_the_crossing():
+    """±0.2 of single policies is an error of the smoothed curve of 0.2 √Σw², so ±1.96 of that over the slope of 10, in ln S."""
+    points = straight(0.2)
+    low, high = find_crossing(points, 0.0).optimizer_steps.interval
+    x = np.log([p.optimizer_steps for p in points])
+    unit = np.eye(len(points))
+    weights = [
+        smooth([replace(p, return_mean=float(e)) for p, e in zip(points, row, strict=True)], np.array([math.log(150)]))[0]
+        for row in unit
+    ]
+    assert len(x) == len(weights)
+    expected = 2 * 1.96 * 0.2 * math.sqrt(sum(w * w for w in weights)) / 10
+    assert math.log(high / low) == pytest.approx(expected, rel=0.15)
+    scattered = find_crossing(straight(0.2, far=2.0), 0.0).optimizer_steps.interval
+    assert math.log(scattered[1] / scattered[0]) == pytest.approx(math.log(high / low), rel=0.15), (
+        "far policies count for nothing"
+    )

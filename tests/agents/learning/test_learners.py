@@ -214,10 +214,11 @@ def test_a_stream_teaches_what_a_held_batch_does(groups, rounds):
         np.testing.assert_allclose(streamed.weights(), held.weights(), rtol=1e-3, atol=2e-5)
 
 
-def test_a_streamed_batch_is_scaled_by_the_iterations_before_it():
+@pytest.mark.parametrize(("tuned_batch", "kept"), [(None, 0.99), (4 * 32 * STEPS, 0.99**0.25)])
+def test_a_streamed_batch_is_scaled_by_the_iterations_before_it(tuned_batch, kept):
     """The first by its first fragment, for want of any other; then the running square goes on as that of a held batch."""
     rng = np.random.default_rng(4)
-    learner = Learner(config_for(stream=True), TASK, CPU, False)
+    learner = Learner(config_for(stream=True, tuned_batch=tuned_batch), TASK, CPU, False)
     held = Learner(config_for(), TASK, CPU, False)
     first = fragments_of(rng)
     read_batch(held, first[:1])
@@ -226,13 +227,13 @@ def test_a_streamed_batch_is_scaled_by_the_iterations_before_it():
     held.scale_square = None
     read_batch(held, first)
     whole = held.scale_square
-    assert learner.scale_square == pytest.approx(0.99 * alone + 0.01 * whole)
+    assert learner.scale_square == pytest.approx(kept * alone + (1 - kept) * whole)
     before = learner.scale_square
     second = fragments_of(rng)
     learn_batch(learner, second, 1, 1e-3)
     held.scale_square = None
     read_batch(held, second)
-    assert learner.scale_square == pytest.approx(0.99 * before + 0.01 * held.scale_square)
+    assert learner.scale_square == pytest.approx(kept * before + (1 - kept) * held.scale_square)
 
 
 def test_rounds_continue_a_column():

@@ -170,3 +170,11 @@ def test_a_lost_life_is_no_end_where_it_is_not_asked_for():
         if not cut:
             assert made.terminated.sum() <= made.reset.sum() + 4, "an end is followed by a reset"
     assert ends[False] < ends[True] / 2
+
+
+def test_an_episode_that_began_after_the_random_first_steps_counts_from_its_own_start():
+    """Every step of Acrobot pays -1 but the one that ends it above, so that a return is an episode's length or one less."""
+    worker = RolloutWorker(WorkerSettings(find_task("classic/acrobot"), 8, 501, "mlp", False, 1, True, 100, 3), 0)
+    fragment = worker.sample(0)
+    assert len(fragment.episode_return) >= 8
+    assert set(fragment.episode_return + fragment.episode_length) <= {0, 1}

@@ -2,9 +2,21 @@
 
 import math
 
+import numpy as np
 import pytest
 
-from rlscale.benchmarks.sweep.design import RunSoFar, _stays_open, fit_known, next_run
+from rlscale.benchmarks.sweep.design import (
+    _BENT,
+    _KNOWN,
+    RunSoFar,
+    _information,
+    _sharpest,
+    _slopes,
+    _stays_open,
+    fit_known,
+    next_run,
+)
+from rlscale.frontier import response
 
 SIZES = tuple(5 * 2**j for j in range(14))
 
@@ -171,3 +183,38 @@ def test_what_reached_the_goal_is_within_the_budget_whatever_the_surface_says():
         steps = s_min * (1 + b_crit / size) * math.exp(0.05 * octave**2 + 0.02 * math.sin(7.0 * number))
         runs.append(RunSoFar(size, 0.01 * math.sqrt(size / 640) * 2.0**octave, steps, steps * size, number))
     assert following(runs, b_crit, budget).batch_size >= 40
+
+
+def test_the_next_run_is_the_one_that_sharpens_most_for_its_cost():
+    """By the formulas written out: the fall of a variance by one more run (Sherman and Morrison), over (B + 256) · S."""
+    runs = [*PILOT]
+    while (planned := following(runs, 640.0)) is not None and planned.stage == "span":
+        steps = 200 * (1 + 640 / planned.batch_size) * (1 + 0.2 * math.sin(5.0 * len(runs)))
+        runs.append(RunSoFar(planned.batch_size, planned.learning_rate, steps, steps * planned.batch_size, len(runs)))
+    known, sizes = fit_known(runs), [40 * 2**k for k in range(10)]
+    made = np.log([[run.batch_size, run.learning_rate] for run in runs])
+    size, rate = _sharpest(known, runs, sizes, 2.0)
+    best = None
+    for one in sizes:
+        for half_octaves in range(-4, 4):
+            own, fall_per_cost = known.best_rate(one) * 2 ** (half_octaves / 2), 0.0
+            x = np.log([[one, own]])
+            for draw in np.random.default_rng(0).standard_normal((12, len(_KNOWN))):
+                moved = known.theta.copy()
+                moved[_KNOWN] += np.linalg.cholesky(np.linalg.inv(_information(known.theta, made, known, _KNOWN))) @ np.clip(
+                    draw, -2, 2
+                )
+                expected = _slopes(moved, x, known)[2][0]
+                for indices, enough in ((_KNOWN, (math.log(2) / 4) ** 2), (_BENT, (0.095 * math.log(2)) ** 2)):
+                    place = indices.index(response.C) if indices is _KNOWN else indices.index(response.ALPHA)
+                    before = np.linalg.inv(_information(moved, made, known, indices))[place, place]
+                    after = np.linalg.inv(_information(moved, np.vstack([made, x]), known, indices))[place, place]
+                    fall_per_cost += (before - after) / enough / expected
+            if best is None or fall_per_cost > best[0]:
+                best = (fall_per_cost, one, own)
+    assert (size, rate) == (best[1], pytest.approx(best[2]))
+    # At the best rate a run costs its steps, or four times as many where it is stuck.
+    at_best = np.log([[one, known.best_rate(one)] for one in sizes])
+    stuck = response.stuck_share(known.theta, np.zeros(len(sizes)), np.minimum(known.runs.nearness_to_ends(at_best[:, 0]), 2.0))
+    expected = [(one + 256) * known.steps(one) * (1 + 3 * share) for one, share in zip(sizes, stuck, strict=True)]
+    assert _slopes(known.theta, at_best, known)[2].tolist() == pytest.approx(expected)

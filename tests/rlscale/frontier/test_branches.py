@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import t
 
 from rlscale.frontier import fit_branches
-from rlscale.frontier.branches import _say_why
+from rlscale.frontier.branches import _Fit, _say_why
 
 B_LOCAL, BEST_AT, OBSERVATIONS = 500.0, 0.01, 40_000
 SIZES = tuple(31.25 * 4**j for j in range(6))
@@ -147,3 +148,30 @@ def test_the_scatter_that_is_reported_is_that_of_the_branches():
     gain = best * np.exp(-0.3 * off**2) + best * 0.3 * rng.standard_t(4, len(size)) / math.sqrt(2)
     found = fit_branches(size, 0.01 * np.sqrt(size / 500) * np.exp(off), gain, np.full(len(size), 4e4))
     assert found.scatter == pytest.approx(0.3, rel=0.15)
+
+
+def test_the_interval_ends_where_twice_the_loss_has_risen_by_what_is_allowed():
+    branches = planted(np.random.default_rng(5), 0.3, seeds=3)
+    fit = _Fit(np.log(branches[0]), np.log(branches[1]), branches[2], branches[3], np.zeros(len(branches[0])), 0.0)
+    rise = len(branches[0]) / (len(branches[0]) - 6) * t.ppf(0.975, len(branches[0]) - 6) ** 2
+    _, (theta, c), _ = fit.profile(rise)
+    for end in fit_branches(*branches).b_local.interval:
+        assert 2 * (fit.minimize(theta, math.log(end))[1] - fit.loss(theta, c)) == pytest.approx(rise, rel=0.05)
+
+
+def test_a_lucky_evaluation_at_the_start_is_added_back_to_all_gains():
+    """All gains are 0.1 too low, and the error at the start is known to be about that: the fit of the bend finds it."""
+    rng = np.random.default_rng(3)
+    found = fit_branches(*planted(rng, 0.02, start=0.1), start_error=0.1)
+    assert [gain for gain, _ in found.gains] == pytest.approx([1 / (1 + size / B_LOCAL) for size in SIZES], abs=0.05)
+
+
+def test_the_error_of_a_median_gain_is_that_of_a_normal_median():
+    """1.2533 σ / √n, with σ the middle half over 1.349; branches of a size at one rate differ in their seeds alone."""
+    rng = np.random.default_rng(9)
+    size = np.repeat(SIZES, 40)
+    gain = (1 + 0.1 * rng.standard_normal(len(size))) / (1 + size / B_LOCAL)
+    found = fit_branches(size, BEST_AT * np.sqrt(size / 500), gain, np.full(len(size), OBSERVATIONS))
+    for (median, error), mine in zip(found.gains, np.split(gain, len(SIZES)), strict=True):
+        middle_half = np.subtract(*np.quantile(mine, [0.75, 0.25]))
+        assert error / median == pytest.approx(1.2533 / 1.349 * middle_half / math.sqrt(40) / np.median(mine), rel=0.01)

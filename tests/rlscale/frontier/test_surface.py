@@ -223,3 +223,14 @@ def test_an_open_frontier_has_no_lower_limit_that_the_runs_do_not_give():
     theta[names.A] += np.mean(before - runs.bend(theta))
     there = runs.minimize(theta, (names.ALPHA, names.C))
     assert 2 * (there.loss - surface.fitted.loss) < allowed_rise(surface.points, 0.97)
+
+
+@pytest.mark.parametrize(("bend", "seed", "warned"), [(1.0, 9, False), (0.8, 3, True)])
+def test_it_warns_where_twice_the_log_likelihood_gains_five(bend, seed, warned):
+    """A gain of 2.9 and one of 5.9, in which half or double of what counts would say otherwise."""
+    sizes, rates, steps = (np.tile(v, 2) for v in exact())
+    scatter = np.exp(0.2 * np.random.default_rng(seed).standard_normal(len(steps)))
+    surface = fit_surface(sizes, rates, steps / (1 + 500 / sizes) * (1 + (500 / sizes) ** bend) * scatter)
+    gain = 2 * (surface.fitted.loss - surface.runs.minimize(surface.fitted.theta, ()).loss)
+    assert (5 < gain < 10) if warned else (2.5 < gain < 5)
+    assert (surface.warning is not None) is warned

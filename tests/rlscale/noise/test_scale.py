@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from statistics_by_hand import exact_statistics, relative_error, statistics_of
 
 from rlscale.noise import BlockStatistics, block_statistics, fieller, noise_scale, pool
+from rlscale.noise.scale import degrees_of, leave_one_out
 
 
 def blocks_of(per_observation: np.ndarray, blocks: int) -> BlockStatistics:
@@ -324,3 +325,22 @@ def test_the_share_of_the_noisiest_blocks_counts_observations_and_sums_over_upda
     alike = statistics_of(gradients, np.full(20, 4.0))
     two = statistics_of(10 * gradients * (np.arange(20) < 2)[:, None], np.full(20, 4.0))
     assert pool([two, alike]).top_tenth_share == pytest.approx(202 / 220)
+
+
+def test_a_block_counts_as_much_as_its_update_has_few():
+    """Ten blocks in one update, three others in the next: variances of 1/100 and 1/9 each (Satterthwaite)."""
+    held = [BlockStatistics(np.ones(len(b)), np.ones(len(b)), np.ones(len(b)), b) for b in (np.arange(10), np.arange(10, 13))]
+    assert degrees_of(held) == pytest.approx((10 / 100 + 3 / 9) ** 2 / (10 / 100**2 + 3 / 9**2) - 1)
+    assert degrees_of(held[:1] * 4) == pytest.approx(9)
+
+
+def test_the_jackknife_of_updates_with_blocks_of_their_own_adds_their_jackknives():
+    """Σ over updates of (K - 1)/K Σ deviation² is what all J parts together give by (J - 1)/J Σ deviation²."""
+    rng = np.random.default_rng(11)
+    first, second = draw(rng, 4, 6, 0.5, heavy_tails=False), draw(rng, 7, 6, 0.5, heavy_tails=False)
+    second = BlockStatistics(second.size, second.square, second.dot, np.arange(4, 11))
+    together = leave_one_out([first, second])
+    for part, alone in zip(together, zip(leave_one_out([first]), leave_one_out([second]), strict=True), strict=True):
+        squares = [((a[0, 1:] - a[0, 0]) ** 2).sum() * (len(a[0]) - 2) / (len(a[0]) - 1) for a in alone]
+        whole = part.sum(0)
+        assert 10 / 11 * ((whole[1:] - whole[0]) ** 2).sum() == pytest.approx(sum(squares))

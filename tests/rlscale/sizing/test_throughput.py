@@ -139,3 +139,12 @@ def test_bad_readings(workers, rates, message):
         fit_throughput(workers, rates)
     with pytest.raises(ValueError, match="at least 1"):
         fit_throughput([1], [1.0]).predict(0)
+
+
+def test_readings_that_agree_do_not_hide_that_their_counts_err():
+    """Three equal readings a count are three times the squares of one: the variance is of five counts, t of 15 readings."""
+    counts, off = np.array([1, 2, 4, 8, 16]), np.array([1.0, 1.05, 0.95, 1.05, 1.0])
+    thrice = fit_throughput(np.repeat(counts, 3), np.repeat(law(counts) * off, 3))
+    once = fit_throughput(counts, law(counts) * off, confidence=1 - 2 * student.sf(student.ppf(0.975, 15 - 3), 5 - 3))
+    for workers in (1, 4, 16):
+        assert thrice.predict(workers).interval == pytest.approx(once.predict(workers).interval, rel=1e-3)
