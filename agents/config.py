@@ -61,7 +61,7 @@ class Rollout:
     fragment_environments: int | None = None
     """Environments of one fragment, the piece that travels; None: as many as keep it under 64 MiB (adaptive: 8)."""
     lag: Literal[0, 1] = 0
-    """1 samples the next iteration with the present policy while this one is learned; 0 waits."""
+    """1: actors sample the next iteration with the present policy while this one is learned; 0: they wait."""
     memory: str | None = None
     """Most memory that fragments may take, for example 12GiB; None: what the machine has to spare."""
     actors: int | Literal["auto"] = 0
@@ -155,7 +155,8 @@ class NoiseSettings:
     joint_noise_period: int = 1
     """The joint loss, at every optimizer step of the first epoch of every so many iterations."""
     blocks: int | None = None
-    """Blocks per measurement, at most one an environment; None: 8 to 32, so that one holds 256 observations if it can."""
+    """Blocks per measurement, at most one an environment, or the next number that divides a mini-batch's environments equally;
+    None: 8 to 32, so that one holds 256 observations if it can, and 8 of shuffled transitions."""
     policy_noise_period: int | None = None
     """The policy loss on the whole iteration batch; None: densely at first, later every 128 / epochs iterations (some 2%)."""
     value_noise_period: int | None = None
@@ -165,7 +166,8 @@ class NoiseSettings:
     iteration_noise_period: int | None = None
     """The joint loss, likewise, where mini-batches are shuffled transitions, which show no noise between environments."""
     followed_noise: Literal["policy_last_layer", "joint", "joint_adam"] = "policy_last_layer"
-    """What an adaptive batch and --lr-rule noise follow: the noise of the policy loss in its last layer, or of the joint loss."""
+    """What an adaptive batch and --lr-rule noise follow: the noise of the policy loss in its last layer, or of the joint loss.
+    The rule follows mini-batch noise where transitions are shuffled."""
 
     def step_blocks(self, observations: int, environments: int, *, equal: bool, multiple: int = 1) -> int:
         """Blocks of an optimizer step; smaller ones than 256 observations would slow the learner down.
@@ -191,7 +193,9 @@ class NoiseSettings:
         most = min(MOST_BLOCKS if self.blocks is None else self.blocks, environments)
         if multiple == 1:
             return most
-        equal = [k for k in range(multiple, environments + 1, multiple) if environments % k == 0]
+        equal = [
+            k for k in range(multiple, environments + 1, multiple) if environments % k == 0 and k >= min(FEWEST_BLOCKS, most)
+        ]
         return max((k for k in equal if k <= most), default=equal[0])
 
     def period(self, head: str, epochs: int) -> int:

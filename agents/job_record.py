@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rlscale.errors import UsageError
 from rlscale.records.run import pack_statistics
 
 from .learning import NoiseRecord
 from .machine import find_commit, find_versions
 
-__all__ = ["command_line", "job_facts", "noise_entries", "refuse_existing", "require_writable"]
+__all__ = ["command_line", "job_facts", "noise_entries", "plain", "refuse_existing", "require_writable"]
 
 
 def refuse_existing(folder: Path) -> None:
@@ -42,6 +44,11 @@ def require_writable(folder: Path) -> None:
         writable, reason = False, str(error.strerror)
     if not writable:
         raise UsageError("run", f"cannot write {folder}: {reason}", "Choose a folder that you may write to")
+
+
+def plain(value: Any) -> Any:
+    """A setting as Python's own number, where a job drew it by NumPy; the record is JSON."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def command_line() -> list[str]:

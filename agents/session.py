@@ -223,9 +223,7 @@ class Session:
                 self._fleet.release(1)
         observations = sum(f.observations for f in summaries)
         if stream:
-            # The rate of a streamed batch follows its nominal size, masked steps included.
-            nominal = count * memory.environments * self.config.rollout.rollout_length
-            return summaries, self._learner.finish(self._rate(nominal)), waited
+            return summaries, self._learner.finish(self._rate(max(observations, 1))), waited
         result = self._learner.finish(self._rate(observations)) if observations else None
         self._fleet.release(count)
         return summaries, result, waited

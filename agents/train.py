@@ -31,7 +31,7 @@ from .cluster.processes import LostWorkerError
 from .cluster.sigterm import interrupted_by_sigterm
 from .config import TrainConfig, config_from_dict, config_to_dict
 from .idle_options import check_idle_options
-from .learning import NoiseRecord, UpdateResult, step_kind
+from .learning import NoiseRecord, UpdateResult, what_is_followed
 from .metrics import RayMetrics
 from .networks import PARAMETER_ORDER
 from .session import Session
@@ -382,7 +382,7 @@ def _load(run: Run, config: TrainConfig) -> dict[str, Any]:
         stored["fleet"] = None  # other workers or groups, or of an earlier version: their environments start afresh
     elif stored["asked"] and before.rounds != config.rounds:
         stored["fleet"] = None  # its workers make a batch of the old size already, which the learner would not take
-    if before.noise.followed_noise != config.noise.followed_noise or step_kind(before) != step_kind(config):
+    if what_is_followed(before) != what_is_followed(config):
         stored["window"] = []  # of another loss, or between other blocks, whose noise says nothing about this one's
     return stored
 

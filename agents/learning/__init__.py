@@ -12,7 +12,7 @@ Start with `Learner.begin`, `accept` and `finish`.
 """
 
 from .batch import FragmentSlot, IterationBatch, arrange_slots
-from .blocks import equal_share, step_kind
+from .blocks import equal_share, step_kind, what_is_followed
 from .frames import Positions
 from .learner import Learner
 from .preconditioner import adam_metric
@@ -40,4 +40,5 @@ __all__ = [
     "noise_records",
     "scaled_rate",
     "step_kind",
+    "what_is_followed",
 ]

@@ -11,7 +11,7 @@ import numpy as np
 from ..config import FEWEST_BLOCKS, TrainConfig
 from .batch import FragmentSlot, IterationBatch
 
-__all__ = ["BatchBlocks", "Blocks", "equal_share", "share_of_columns", "step_kind"]
+__all__ = ["BatchBlocks", "Blocks", "equal_share", "share_of_columns", "step_kind", "what_is_followed"]
 
 Blocks = tuple[np.ndarray, list[np.ndarray]]
 """Names of K blocks, (K,) int64, and the members of each: columns of the batch, or flat positions in it."""
@@ -30,6 +30,12 @@ def share_of_columns(config: TrainConfig, rank: int, environments: int) -> range
 def step_kind(config: TrainConfig) -> str:
     """What the blocks of an optimizer step are, see `NoiseRecord.kind`."""
     return "mini-batch" if config.shuffles_transitions else "rollout"
+
+
+def what_is_followed(config: TrainConfig) -> tuple[object, ...]:
+    """Of what, and between which blocks, the noise is that an adaptive batch and `--lr-rule noise` follow."""
+    rollout, noise = config.rollout, config.noise
+    return noise.followed_noise, step_kind(config), noise.blocks, rollout.clones, rollout.reward_noise
 
 
 class BatchBlocks:
@@ -120,7 +126,7 @@ class BatchBlocks:
         """Names that mean the same environments in every iteration of the run.
 
         An adaptive batch varies in size and begins at any group. Its blocks are named by their first environment in the fleet,
-        so that sets that come again, or overlap, share a name.
+        so that sets that come again share a name; those of another size share it with the one that they begin like.
         """
         if not self._config.adaptive:
             return numbers

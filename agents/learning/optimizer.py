@@ -132,7 +132,7 @@ class BlockOptimizer:
         """
         matrix, sizes = gradients.matrices[head], gradients.sizes
         if head in IN_METRIC and self._metric is None:
-            self._metric = adam_metric(self._torch, [self._parameters])
+            self._metric = adam_metric([self._torch], [self._parameters])
         metric = self._metric if head in IN_METRIC else None
         names, part = ((head, POLICY_PART), self._policy_columns) if head == "joint" else ((head,), ())
         if self._update.learners == 1:

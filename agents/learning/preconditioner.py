@@ -8,23 +8,24 @@ __all__ = ["adam_metric"]
 
 
 @torch.no_grad()
-def adam_metric(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]) -> torch.Tensor | None:
+def adam_metric(optimizers: Sequence[torch.optim.Optimizer], parameters: Sequence[torch.Tensor]) -> torch.Tensor | None:
     """The diagonal of P = 1 / (√v̂ + ε) before the next step, where v̂ is Adam's bias-corrected mean of squared gradients.
 
     Adam steps by -P m̂, so tr(PΣ) / GᵀPG is the noise scale of the step that it makes.
 
     Args:
-        optimizer: whose state it is.
+        optimizers: whose state it is; several that have the parameters between them.
         parameters: of a network, in the order that is wanted.
 
     Returns:
         (P,), all parameters one after another, 1 for one that never had a gradient. None before the first step, where the
-        optimizer does not have all of them, and for another optimizer than Adam.
+        optimizers do not have all of them, and where one is no Adam.
     """
-    if not isinstance(optimizer, torch.optim.Adam):
+    if not all(isinstance(optimizer, torch.optim.Adam) for optimizer in optimizers):
         return None
-    settings = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}
-    states = [optimizer.state.get(parameter, {}) for parameter in parameters]
+    settings = {p: group for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    known = {p: state for optimizer in optimizers for p, state in optimizer.state.items()}
+    states = [known.get(parameter, {}) for parameter in parameters]
     if not any("step" in state for state in states) or any(parameter not in settings for parameter in parameters):
         return None
     pieces = []

@@ -7,6 +7,7 @@ a loss of some observations at a time, which autograd differentiates.
 import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 import numpy as np
 import torch
@@ -84,7 +85,7 @@ def noise_records(
     """
     records: list[NoiseRecord] = []
     if (sizes > 0).sum() < 2:
-        _logger.warning("The noise was not measured: all of the train batch lies in one block. Use more environments.")
+        _warn_of_one_block()
         return records
     products: list[torch.Tensor] = []  # of all heads before any is fetched, so that the host waits for an accelerator once
     heads: list[tuple[str, ...]] = []
@@ -101,6 +102,12 @@ def noise_records(
         except ValueError as error:  # other libraries go on after gradients that are not finite, and so must the measurement
             _logger.warning("The noise of head %s was not measured: %s", of[0], error)
     return records
+
+
+@cache
+def _warn_of_one_block() -> None:
+    """Once a process: a job of one environment would say it at most of its updates."""
+    _logger.warning("The noise was not measured: all of the train batch lies in one block. Use eight environments or more.")
 
 
 def deal_lengths(lengths: Sequence[int], blocks: range) -> list[int]:

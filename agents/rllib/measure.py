@@ -110,8 +110,11 @@ class _LossParts(MetricsLogger):  # type: ignore[misc]  # RLlib is untyped
         super().__init__()
         self.parts: dict[str, torch.Tensor] = {}
 
-    def log_dict(self, value_dict: dict[str, Any], **_: Any) -> None:
-        self.parts.update({head: value_dict[key] for head, key in _HEADS.items() if key in value_dict})
+    def log_dict(self, value_dict: dict[str, Any], **words: Any) -> None:
+        """A learner of the user's may log plain numbers under the same names, and read back what it has logged."""
+        found = {head: value_dict.get(key) for head, key in _HEADS.items()}
+        self.parts.update({head: x for head, x in found.items() if isinstance(x, torch.Tensor) and x.requires_grad})
+        super().log_dict({key: x.detach() if isinstance(x, torch.Tensor) else x for key, x in value_dict.items()}, **words)
 
 
 class _BeforeTheEpochs(ConnectorV2):  # type: ignore[misc]  # RLlib is untyped
@@ -142,7 +145,8 @@ class MeasuresNoise:
         self._blocks = min(wanted, self._environments) if self._environments >= FEWEST_BLOCKS else wanted
         self._updates, self._steps, self._updating = 0, 0, 0.0
         self._pending = {"noise": [], "noise_seconds": 0.0, "learning_seconds": 0.0}
-        _, self._optimizer = self.get_optimizers_for_module(DEFAULT_MODULE_ID)[0]
+        self._optimizers = [optimizer for _, optimizer in self.get_optimizers_for_module(DEFAULT_MODULE_ID)]
+        self._optimizer = self._optimizers[0]
         self._optimizer.register_step_post_hook(self._count_step)
         self._learner_connector.append(_BeforeTheEpochs(self))
 
@@ -243,14 +247,13 @@ class MeasuresNoise:
                 count = int(counted[here].sum())
                 if not count:
                     continue  # bootstrap steps alone
-                part = _rows(batch, here, upload(torch.from_numpy(here), mask.device))
+                part = _rows(batch, here, upload(torch.from_numpy(here), mask.device), len(counted))
                 self.metrics = _LossParts()
                 joint = self.compute_loss_for_module(
                     module_id=DEFAULT_MODULE_ID, config=config, batch=part, fwd_out=module.forward_train(part)
                 )
-                losses = {name: x for name, x in self.metrics.parts.items() if x.requires_grad} | {"joint": joint}
-                sums.add(k, losses, count)
-        return self._reduce(sums.matrices, sums.sizes, adam_metric(self._optimizer, parameters), sums.policy_columns)
+                sums.add(k, self.metrics.parts | {"joint": joint}, count)
+        return self._reduce(sums.matrices, sums.sizes, adam_metric(self._optimizers, parameters), sums.policy_columns)
 
     def _reduce(
         self: Any,
@@ -328,10 +331,16 @@ def deal_episodes(
     return [of_episode[episode] for episode, _ in names]
 
 
-def _rows(column: Any, rows: np.ndarray, index: torch.Tensor) -> Any:
-    """Those rows of a column, or of every column of a nested dictionary or tuple; `index` has them on the tensors' device."""
+def _rows(column: Any, rows: np.ndarray, index: torch.Tensor, count: int) -> Any:
+    """Those rows of a column, or of every column of a nested dictionary or tuple; `index` has them on the tensors' device.
+
+    RLlib keeps the environments' infos as a list, and does not pad it as it pads sequences to `count` rows; then it is left out.
+    """
     if isinstance(column, dict):
-        return {name: _rows(value, rows, index) for name, value in column.items()}
+        kept = {name: value for name, value in column.items() if not isinstance(value, list) or len(value) == count}
+        return {name: _rows(value, rows, index, count) for name, value in kept.items()}
     if isinstance(column, tuple):
-        return tuple(_rows(value, rows, index) for value in column)
+        return tuple(_rows(value, rows, index, count) for value in column)
+    if isinstance(column, list):
+        return [column[row] for row in rows]
     return column[index] if isinstance(column, torch.Tensor) else column[rows]

@@ -10,7 +10,7 @@ from rlscale.errors import UsageError
 from rlscale.records.run import Run
 
 from ..config import FEWEST_BLOCKS
-from ..job_record import job_facts, noise_entries, refuse_existing, require_writable
+from ..job_record import job_facts, noise_entries, plain, refuse_existing, require_writable
 
 __all__ = ["SETTINGS", "KeepsRecord", "environments_of"]
 
@@ -45,10 +45,20 @@ class KeepsRecord(RLlibCallback):  # type: ignore[misc]  # RLlib is untyped
         metrics_logger.log_value((SETTINGS, "return_max"), total, reduce="max")
 
     def on_algorithm_init(self, *, algorithm: Any, **_: Any) -> None:
-        """See that a record can be written, and close it when the algorithm ends: RLlib has no callback for that, so its clean-up
-        is extended.
+        """See to it that the first iteration begins by asking whether a record can be written, and that it is closed when the
+        algorithm ends.
+
+        RLlib has no callback for either, so its methods are extended. A checkpoint that is only evaluated needs no record, and
+        its folder may be one of another machine.
         """
-        require_writable(Path(algorithm.config.learner_config_dict[SETTINGS]["run"]))
+        folder, step = Path(algorithm.config.learner_config_dict[SETTINGS]["run"]), algorithm.training_step
+
+        def first_step() -> Any:
+            require_writable(folder)
+            algorithm.training_step = step
+            return step()
+
+        algorithm.training_step = first_step
         clean_up = algorithm.cleanup
 
         def close() -> None:
@@ -142,7 +152,7 @@ def _facts(config: Any, report: dict[str, Any], settings: dict[str, Any]) -> dic
         task=config.env if isinstance(config.env, str) else getattr(config.env, "__name__", str(config.env)),
         preprocessing="RLlib's environment and connectors",
         config={
-            "rllib": {key: value for key, value in config.to_dict().items() if isinstance(value, simple)},
+            "rllib": {key: plain(value) for key, value in config.to_dict().items() if isinstance(plain(value), simple)},
             "noise": {
                 "every": settings["every"],
                 "blocks": settings["blocks"],

@@ -20,7 +20,7 @@ from rlscale.noise import estimate
 from rlscale.records.run import Run
 
 from ..config import FEWEST_BLOCKS
-from ..job_record import command_line, job_facts, noise_entries, refuse_existing
+from ..job_record import command_line, job_facts, noise_entries, plain, refuse_existing
 from ..learning import NoiseRecord
 from ..machine import describe_machine
 from .measure import measure_rollout
@@ -44,7 +44,8 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
 
     Args:
         run: folder of the record to be written. `rlscale report`, `compare` and `advise` read it.
-        every: measure in the first iteration and in every so many-th after it.
+        every: measure in the first rollout and in every so many-th after it. None: every 4th of PPO and every 100th of A2C, which
+            makes one step a rollout, so that measuring each would take more time than learning.
         blocks: number of blocks at most. Blocks are sets of environments where there are at least eight environments, else sets
             of episodes and of pieces of them.
 
@@ -52,13 +53,13 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
         UsageError: settings that cannot be used, or the folder exists.
     """
 
-    def __init__(self, run: str | Path, *, every: int = 4, blocks: int = 16) -> None:
+    def __init__(self, run: str | Path, *, every: int | None = None, blocks: int = 16) -> None:
         super().__init__()
-        if every < 1:
+        if every is not None and every < 1:
             raise UsageError("every", f"{every} is no period", "Give at least 1")
         if blocks < 3:
             raise UsageError("blocks", f"an interval needs three blocks, not {blocks}", "Give at least 3, better 16")
-        self._folder, self._every, self._blocks = Path(run).absolute(), every, blocks
+        self._folder, self._asked, self._blocks = Path(run).absolute(), every, blocks
         refuse_existing(self._folder)
         self._command = command_line()
         self._created = False  # the record's folder, by this callback
@@ -75,6 +76,7 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
         model = self.model
         if not isinstance(model, PPO | A2C) or type(model).train not in (PPO.train, A2C.train):
             raise UsageError("model", f"{type(model).__name__} does not train by PPO's or A2C's loss", "Use PPO or A2C itself")
+        self._every = self._asked or (4 if isinstance(model, PPO) else 100)
         facts = self._facts(model)
         environments = "as they were" if self._created and not self.locals["reset_num_timesteps"] else "new"
         if self._created:
@@ -128,7 +130,7 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
             noise = measure_rollout(self.model, self._blocks, self._optimizer_steps)
             self._log(noise)
         now = time.perf_counter()
-        batch = self.model.n_steps * self.model.n_envs
+        batch = int(self.model.n_steps * self.model.n_envs)
         returns, lengths = [r for r, _ in self._episodes], [length for _, length in self._episodes]
         self._row = {
             "iteration": self._iteration,
@@ -149,10 +151,14 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
         """Show this measurement among what Stable-Baselines3 logs, under `noise/`."""
         for record in noise:
             measured = estimate(record.statistics)
-            self.logger.record(f"noise/{record.head}/trace_cov", measured.trace_cov)
-            self.logger.record(f"noise/{record.head}/grad_sq", measured.grad_sq)
-            if measured.b_simple is not None:
-                self.logger.record(f"noise/{record.head}/b_simple", measured.b_simple)
+            figures = {"trace_cov": measured.trace_cov, "grad_sq": measured.grad_sq, "b_simple": measured.b_simple}
+            for name, value in figures.items():
+                key = f"noise/{record.head}/{name}"
+                if value is not None:
+                    self.logger.record(key, value)
+                else:  # what an earlier measurement left there would be shown beside the figures of this one
+                    self.logger.name_to_value.pop(key, None)
+                    self.logger.name_to_excluded.pop(key, None)
 
     def _finish_row(self) -> None:
         """Complete the row of the iteration whose training has ended, and write it."""
@@ -196,7 +202,7 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
 
     def _facts(self, model: Any) -> dict[str, Any]:
         """Task, settings, versions and machine of the job, for the manifest."""
-        settings = {key: value for key, value in vars(model).items() if not key.startswith("_")}
+        settings = {key: plain(value) for key, value in vars(model).items() if not key.startswith("_")}
         return job_facts(
             task=_task_name(model.env),
             preprocessing="Stable-Baselines3's environment and wrappers",
@@ -225,9 +231,10 @@ def _monitored(env: Any) -> list[bool]:
     if is_vecenv_wrapped(env, VecMonitor):
         return [True] * env.num_envs
     try:
-        return list(env.env_is_wrapped(Monitor))
-    except (AttributeError, NotImplementedError):  # a vector environment of the user's own need not know
-        return [False] * env.num_envs
+        known = list(env.env_is_wrapped(Monitor))
+    except Exception:  # a vector environment of the user's own need not know, and may refuse in any way
+        known = []
+    return known if len(known) == env.num_envs else [False] * env.num_envs  # Isaac Lab's answers once for all of them
 
 
 def _task_name(env: Any) -> str:
@@ -236,8 +243,8 @@ def _task_name(env: Any) -> str:
     It is read from what an environment says of itself, `<Monitor<CartPole-v1>>`: its spec may not be one that can be pickled.
     """
     try:
-        said = env.env_method("__str__", indices=[0])[0]
-    except (AttributeError, NotImplementedError):  # a vector environment of the user's own need not know
+        said = str(env.env_method("__str__", indices=[0])[0])
+    except Exception:  # as above; Isaac Lab's passes `indices` on to the method
         said = ""
     innermost = re.search(r"<([^<> ]+)[^<>]*>+$", said)
     return innermost[1] if innermost else type(env.unwrapped).__name__

@@ -53,7 +53,7 @@ def measure_rollout(model: PPO | A2C, blocks: int, optimizer_step: int) -> list[
                     sums.add(k, {head: loss for head, loss in losses.items() if loss.requires_grad}, len(index[0]))
     finally:
         policy.set_training_mode(was_training)
-    metric = adam_metric(policy.optimizer, parameters)
+    metric = adam_metric([policy.optimizer], parameters)
     return noise_records(sums.matrices, sums.sizes.cpu().numpy(), optimizer_step, metric, sums.policy_columns)
 
 

@@ -229,7 +229,7 @@ def time_products(task: str, network: Network, count: int, rounds: int) -> tuple
     optimizer = torch.optim.Adam([parameter], fused=True)
     parameter.grad = matrix[0].clone()
     optimizer.step()
-    metric = adam_metric(optimizer, [parameter])
+    metric = adam_metric([optimizer], [parameter])
 
     def reduce(part: Sequence[slice] = (), metric: torch.Tensor | None = None) -> object:
         return block_products(matrix, sizes=sizes, mean_out=mean, part=part, metric=metric)
@@ -238,7 +238,7 @@ def time_products(task: str, network: Network, count: int, rounds: int) -> tuple
         "plain": reduce,
         "policy": lambda: reduce(part),
         "metric": lambda: reduce((), metric),
-        "all": lambda: reduce(part, adam_metric(optimizer, [parameter])),
+        "all": lambda: reduce(part, adam_metric([optimizer], [parameter])),
     }
     return len(parameter), rounds_of(tasks, rounds)
 

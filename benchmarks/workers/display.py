@@ -34,7 +34,9 @@ LAGGED = "The sweep's runs were at lag 0; at lag 1 a run may need more iteration
 
 def show_fleets(console: Console, law: FleetTime, readings: Sequence[FleetReading]) -> None:
     """The fleets that were measured, and what the law makes of them."""
-    table = _table("Measured fleets: CPUs and environments of each actor, observations per second")
+    table = _table(
+        "Measured fleets: CPUs and environments of each actor, observations per second (brackets: middle half of the rounds)"
+    )
     for name in ("actors", "CPUs", "environments", "measured"):
         table.add_column(name, justify="right")
     for reading in readings:

@@ -292,7 +292,7 @@ def _row(record: SweepRecord, name: str, goal: float) -> Row:
     notes = []
     missed = len(points) - len(reached)
     if missed and reached:
-        notes.append(f"{missed} of {len(points)} runs missed the goal; the fit knows only that they need more steps")
+        notes.append(f"{missed} of {len(points)} runs missed the goal; the fit knows only that more steps are needed")
     planned = record.plan.get("noise_batch")
     if prediction_batch is not None and planned not in (None, prediction_batch):
         notes.append(f"noise scale from batch size {prediction_batch:,}, since none to this goal was measured at {planned:,}")

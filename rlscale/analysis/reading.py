@@ -45,6 +45,7 @@ class NoiseReading:
             iteration; None where it is resolved, where no signal can be seen, or where the run has learned its task.
         visible: whether any signal of the policy can be seen.
         spacing: iterations between the last two measurements of the policy's noise.
+        few_blocks: whether no update held the three blocks that an interval needs, so that no length of run resolves anything.
     """
 
     suggestion: Estimate
@@ -58,6 +59,7 @@ class NoiseReading:
     missing: int | None
     visible: bool
     spacing: int
+    few_blocks: bool = False
 
 
 def read_noise(run: RunRecord) -> NoiseReading:
@@ -73,6 +75,7 @@ def read_noise(run: RunRecord) -> NoiseReading:
         raise UsageError("--run", f"{run.folder} holds no noise of the policy's loss yet", "Let it run longer")
     policy = found["policy", "cumulative"]
     windows = noise_windows(run, "policy", "rollout")
+    few = all((s.size > 0).sum() < 3 for s in evenly_measured(run, "policy", "rollout"))
     observations = int(run.rows[-1]["observations"])
     return NoiseReading(
         suggestion=found.get(ADVISED) or found.get(PRIMARY, policy),
@@ -83,7 +86,8 @@ def read_noise(run: RunRecord) -> NoiseReading:
         last_return=recent_return(run).value,
         observations=observations,
         idle=made - observations,
-        missing=None if policy.value is not None or made > observations else _missing(run, observations),
+        missing=None if policy.value is not None or few or made > observations else _missing(run, observations),
+        few_blocks=few,
         visible=policy.value is not None or _signal(_measured(run)) >= _LEAST_SIGNAL,
         spacing=int(np.diff([row["iteration"] for row, _ in run.noise("policy", "rollout")][-2:], prepend=0)[-1]),
     )
@@ -148,7 +152,8 @@ def published() -> Mapping[str, Any]:
 
     `measured_over_predicted` holds a number for every published task with one optimizer step a batch whose prediction is
     resolved, `unresolved` the number of the others. `with_epochs` is the same for tasks with several epochs, of a mini-batch.
-    `sweep_cost` holds the least and the largest median cost of simulated sweeps, in units of E_min.
+    `sweep_cost` says what the scored tasks' sweeps of one optimizer step a batch cost: the least, the ends of the middle half and
+    the most of their training observations, each in units of the fewest to its last goal, E_min. Evaluation is not in it.
     """
     text = files("rlscale.analysis").joinpath("published.json").read_text(encoding="utf-8")
     known: Mapping[str, Any] = json.loads(text)

@@ -13,7 +13,8 @@ def say_too_few(points: Sequence[Point]) -> str:
     sizes = _reached(points)
     if not sizes:
         return "no run reached its goal: give them more observations"
-    few = f"three batch sizes must have a run that reached its goal, and only {' and '.join(map(_number, sizes))} did"
+    have = f"{'one has' if len(sizes) == 1 else 'two have'}, of {' and '.join(map(_number, sizes))} observations"
+    few = f"three batch sizes must have a run that reached its goal, and only {have}"
     if any(p.censored and p.batch_size not in sizes for p in points):
         return f"{few}: give the others more observations"
     add = [_smaller(sizes[0])] * (sizes[0] > 1) + [_larger(sizes[-1])]

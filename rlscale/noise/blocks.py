@@ -269,10 +269,12 @@ def _as_matrix(block_gradients: Any) -> torch.Tensor:
             raise ValueError(f"block_gradients must have two dimensions (blocks, parameters), not {block_gradients.ndim}")
         matrix = block_gradients
     else:
-        rows = [
-            torch.cat([torch.as_tensor(part).reshape(-1) for part in (row if isinstance(row, list | tuple) else [row])])
-            for row in block_gradients
-        ]
+        parts = [row if isinstance(row, list | tuple) else [row] for row in block_gradients]
+        if any(part is None for row in parts for part in row):
+            raise ValueError(
+                "block_gradients: a parameter has no gradient (None); call torch.autograd.grad with materialize_grads=True"
+            )
+        rows = [torch.cat([torch.as_tensor(part).reshape(-1) for part in row]) for row in parts]
         if len({len(row) for row in rows}) > 1:
             raise ValueError("block_gradients: the blocks differ in their number of parameters")
         if not rows:

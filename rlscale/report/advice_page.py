@@ -244,6 +244,8 @@ def _policy(reading: NoiseReading) -> str:
         return f"Policy's loss alone: {reading.policy.say()} over the run; {trend}."
     if reading.idle:
         more = "more observations of a run that has learned its task do not resolve it; those of another seed's beginning may"
+    elif reading.few_blocks:
+        more = "every update held two blocks and an interval needs three, so give the job eight environments or more"
     elif reading.missing is None:
         more = (
             "its signal cannot be seen yet, so how many more observations would resolve it cannot be said; "
@@ -272,7 +274,7 @@ def _machines(advice: Advice) -> str:
             break
         last = count
     beyond = "doubling them saves less than a quarter of the time"
-    limit = f"beyond {last}, {beyond}" if last < counts[-1] else f"doubling them still pays at {last}"
+    limit = f"beyond {last}, {beyond}" if last < counts[-1] else f"every doubling up to {last} pays, more were not tried"
     shown = sorted(({2, last, min(2 * last, counts[-1])} & set(counts)) - {1})
     said = [_times(n, known[n]) for n in shown]
     price = "" if advice.price_hour is None else f" ({2 * advice.price_hour:g} an hour for 2 {advice.unit}s)"
@@ -287,20 +289,20 @@ def _times(machines: int, found: ScaleOut) -> str:
 
 
 def _sweep(advice: Advice) -> str:
-    low, high = published()["sweep_cost"]
-    cost = f"{low:.0f} to {high:.0f} times the fewest observations to its goal"
+    least, low, high, most = published()["sweep_cost"]
+    cost = f"{low:.0f} to {high:.0f} times the fewest observations to its goal ({least:.0f} to {most:,.0f} the others)"
     reached = advice.reading.last_return
     goals = "" if advice.has_goals else f" --goals {'RETURN' if reached is None else format(reached, '.3g')}"
-    said = f"To measure it: rlscale sweep {advice.task}{goals}, which costs {cost}"
+    said = f"To measure it: rlscale sweep {advice.task}{goals}. Half of the published sweeps cost {cost}, evaluation apart"
     critical, measured = advice.suggested, advice.throughput
     if critical is None or measured is None or advice.reading.last_return is None:
         return f"{said}."
     fewest = advice.reading.observations / (1 + advice.mini_batch / critical)
     seconds = [times * fewest / measured.one_pass for times in (low, high)]
-    goal = f"to the return of {advice.reading.last_return:.3g} that this run reached"
+    goal = f"to the return of {advice.reading.last_return:.3g} that this run reached that half would take"
     epochs = int(advice.settings["epochs"])
     more = f", or longer: a sweep makes one pass over its observations, and the run made {epochs}" if epochs > 1 else ""
-    return f"{said}: {goal}, roughly {_roughly(seconds[0])} to {_roughly(seconds[1])} here{more}."
+    return f"{said}; {goal} roughly {_roughly(seconds[0])} to {_roughly(seconds[1])} here{more}."
 
 
 def _roughly(seconds: float) -> str:

@@ -28,7 +28,7 @@ _ALIKE = 1.25  # times that two noise scales of one run may differ, and only one
 _SUGGESTS = "its noise scale suggests"
 CONFIDENCE = (
     f"Confidence is good where the ends of the 95% interval are at most a factor of {_GOOD:g} apart and nothing speaks against "
-    f"the figure, fair up to {_FAIR:g}, otherwise poor."
+    f"the figure, fair up to {_FAIR:g}; poor beyond that, and where the figure is not scored."
 )
 """What the word at the end of an answer means."""
 
@@ -85,12 +85,13 @@ def _of_sweep(sweep: ComparedSweep) -> Answer:
     wide = f"the interval's ends are a factor of {high / low:.3g} apart" if bounded else "the interval has an open end"
     reasons = ", ".join(filter(None, (wide if high > _GOOD * low else "", flags(row))))
     why = f" ({reasons})" if confidence != "good" else ""
+    doubled = "the workers" if row.has_policy else "the batch"
     return Answer(
         name,
         row,
         confidence,
         f"{name}: up to {format_quantity(row.measured.value)} observations {batch} are well spent (95%: {between}); from "
-        f"{format_quantity(_BEYOND * row.measured.value)} on, doubling the workers saves less than {_SAVED} of the {steps}. "
+        f"{format_quantity(_BEYOND * row.measured.value)} on, doubling {doubled} saves less than {_SAVED} of the {steps}. "
         f"With up to {format_quantity(row.measured.value / 5)}, a run takes at most a fifth more than the fewest observations. "
         f"Confidence: {confidence}{why}.",
     )
@@ -178,8 +179,18 @@ def run_answer(run: RunRecord, row: Row, name: str | None = None) -> str:
     came = f"{run.manifest['task']['id']}{which}: {reached} after {run.rows[-1]['observations']:,} observations."
     suggestion = _suggestion(row)
     limit = _limit(run) if row.has_policy else ""
-    suggestion += _while_it_learned(run, row)
+    suggestion += _passes(run, row) + _while_it_learned(run, row)
     return f"{came}{_lost(run)}{limit} {suggestion[0].upper()}{suggestion[1:]}{_own_batch(run)}"
+
+
+def _passes(run: RunRecord, row: Row) -> str:
+    """What the sweep that is named leaves out, where the run passed over its batches several times."""
+    epochs = run.manifest["config"].get("update", {}).get("epochs") or 1
+    if epochs == 1 or not row.has_policy:
+        return ""
+    return (
+        f" A sweep passes over its observations once, this run did {epochs} times; --epochs and --mini-batches sweep as it did."
+    )
 
 
 def _while_it_learned(run: RunRecord, row: Row) -> str:
@@ -192,7 +203,7 @@ def _while_it_learned(run: RunRecord, row: Row) -> str:
     if whole.value and scale.value and 1 / _ALIKE < whole.value / scale.value < _ALIKE:
         return ""
     observations = f"{early.rows[-1]['observations']:,} observations"
-    return f" Of the first {observations} alone, in which nine tenths of the rise in return were made, it is {scale.say()}."
+    return f" The first {observations} alone, in which nine tenths of the rise in return were made, suggest {scale.say()}."
 
 
 def _limit(run: RunRecord) -> str:

@@ -319,7 +319,7 @@ def _without_one_size(row: Row, frontier: Surface) -> str:
 
 
 def _cost_table(sweeps: Sequence[ComparedSweep]) -> str:
-    columns = ["sweep", "runs", "how they ended", "training observations", "evaluation steps", "share", "evaluation time"]
+    columns = ["sweep", "runs", "how they ended", "training observations", "evaluation steps", "of all", "evaluation time"]
     columns += ["of run time", "unfinished"]
     cells = []
     for sweep in sweeps:
@@ -334,7 +334,7 @@ def _cost_table(sweeps: Sequence[ComparedSweep]) -> str:
                 ", ".join(f"{count} {state}" for state, count in ended.most_common()),
                 f"{training:,}",
                 f"{evaluation:,}",
-                f"{evaluation / training:.1%}" if training else "–",
+                f"{evaluation / (training + evaluation):.1%}" if training + evaluation else "–",
                 format_duration(evaluating),
                 f"{evaluating / seconds:.0%}" if seconds else "–",
                 sum(run.evaluation_unfinished for run in runs),

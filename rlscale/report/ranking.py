@@ -45,7 +45,16 @@ def say_ranking(found: list[Answer]) -> str | None:
         mixed = f" B_crit of {_joined(of_iterations)} is of an iteration of several optimizer steps, of {others} of one step."
     else:
         mixed = ""
-    return _say_order(ranked) + mixed
+    return _say_order(ranked) + mixed + _say_goals(ranked)
+
+
+def _say_goals(ranked: list[Answer]) -> str:
+    """A warning where sweeps of one task have different goals: they do not say how tasks differ."""
+    goals: dict[str, set[float | None]] = {}
+    for answer in ranked:
+        goals.setdefault(answer.row.task, set()).add(answer.row.goal)
+    several = [task for task, own in goals.items() if len(own) > 1]
+    return f" Of {_joined(several)} the goals differ, and B_crit grows with the goal." if several else ""
 
 
 def _say_order(ranked: list[Answer]) -> str:
@@ -63,15 +72,20 @@ def _say_order(ranked: list[Answer]) -> str:
                 f"{first.name} and {second.name} cannot be told apart: B_crit of the first is {times} that of the second, "
                 f"and the interval holds 1 ({between})."
             )
-        poor = [answer.name for answer in ranked if answer.confidence == "poor"]
-        care = f" Confidence: poor, that in {_joined(poor)}." if poor else ""
-        return f"{first.name} can be parallelized further than {second.name}: its B_crit is {times} as large ({between}).{care}"
+        said = f"{first.name} can be parallelized further than {second.name}: its B_crit is {times} as large ({between})."
+        return said + _say_poor(ranked)
     apart = [f"{n} from {_listed(below)}" for n, below in alike.items() if below]
-    top = f"Of {len(ranked)}, {first.name} can be parallelized furthest"
+    top = f"Of {len(ranked)} measured sweeps, {first.name} can be parallelized furthest"
+    care = _say_poor([first])
     if not apart:
-        return f"{top}; all of them can be told apart (95%)."
-    top = f"Which of {len(ranked)} can be parallelized furthest is open" if alike[1] else top
-    return f"{top}. Numbered by B_crit, these cannot be told apart (95%): {'; '.join(apart)}."
+        return f"{top}; all of them can be told apart (95%).{care}"
+    top, care = (f"Which of {len(ranked)} measured sweeps can be parallelized furthest is open", "") if alike[1] else (top, care)
+    return f"{top}. Numbered by B_crit, these cannot be told apart (95%): {'; '.join(apart)}.{care}"
+
+
+def _say_poor(named: list[Answer]) -> str:
+    poor = [answer.name for answer in named if answer.confidence == "poor"]
+    return f" Confidence: poor, that in {_joined(poor)}." if poor else ""
 
 
 def _ranked(found: list[Answer]) -> list[Answer]:

@@ -205,9 +205,9 @@ def say_verdict(verdict: Verdict) -> str:
     if primary.tasks < FEWEST_TASKS:
         return f"{said}, the noise scale is {format_quantity(10**-primary.offset.value)} times B_crit on average."
     return (
-        f"{said}, with its factor to B_crit taken from the other tasks, the noise scale misses B_crit by a factor of "
-        f"{10 ** (primary.left_out.value or 0.0):.1f}; the mean B_crit of the other tasks, without any noise scale, misses by "
-        f"{10 ** (primary.constant.value or 0.0):.1f}."
+        f"{said}, with its factor to B_crit taken from the other tasks, the noise scale misses B_crit by "
+        f"{_say_factor(primary.left_out)}; the mean B_crit of the other tasks, without any noise scale, misses by "
+        f"{_say_factor(primary.constant)}."
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from rlscale.agents.checks import check_config
 from rlscale.agents.config import TrainConfig
 from rlscale.agents.learning.batch import arrange_slots
-from rlscale.agents.learning.blocks import BatchBlocks
+from rlscale.agents.learning.blocks import BatchBlocks, what_is_followed
 from rlscale.agents.memory import MemoryPlan, memory_plan
 from rlscale.benchmarks.options import parse_train
 from rlscale.envs import find_task
@@ -52,7 +52,8 @@ def accepted(words: str) -> TrainConfig:
         ),
         (
             f"{ADAPTIVE} --environments 3",
-            "--environments: 3 come in fragments of 3, too few to see noise between them. Use for example 8",
+            "--batch-size: an adaptive batch follows the noise between environments, and transitions are shuffled. "
+            "Use 8 environments or more, and no --shuffle transitions",
         ),
         (
             f"{ADAPTIVE} --environments 64 --rollout-length 1000000",
@@ -103,6 +104,17 @@ def accepted(words: str) -> TrainConfig:
             "--clones: shuffled transitions would be dealt to blocks apart from their copies. "
             "Use --shuffle environments; a sweep with clones takes no --mini-batches",
         ),
+        (
+            "--clones 4 --environments 32 --rollout-length 32 --mini-batch 256",
+            "--clones: of a mini-batch 2 environments differ, too few to see noise between them. "
+            "Give --mini-batch None, or more environments",
+        ),
+        (
+            f"{ADAPTIVE} --environments 64 --shuffle transitions",
+            "--batch-size: an adaptive batch follows the noise between environments, and transitions are shuffled. "
+            "Use 8 environments or more, and no --shuffle transitions",
+        ),
+        ("--proximal-average 0", "--proximal-average: 0.0 is not a positive number. Give one above zero"),
         # A streamed batch is dealt out by environments.
         (
             f"{STREAM} --shuffle transitions",
@@ -149,8 +161,8 @@ def accepted(words: str) -> TrainConfig:
             "--learners: 5 cannot share the 4 blocks in which the noise of single losses is measured. Use at most 4",
         ),
         (
-            f"{ONE_STEP} --shuffle environments --environments 8 --clones 4 --learners 4",
-            "--learners: 2 environments do not divide over 4 learners. Use 2",
+            f"{ONE_STEP} --shuffle environments --environments 24 --clones 4 --learners 4",
+            "--learners: 6 environments do not divide over 4 learners. Use 3",
         ),
         # Options that nothing would look at.
         (
@@ -185,7 +197,7 @@ def test_what_cannot_work_is_refused_with_its_mend(words, said):
         "--lr-rule noise --shuffle environments --environments 30 --rollout-length 32 --mini-batch 96",
         f"{STREAM} --environments 4 --learners 2",
         f"{ROUNDS} --environments 16 --batch-size 8192 --mini-batch 512",
-        f"{ROUNDS} --environments 24 --clones 4 --mini-batch 1024",
+        f"{ROUNDS} --environments 48 --clones 4 --mini-batch 2048",
         "--environments 16 --mini-batch 128 --learners 8 --shuffle transitions",
         "--environments 1 --mini-batch 32 --learners 2",
         f"{ONE_STEP} --environments 4 --learners 4",
@@ -260,3 +272,33 @@ def test_what_is_accepted_gives_every_learner_its_share_and_every_step_its_size(
             assert all(len(set(step)) == 1 for step in steps), config
         found["transitions" if config.shuffles_transitions else "environments"] += 1
     assert min(found.values()) > 100
+
+
+def test_of_several_learners_a_head_has_as_many_blocks_as_an_interval_needs():
+    """34 environments are no multiple of eight; two blocks, the largest such number below 32, would never be resolved."""
+    noise = TrainConfig("classic/cartpole").noise
+    assert noise.head_blocks(34) == 32
+    assert noise.head_blocks(34, 2) == 34
+    assert noise.head_blocks(44, 4) == 44
+    assert noise.head_blocks(48, 4) == 24
+    assert noise.head_blocks(6, 2) == 6
+    assert replace(noise, blocks=4).head_blocks(34, 2) == 34
+    assert replace(noise, blocks=4).head_blocks(16, 2) == 4
+    for environments, learners in itertools.product(range(8, 200), (2, 3, 4)):
+        if environments % learners == 0:
+            blocks = noise.head_blocks(environments, learners)
+            assert environments % blocks == 0 == blocks % learners
+            assert blocks >= 8
+
+
+def test_noise_of_clones_or_of_other_blocks_is_not_followed_any_more():
+    config = TrainConfig("classic/cartpole")
+    assert what_is_followed(config) == what_is_followed(replace(config, seed=3))
+    for changed in (
+        replace(config, rollout=replace(config.rollout, clones=2)),
+        replace(config, rollout=replace(config.rollout, reward_noise=1.0)),
+        replace(config, noise=replace(config.noise, blocks=16)),
+        replace(config, noise=replace(config.noise, followed_noise="joint")),
+        replace(config, update=replace(config.update, shuffle="environments")),
+    ):
+        assert what_is_followed(changed) != what_is_followed(config)

@@ -111,8 +111,12 @@ def test_an_iterations_seconds_are_those_of_its_parts():
         )
 
 
-def test_the_rate_of_a_streamed_batch_follows_its_nominal_size():
-    """160 steps an iteration, those that only reset included: how many these are is known at its end alone."""
-    rows = rows_of(3, stream=True, advantage_scale="running", lr_rule="linear", lr_batch=1000)
-    assert [row["learning_rate"] for row in rows] == pytest.approx([160e-6] * 3)
-    assert all(row["batch_observations"] < 160 for row in rows[1:])
+def test_the_rate_of_a_streamed_batch_is_that_of_a_held_one():
+    """By the observations that it held, not by its steps, of which some only reset."""
+    held, streamed = (
+        rows_of(3, stream=stream, advantage_scale="running", lr_rule="linear", lr_batch=1000) for stream in (False, True)
+    )
+    rates = [row["batch_observations"] * 1e-6 for row in streamed]
+    assert [row["learning_rate"] for row in streamed] == pytest.approx(rates)
+    assert held[0]["learning_rate"] == streamed[0]["learning_rate"]
+    assert all(row["batch_observations"] < 160 for row in streamed[1:])

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rlscale.analysis import Comparison, Row, compare
 from rlscale.analysis.comparison import ComparedSweep
 from rlscale.analysis.predictions import ADVISED, PRIMARY
@@ -56,7 +58,7 @@ MISSED = "noise-runs-that-missed-the-goal"  # the page's section
 SEEN = ("atari/pong", "atari/space_invaders")
 PAGE, PICTURES = Path("docs/ladder.md"), Path("docs/pictures")
 UNSWEPT = "noise-without-sweep.json"  # beside the records of the rungs
-PUBLISHED, SIMULATED = Path("rlscale/analysis/published.json"), Path("results/sweep-designs-sequential.json")
+PUBLISHED = Path("rlscale/analysis/published.json")
 _HOLDS = {True: "yes", False: "no", None: "–"}
 _MADE = re.compile(r"(<!-- made: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -96,18 +98,19 @@ def write_page(folder: Path) -> int:
 
 
 def what_is_published(comparison: Comparison) -> dict[str, Any]:
-    """How far the advised predictor was off on the scored tasks, and what simulated sweeps cost; see `reading.published`."""
+    """How far the advised predictor was off on the scored tasks, and what their sweeps cost; see `reading.published`."""
     scored = [rung for rung in rungs_of(comparison) if rung.left_out is None and rung.role in ("task", "development")]
     ratios = {rung.folder: rung.row.ratio(*ADVISED).value for rung in scored if rung.row.inner_steps == 1}
     parts = {sweep.record.folder.name: sweep.record.plan.get("mini_batches", 1) for sweep in comparison.sweeps}
     outer = {rung.folder: rung.row.ratio(*ADVISED).value for rung in scored if rung.row.inner_steps > 1}
-    simulated = json.loads(SIMULATED.read_text(encoding="utf-8"))["readings"]
-    costs = [one["cost"] for one in simulated if one["truth"]["exponent"] == 1]
+    spent = {sweep.record.folder.name: sum(run.observations for run in sweep.runs) for sweep in comparison.sweeps}
+    fewest = {rung.folder: rung.row.e_min.value for rung in scored if rung.row.inner_steps == 1}
+    costs = [spent[name] / least for name, least in fewest.items() if least is not None]
     return {
         "measured_over_predicted": {name: round(ratio, 3) for name, ratio in ratios.items() if ratio is not None},
         "unresolved": sum(ratio is None for ratio in ratios.values()),
         "with_epochs": {name: round(ratio / parts[name], 3) for name, ratio in outer.items() if ratio is not None},
-        "sweep_cost": [round(min(costs)), round(max(costs))],
+        "sweep_cost": [int(float(f"{cost:.2g}")) for cost in np.quantile(costs, [0, 0.25, 0.75, 1])] if costs else [],
     }
 
 

@@ -34,14 +34,14 @@ def test_adam_steps_by_its_metric_times_the_first_moment(fused, amsgrad):
     generator = torch.Generator().manual_seed(0)
     parameter = torch.nn.Parameter(torch.zeros(7))
     optimizer = torch.optim.Adam([parameter], lr=0.5, betas=(0.0, 0.9), eps=1e-2, fused=fused, amsgrad=amsgrad)
-    assert adam_metric(optimizer, [parameter]) is None
+    assert adam_metric([optimizer], [parameter]) is None
     v = most = np.zeros(7)
     for step in range(1, 6):
         before, parameter.grad = parameter.detach().clone(), torch.randn(7, generator=generator)
         optimizer.step()
         v = 0.9 * v + 0.1 * parameter.grad.double().numpy() ** 2
         most = np.maximum(most, v) if amsgrad else v
-        metric = adam_metric(optimizer, [parameter])
+        metric = adam_metric([optimizer], [parameter])
         assert metric.dtype == torch.float32
         np.testing.assert_allclose(metric, 1 / (np.sqrt(most / (1 - 0.9**step)) + 1e-2), rtol=1e-5)
         torch.testing.assert_close(before - parameter.detach(), 0.5 * metric * parameter.grad, rtol=1e-5, atol=1e-7)
@@ -54,21 +54,21 @@ def test_the_metric_has_the_order_that_is_asked_for():
     a.grad, b.grad = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([5.0, 6.0, 7.0])
     optimizer.step()  # v̂ is g² now
     expected = [1 / 5.5, 1 / 6.5, 1 / 7.5, 1 / 2, 1 / 3, 1 / 4, 1 / 5]
-    torch.testing.assert_close(adam_metric(optimizer, [b, a]), torch.tensor(expected))
+    torch.testing.assert_close(adam_metric([optimizer], [b, a]), torch.tensor(expected))
     again = torch.optim.Adam([{"params": [a]}, {"params": [b]}])
     again.load_state_dict(optimizer.state_dict())
-    assert torch.equal(adam_metric(again, [b, a]), adam_metric(optimizer, [b, a]))
+    assert torch.equal(adam_metric([again], [b, a]), adam_metric([optimizer], [b, a]))
 
 
 def test_a_parameter_without_a_gradient_does_not_take_the_metric_away():
     """A network may have parts that no loss uses; one that the optimizer does not have is another matter."""
     used, unused, foreign = (torch.nn.Parameter(torch.zeros(2)) for _ in range(3))
     optimizer = torch.optim.Adam([used, unused], eps=1.0)
-    assert adam_metric(optimizer, [used, unused]) is None
+    assert adam_metric([optimizer], [used, unused]) is None
     used.grad = torch.tensor([1.0, 3.0])
     optimizer.step()
-    torch.testing.assert_close(adam_metric(optimizer, [unused, used]), torch.tensor([1.0, 1.0, 1 / 2, 1 / 4]))
-    assert adam_metric(optimizer, [used, foreign]) is None
+    torch.testing.assert_close(adam_metric([optimizer], [unused, used]), torch.tensor([1.0, 1.0, 1 / 2, 1 / 4]))
+    assert adam_metric([optimizer], [used, foreign]) is None
 
 
 def test_other_optimizers_have_no_metric():
@@ -76,7 +76,7 @@ def test_other_optimizers_have_no_metric():
     parameter.grad = torch.ones(3)
     for optimizer in (torch.optim.SGD([parameter], lr=0.1, momentum=0.9), torch.optim.RMSprop([parameter])):
         optimizer.step()
-        assert adam_metric(optimizer, [parameter]) is None
+        assert adam_metric([optimizer], [parameter]) is None
 
 
 # --- the policy's parameters -------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def test_the_noise_scale_from_single_observations():
         return [make_fragment(rng, 1, 12, group=group) for group in range(2)]
 
     learn_batch(learner, fragments(), 0, 1e-2)
-    metric = adam_metric(learner._optimizer._torch, [learner.parameters]).double()
+    metric = adam_metric([learner._optimizer._torch], [learner.parameters]).double()
     mine = fragments()
     batch = read_batch(learner, mine, 1)
     values = {name: p.detach().double() for name, p in learner.network.named_parameters()}

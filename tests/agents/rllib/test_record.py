@@ -98,6 +98,14 @@ def test_an_iteration_in_which_no_environment_runner_gave_anything_has_no_row(sa
 def test_a_place_that_cannot_be_written_is_told_of_before_anything_is_sampled(tmp_path):
     (tmp_path / "file").write_text("")
     settings = {SETTINGS: {"run": str(tmp_path / "file" / "run")}}
-    algorithm = SimpleNamespace(config=SimpleNamespace(learner_config_dict=settings), cleanup=None)
-    with pytest.raises(UsageError, match=r"^run: cannot write"):
-        KeepsRecord().on_algorithm_init(algorithm=algorithm)
+    sampled = []
+    config = SimpleNamespace(learner_config_dict=settings)
+    algorithm = SimpleNamespace(config=config, cleanup=None, training_step=lambda: sampled.append(1))
+    KeepsRecord().on_algorithm_init(algorithm=algorithm)  # so a checkpoint can be evaluated where its record cannot be written
+    for _ in range(2):
+        with pytest.raises(UsageError, match=r"^run: cannot write"):
+            algorithm.training_step()
+    assert sampled == []
+    settings[SETTINGS]["run"] = str(tmp_path / "folder" / "run")
+    KeepsRecord().on_algorithm_init(algorithm=algorithm)
+    assert not (tmp_path / "folder").exists()

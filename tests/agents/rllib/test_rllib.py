@@ -21,12 +21,16 @@ from ray.rllib.algorithms.algorithm import Algorithm  # noqa: E402
 from ray.rllib.algorithms.appo import APPOConfig  # noqa: E402
 from ray.rllib.algorithms.ppo import PPOConfig  # noqa: E402
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner  # noqa: E402
+from ray.rllib.connectors.learner import AddInfosFromEpisodesToTrainBatch  # noqa: E402
 from ray.rllib.core.columns import Columns  # noqa: E402
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner  # noqa: E402
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig  # noqa: E402
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec  # noqa: E402
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec  # noqa: E402
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode  # noqa: E402
+from ray.rllib.examples.learners.classes.separate_vf_lr_and_optimizer_learner import (  # noqa: E402
+    PPOTorchLearnerWithSeparateVfOptimizer,
+)
 
 from rlscale.agents.config import NoiseSettings, default_config  # noqa: E402
 from rlscale.agents.learning.learner import Learner  # noqa: E402
@@ -470,3 +474,36 @@ def test_a_learner_class_set_afterwards_is_told(tmp_path, ray_of_four):
     with pytest.raises(UsageError, match="Call measure_noise last"):
         algorithm.train()
     algorithm.stop()
+
+
+def test_a_learner_of_the_user_s_own_may_log_numbers_and_read_them_back(tmp_path):
+    class Logs(PPOTorchLearner):
+        def compute_loss_for_module(self, **what):
+            loss = super().compute_loss_for_module(**what)
+            self.read = float(self.metrics.peek((what["module_id"], "mean_kl_loss")))
+            self.metrics.log_dict({"policy_loss": 7.0}, key=what["module_id"], window=1)
+            return loss
+
+    plain, logs = (
+        measured(
+            built(measure_noise(ppo().learners(learner_class=base), tmp_path / base.__name__, every=1)), sampled(*experience())
+        )
+        for base in (PPOTorchLearner, Logs)
+    )
+    assert plain[0].keys() == logs[0].keys() == set(HEADS)
+
+
+def test_infos_of_the_environment_may_be_in_the_batch(tmp_path):
+    config = ppo().learners(learner_class=Watched)
+    config = config.training(learner_connector=lambda *_: AddInfosFromEpisodesToTrainBatch())
+    learner = built(measure_noise(config, tmp_path / "run", every=1, blocks=BLOCKS))
+    records, _ = measured(learner, sampled(*experience()))
+    assert set(records) == set(HEADS)
+
+
+def test_two_optimizers_have_the_parameters_between_them(tmp_path):
+    config = ppo().learners(learner_class=PPOTorchLearnerWithSeparateVfOptimizer)
+    learner = built(measure_noise(config, tmp_path / "run", every=1, blocks=BLOCKS))
+    measured(learner, sampled(*experience()))
+    second, _ = measured(learner, sampled(*experience(1)))
+    assert {head for head, record in second.items() if record.adam is not None} == {*HEADS} - {"entropy"}

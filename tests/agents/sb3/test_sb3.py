@@ -21,15 +21,19 @@ from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.atari_wrappers import ClipRewardEnv, EpisodicLifeEnv
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
 from rlscale.agents.config import NoiseSettings, default_config
+from rlscale.agents.learning import NoiseRecord
 from rlscale.agents.learning.learner import Learner
+from rlscale.agents.learning.sums import _warn_of_one_block
 from rlscale.agents.sb3 import NoiseCallback, deal_rollout, measure_rollout
+from rlscale.analysis.reading import read_noise
 from rlscale.benchmarks.cli import main
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
-from rlscale.noise import estimate
+from rlscale.noise import BlockStatistics, estimate
 from rlscale.records.run import read_run
 
 ROOT = Path(__file__).parents[3]
@@ -352,6 +356,16 @@ class DoesNotKnow(DummyVecEnv):
         raise NotImplementedError
 
 
+class AnswersOnceForAll(DummyVecEnv):
+    """As Isaac Lab's: one answer whatever the number of environments, and no method that takes `indices`."""
+
+    def env_is_wrapped(self, wrapper_class, indices=None):
+        return [False]
+
+    def env_method(self, method_name, *args, indices=None, **words):
+        return getattr(self.envs[0], method_name)(*args, indices=indices, **words)
+
+
 def as_atari(game):
     return ClipRewardEnv(EpisodicLifeEnv(game))
 
@@ -363,6 +377,7 @@ def as_atari(game):
         pytest.param(lambda: VecMonitor(DummyVecEnv([lambda: as_atari(Game())] * 8)), [8, 16], 9.0, 9.0, id="VecMonitor, lives"),
         pytest.param(lambda: DummyVecEnv([lambda: as_atari(Game())] * 8), [8, 16], 9.0, 9.0, id="none, lives"),
         pytest.param(lambda: DoesNotKnow([lambda: as_atari(Game())] * 8), [8, 16], 9.0, 9.0, id="none, and it cannot be asked"),
+        pytest.param(lambda: AnswersOnceForAll([lambda: as_atari(Game())] * 8), [8, 16], 9.0, 9.0, id="none, asked once for all"),
     ],
 )
 def test_returns_are_a_monitor_s_alone_where_there_is_one(tmp_path, environments, episodes, mean, length):
@@ -398,3 +413,51 @@ def test_without_the_library_the_plug_in_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "stable_baselines3", None)
     with pytest.raises(UsageError, match=r"Stable-Baselines3 cannot be imported \(.*Run: pip install 'rlscale\[sb3\]'"):
         importlib.import_module("rlscale.sb3")
+
+
+def test_settings_that_numpy_drew_are_recorded_as_numbers(tmp_path):
+    """Of a search over settings; without its epochs a job of PPO would be taken for one of A2C."""
+    model = model_of(n_steps=np.int64(STEPS), batch_size=np.int64(20), n_epochs=np.int64(2))
+    model.learn(2 * STEPS * ENVIRONMENTS, callback=NoiseCallback(tmp_path / "run"))
+    record = read_run(tmp_path / "run")
+    assert len(record.rows) == 2
+    settings = record.manifest["config"]["sb3"]
+    assert (settings["n_steps"], settings["batch_size"], settings["n_epochs"]) == (STEPS, 20, 2)
+
+
+@pytest.mark.parametrize(("kind", "every"), [(PPO, 4), (A2C, 100)])
+def test_a_job_that_makes_one_step_a_rollout_is_measured_seldom(tmp_path, kind, every):
+    model_of(kind=kind).learn(5 * STEPS * ENVIRONMENTS, callback=NoiseCallback(tmp_path / "run", blocks=BLOCKS))
+    record = read_run(tmp_path / "run")
+    assert record.manifest["config"]["noise"]["every"] == every
+    assert [bool(row["noise"]) for row in record.rows] == [number % every == 0 for number in range(5)]
+
+
+def test_an_unresolved_noise_scale_is_not_shown_as_the_one_before(tmp_path):
+    """Stable-Baselines3 shows what was logged last, however many rollouts ago."""
+    callback, model = NoiseCallback(tmp_path / "run", blocks=BLOCKS), model_of()
+    callback.init_callback(model)
+    model.set_logger(configure(None, []))
+    gradients = np.random.default_rng(0).normal(size=(8, 5))
+    for signal, shown in ((9.0, True), (0.0, False), (9.0, True)):
+        g = gradients - gradients.mean(0) + signal
+        callback._log([NoiseRecord("joint", "rollout", 0, BlockStatistics([4] * 8, (g * g).sum(1), g @ g.mean(0)))])
+        assert ("noise/joint/b_simple" in model.logger.name_to_value) is shown
+        assert set(model.logger.name_to_value) == set(model.logger.name_to_excluded)
+        assert model.logger.name_to_value["noise/joint/trace_cov"] > 0
+
+
+def test_a_job_of_too_few_episodes_for_an_interval_is_told_to_take_more_environments(tmp_path, caplog):
+    """Episodes of 12 steps in rollouts of 18 are two pieces in each; those of 30 in rollouts of five are one in most."""
+    env = make_vec_env(lambda: gymnasium.wrappers.TimeLimit(Game(), 12), 1)
+    model = PPO("MlpPolicy", env, n_steps=18, batch_size=18, n_epochs=1, device="cpu")
+    _warn_of_one_block.cache_clear()
+    model.learn(20 * 18, callback=NoiseCallback(tmp_path / "run", every=1))
+    reading = read_noise(read_run(tmp_path / "run"))
+    assert reading.few_blocks
+    assert reading.missing is None
+    env = make_vec_env(lambda: gymnasium.wrappers.TimeLimit(Game(), 1000), 1)
+    model = PPO("MlpPolicy", env, n_steps=5, batch_size=5, n_epochs=1, device="cpu")
+    model.learn(20 * 5, callback=NoiseCallback(tmp_path / "other", every=1))
+    said = [record.message for record in caplog.records if "lies in one block" in record.message]
+    assert len(said) == 1, "once a job, not at every rollout"

@@ -226,12 +226,15 @@ def test_what_a_sweep_takes_follows_from_the_runs_own_mini_batch(tmp_path):
     """A run of B = B_crit took twice the fewest observations, whatever mini-batch is advised."""
     _run, advice = advice_of(tmp_path)
     reading = replace(advice.reading, suggestion=Estimate(64.0, (50.0, 80.0)), observations=8_000_000, last_return=7.0)
-    low, high = published()["sweep_cost"]
+    least, low, high, most = published()["sweep_cost"]
+    spent = f"cost {low} to {high} times the fewest observations to its goal ({least} to {most:,} the others), evaluation apart; "
     for epochs, more in ((1, "."), (4, ", or longer: a sweep makes one pass over its observations, and the run made 4.")):
         said = advice_lines(replace(advice, reading=reading, settings={**advice.settings, "epochs": epochs}))
         (line,) = [one for one in said if one.startswith("To measure it")]
         hours = [times * 4_000_000 / 800 / 3600 for times in (low, high)]
-        assert line.endswith(f"to the return of 7 that this run reached, roughly {hours[0]:.2g} h to {hours[1]:.2g} h here{more}")
+        took = f"roughly {hours[0]:.2g} h to {hours[1]:.2g} h here{more}"
+        took = f"to the return of 7 that this run reached that half would take {took}"
+        assert line.endswith(spent + took)
 
 
 def test_the_page_begins_with_the_answer(tmp_path):
@@ -254,7 +257,9 @@ def test_the_sweep_of_a_task_without_goals_is_given_one(tmp_path):
     """Of its own the task has none, and a sweep asks for them."""
     _run, advice = advice_of(tmp_path, has_goals=False)
     (said,) = [line for line in advice_lines(advice) if line.startswith("To measure it")]
-    assert said.startswith(f"To measure it: rlscale sweep <pong> --goals {advice.reading.last_return:.3g}, which costs")
+    assert said.startswith(
+        f"To measure it: rlscale sweep <pong> --goals {advice.reading.last_return:.3g}. Half of the published sweeps cost "
+    )
 
 
 def test_no_prediction_is_spoken_of_where_none_is_made(tmp_path):

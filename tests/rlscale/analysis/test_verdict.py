@@ -243,8 +243,11 @@ def test_the_verdict_is_said_in_two_sentences_and_its_figures_after_them():
     found = verdict(ladder(SMALL), moved(4, 4, 40))
     assert say_verdict(found).startswith(
         "Verdict: undecided. Over 8 scored tasks, with its factor to B_crit taken from the other tasks, the noise scale misses "
-        "B_crit by a factor of 1.7; the mean B_crit of the other tasks, without any noise scale, misses by 19.0."
+        f"B_crit by {_say_factor(found.primary.left_out)}; the mean B_crit of the other tasks, without any noise scale, "
+        f"misses by {_say_factor(found.primary.constant)}."
     )
+    assert "misses B_crit by a factor of 1.7 (95%: " in say_verdict(found)
+    assert "misses by a factor of 19.0 (95%: " in say_verdict(found)
     details = say_verdict_details(found)
     assert details.startswith("On all of them the noise scale is 1.00 times B_crit on average. Divided by that, it misses by a ")
     assert _say_factor(Estimate(0.2, (0.1, 1.5))) == "a factor of 1.6 (95%: 1.3 to 31.6)", "powers of ten"

@@ -430,14 +430,15 @@ def test_advice_without_noise(sizes, b_crit, advice):
 def test_too_few_sizes():
     two = fit([64, 64, 256, 256], [30, 32, 20, 21])
     assert two.b_crit.value is two.b_crit.interval is two.s_min.value is two.e_min.value is None
-    assert two.b_crit.reason.endswith("only 64 and 256 did: add 16 and 1,024")
+    assert two.b_crit.reason.endswith("only two have, of 64 and 256 observations: add 16 and 1,024")
     assert math.isnan(two.residual)
     assert two.exponent.value is None
     assert two.leave_one_size_out == {64: None, 256: None}
     censored = fit([64, 256, 1024], [30, 20, math.inf], [1920, 5120, 9000])
-    assert censored.b_crit.reason.endswith("only 64 and 256 did: give the others more observations")
+    assert censored.b_crit.reason.endswith("of 64 and 256 observations: give the others more observations")
     missed_where_others_did_not = fit([64, 64, 256], [30, math.inf, 20], [1920, 9000, 5120])
-    assert missed_where_others_did_not.b_crit.reason.endswith("only 64 and 256 did: add 16 and 1,024")
+    assert missed_where_others_did_not.b_crit.reason.endswith("of 64 and 256 observations: add 16 and 1,024")
+    assert fit([640], [30]).b_crit.reason.endswith("only one has, of 640 observations: add 128 and 4,096")
     assert "no run reached its goal" in fit([64, 256, 1024], [math.inf] * 3, [1e3] * 3).b_crit.reason
     assert fit([64], [10]).leave_one_size_out == {64: None}
     assert "four batch sizes" in fit([64, 256, 1024], [30, 20, 15]).exponent.reason

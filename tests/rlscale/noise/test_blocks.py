@@ -171,3 +171,9 @@ def test_the_gradient_of_an_empty_block_is_not_read():
     assert found.square[[0, 2]].tolist() == expected.square.tolist()
     assert found.dot[[0, 2]].tolist() == expected.dot.tolist()
     assert gradients[1].isnan().all()
+
+
+def test_a_parameter_that_a_loss_does_not_depend_on_is_named():
+    """As `torch.autograd.grad(loss, parameters, allow_unused=True)` gives them, of an actor and a critic apart."""
+    with pytest.raises(ValueError, match=r"block_gradients: a parameter has no gradient .* materialize_grads=True"):
+        block_statistics([(torch.ones(3), None), (torch.ones(3), None)], [4, 4])

@@ -72,15 +72,20 @@ def test_of_tasks_that_are_alike_one_pair_in_twenty_is_told_apart(plain):
 
 def test_of_several_the_pairs_that_are_alike_are_named_by_number(plain):
     narrow = [about(v, v / 1.1, v * 1.1) for v in (8000, 4000, 2000)]
-    assert say_ranking(found(plain, *narrow)) == "Of 3, A can be parallelized furthest; all of them can be told apart (95%)."
+    all_apart = "Of 3 measured sweeps, A can be parallelized furthest; all of them can be told apart (95%)."
+    assert say_ranking(found(plain, *narrow)) == all_apart
+    poor = found(plain, *narrow)
+    poor[0] = replace(poor[0], confidence="poor")
+    assert say_ranking(poor) == f"{all_apart} Confidence: poor, that in A."
+    assert say_ranking([poor[1], replace(poor[2], confidence="poor"), replace(poor[0], confidence="good")]).endswith("(95%).")
     tail = found(plain, *narrow, about(500, 100, 2500), about(490, 480, 500), about(480, 470, 490), about(5, 4.9, 5.1))
     assert say_ranking(tail) == (
-        "Of 7, A can be parallelized furthest. Numbered by B_crit, these cannot be told apart (95%): "
+        "Of 7 measured sweeps, A can be parallelized furthest. Numbered by B_crit, these cannot be told apart (95%): "
         "3 from 4; 4 from 5 and 6; 5 from 6."
     )
     alike = found(plain, *(about(v, v / 2, v * 2) for v in (500, 490, 480, 470, 5)))
     assert say_ranking(alike) == (
-        "Which of 5 can be parallelized furthest is open. Numbered by B_crit, these cannot be told apart (95%): "
+        "Which of 5 measured sweeps can be parallelized furthest is open. Numbered by B_crit, these cannot be told apart (95%): "
         "1 from 2 to 4; 2 from 3 and 4; 3 from 4."
     )
 
@@ -108,3 +113,13 @@ def test_figures_of_iterations_and_of_steps_are_told_apart_and_poor_ones_named(p
     assert "iteration" not in say_ranking([steps, iterations])
     alike = [replace(answer, row=replace(answer.row, inner_steps=12)) for answer in (steps, iterations)]
     assert "of one step" not in say_ranking(alike)
+
+
+def test_two_goals_of_one_task_are_no_two_tasks(plain):
+    """Both are of MinAtar's Breakout; what differs is how far it was learned."""
+    high, low = found(plain, about(1000, 900, 1100), about(300, 280, 320))
+    low = replace(low, row=replace(low.row, goal=(high.row.goal or 0) - 1))
+    assert say_ranking([high, low]).endswith(" Of minatar/breakout the goals differ, and B_crit grows with the goal.")
+    other = replace(low, row=replace(low.row, task="minatar/freeway"))
+    assert "goals differ" not in say_ranking([high, other])
+    assert "goals differ" not in say_ranking(found(plain, about(1000, 900, 1100), about(300, 280, 320)))
