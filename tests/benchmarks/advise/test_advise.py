@@ -404,3 +404,18 @@ def test_bad_input_is_one_line(words, message, capsys, tmp_path, monkeypatch):
     assert problem.count("\n") == 1
     assert said == ""
     assert not list(tmp_path.iterdir())
+
+
+def test_numbers_of_machines_that_were_not_tried_are_not_promised(tmp_path):
+    more = [ScaleOut(n, 512 * n, 1.9**k, 1.05**k, "sampling") for k, n in enumerate((1, 2, 4, 8))]
+    _run, advice = advice_of(tmp_path, more=more)
+    (said,) = [line for line in advice_lines(advice) if line.startswith("More machines like this one")]
+    assert said.endswith("; every doubling up to 8 pays, more were not tried.")
+
+
+def test_a_job_whose_updates_have_two_blocks_needs_environments_not_observations(tmp_path):
+    _run, advice = advice_of(tmp_path)
+    open_one = Estimate(None, (0.0, math.inf), "an interval needs at least three blocks in every update")
+    reading = replace(advice.reading, policy=open_one, few_blocks=True, idle=0, missing=None, visible=False)
+    (said,) = [line for line in advice_lines(replace(advice, reading=reading)) if line.startswith("Policy's loss alone")]
+    assert said.endswith("every update held two blocks and an interval needs three, so give the job eight environments or more.")

@@ -249,3 +249,21 @@ def test_a_sweep_whose_pilot_reached_nothing_is_told_what_to_change(tmp_path, st
 )
 def test_a_suggestion_is_said_with_the_level_of_its_interval(scale, said):
     assert say_suggestion(scale) == said
+
+
+def test_a_supervised_answer_speaks_of_batches(clean):
+    """There are no rollout workers of whom a user could buy twice as many."""
+    answer = answer_with(clean, interval=(800.0, 1900.0))
+    assert "doubling the workers saves less than a sixth" in answer.sentence
+    (sweep,) = clean.sweeps
+    rows = tuple(replace(row, has_policy=False) for row in sweep.rows)
+    (supervised,) = answers(replace(clean, sweeps=(replace(sweep, rows=rows),)))
+    assert "doubling the batch saves less than a sixth" in supervised.sentence
+
+
+def test_a_run_of_several_passes_is_not_what_a_sweep_measures(tmp_path):
+    run = make_run(tmp_path / "run")
+    row = row_of_run(run)
+    assert "passes over" not in run_answer(run, row)
+    run.manifest["config"]["update"] = {"epochs": 3}
+    assert "A sweep passes over its observations once, this run did 3 times; --epochs and --mini-batches" in run_answer(run, row)
