@@ -17,10 +17,11 @@ MOST_GROWTH = 1000  # of snapshots; a run has none but the first with any larger
 _POSITIVE = (
     *("environments", "rollout_length", "batch_size", "exchange_rate", "fragment_environments", "actor_cpus"),
     *("clones", "epochs", "mini_batch", "width", "learning_rate", "clip", "max_grad_norm", "chunk", "learners", "lr_batch"),
-    *("straggler_seconds", "tuned_batch", "proximal_average", "observations", "optimizer_steps", "seconds", "checkpoint_seconds"),
+    *("straggler_seconds", "tuned_batch", "observations", "optimizer_steps", "seconds", "checkpoint_seconds"),
 )
 _NOT_NEGATIVE = (
     *("seed", "actors", "random_first_steps", "reward_noise", "actor_price", "threads", "warm_up", "entropy_coef", "value_coef"),
+    "proximal_average",
     *("joint_noise_period", "policy_noise_period", "value_noise_period", "entropy_noise_period", "iteration_noise_period"),
 )
 
@@ -273,12 +274,6 @@ def _check_noise(config: TrainConfig) -> None:
             f"{what} follows no noise between {blocks} blocks",
             f"Give at least {FOLLOWED_BLOCKS}; {FEWEST_BLOCKS} or more for a noise scale that says much",
         )
-    _refuse_if(
-        config.adaptive and transitions,
-        "batch-size",
-        "an adaptive batch follows the noise between environments, and transitions are shuffled",
-        f"Use {FEWEST_BLOCKS} environments or more, and no --shuffle transitions",
-    )
     parts = config.mini_batch if transitions else config.mini_batch // (r.rollout_length * config.rounds * r.clones)
     _refuse_if(
         config.update.lr_rule == "noise" and parts < FOLLOWED_BLOCKS,
@@ -286,13 +281,6 @@ def _check_noise(config: TrainConfig) -> None:
         f"it follows noise between at least {FOLLOWED_BLOCKS} {'observations' if transitions else 'environments'} of a "
         f"mini-batch, which has {parts}",
         "Use more environments, larger mini-batches or another rule",
-    )
-    least = 3 if r.clones > 1 and config.noise.joint_noise_period else 0  # blocks without which there is no interval
-    _refuse_if(
-        parts < least,
-        "clones",
-        f"of a mini-batch {parts} environment{'s' * (parts > 1)} differ{'s' * (parts < 2)}, too few to see noise between them",
-        "Give --mini-batch None, or more environments",
     )
     _refuse_if(
         config.noise.followed_noise != NoiseSettings().followed_noise

@@ -1,12 +1,12 @@
-"""`check_idle_options` refuses options that would do nothing in a new run, of settings that can work.
+"""`check_idle_options` refuses options that would do nothing, or measure nothing, in a new run, of settings that can work.
 
 This is no part of `check_config`: sweeps have a β₂ for every optimizer, what changes a recorded run's settings keeps the others,
-and earlier versions took such options, whose runs go on.
+earlier versions took such options, whose runs go on, and a sweep's smallest batches may hold one environment with its clones.
 """
 
 from rlscale.errors import UsageError
 
-from .config import TrainConfig, Update
+from .config import FEWEST_BLOCKS, TrainConfig, Update
 
 __all__ = ["check_idle_options"]
 
@@ -17,7 +17,19 @@ def check_idle_options(config: TrainConfig) -> None:
     Raises:
         UsageError: names the flag and the mend.
     """
-    u = config.update
+    u, r = config.update, config.rollout
+    if u.proximal_average == 0:
+        problem = "an average of age 0 is the present policy, so that no clip binds"
+        raise UsageError("--proximal-average", problem, "Give one above zero")
+    if config.adaptive and config.shuffles_transitions:
+        problem = "an adaptive batch follows the noise between environments, and transitions are shuffled"
+        raise UsageError("--batch-size", problem, f"Use {FEWEST_BLOCKS} environments or more, and no --shuffle transitions")
+    distinct = config.mini_batch // (r.rollout_length * config.rounds * r.clones)
+    if r.clones > 1 and config.noise.joint_noise_period and distinct < 3:
+        problem = (
+            f"a mini-batch holds {distinct} environment{'s' * (distinct != 1)} and clones: too few to see noise between them"
+        )
+        raise UsageError("--clones", problem, "Give --mini-batch None, or more environments")
     if u.beta2 != Update().beta2 and u.optimizer != "adam":
         raise UsageError("--beta2", f"{u.optimizer} has none", "Leave it out, or give --optimizer adam as well")
     if config.noise.iteration_noise_period and not config.shuffles_transitions:

@@ -93,6 +93,7 @@ class Session:
         self._spilled = spilled_bytes() if config.rays else 0
         self._empty = 0  # iteration batches without an observation since the last one with some
         self._fleet_ended = self._learner_ended = False
+        self.lost_actors = 0  # in the rows so far, since the run was started or resumed
 
     @property
     def optimizer_steps(self) -> int:

@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -70,10 +71,11 @@ class StopRequests:
         if self.asked and number == signal.SIGINT:
             self.interrupted = False
             raise KeyboardInterrupt
-        if not self.asked:
-            os.write(2, b"rlscale: stopping\n")  # what was being printed may not be printed to from within
-        self.asked = True
+        first, self.asked = not self.asked, True
         signal.setitimer(signal.ITIMER_REAL, PATIENCE_SECONDS, AGAIN_SECONDS)
+        if first:
+            with suppress(OSError):  # Ctrl-C ends the `tee` that reads along, and the disk of a log may be full
+                os.write(2, b"rlscale: stopping\n")  # what was being printed may not be printed to from within
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         while frame is not None:

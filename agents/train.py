@@ -184,7 +184,7 @@ def _run(
         LostWorkerError: a process of the run was lost; where it has begun, it can be gone on from.
     """
     session: Session | None = None
-    stop = StopRequests()
+    stop, begun = StopRequests(), False  # before, a session is not what a checkpoint may hold
     try:
         with stop:
             run.give_up_waiting = lambda: stop.due
@@ -194,29 +194,30 @@ def _run(
                 session.set_state(checkpoint)
             else:
                 _save(run, session)  # from now on the run can be gone on from, however soon it ends
+            begun = True
             environments = "new" if checkpoint is None else "seeded afresh" if afresh else "as they were"
             segment = {**manifest, "first_iteration": session.progress.iteration, "environments": environments}
             del segment["task"]
             run.set_state("running", **manifest, segments=[*run.manifest["segments"], segment])
-            lost_actors = _loop(session, run, stop, follow, head is not None, recent)
+            _loop(session, run, stop, follow, head is not None, recent)
             reached = recent.reached(setup.config.budget.goal)
             state = "stopped" if stop.asked and not _finished(session, 0.0, recent) else "finished"
             _save(run, session)
         reason = "stopped by the user" if state == "stopped" else f"mean return {recent.mean:.4g} reached" if reached else None
         run.set_state(state, reason)
-        return Outcome(state, run.folder, session.progress.observations, session.optimizer_steps, lost_actors, reached)
+        return Outcome(state, run.folder, session.progress.observations, session.optimizer_steps, session.lost_actors, reached)
     except KeyboardInterrupt:
-        if session is None:  # nothing has begun that could be gone on from
+        if session is None or not begun:  # nothing has begun that could be gone on from
             raise
-        observations, steps = session.progress.observations, session.optimizer_steps
+        made = session.progress.observations, session.optimizer_steps, session.lost_actors
         if not stop.interrupted:
             run.set_state("stopped", "interrupted within an iteration")
-            return Outcome("stopped", run.folder, observations, steps)
+            return Outcome("stopped", run.folder, *made)
         session.end_fleet()  # the environments stand within a fragment, and a resumed run makes them afresh
         _save(run, session)
         state = "stopped" if stop.asked else "finished"
         run.set_state(state, f"{'stopped by the user' if stop.asked else 'the time was over'} within an iteration")
-        return Outcome(state, run.folder, observations, steps)
+        return Outcome(state, run.folder, *made)
     except BaseException as error:
         if (lost := _lost_process(error, head)) is None:
             if session is None and isinstance(error, UsageError):  # refused before anything has begun
@@ -225,14 +226,14 @@ def _run(
             raise
         if session is None and checkpoint is None:  # nothing to go on from, so that its name is free again
             raise lost from error
-        if session is not None:
+        if session is not None and begun:
             # This process and the learned parameters are still here: only the iteration that was under way is lost.
             with contextlib.suppress(LostWorkerError, OSError, UsageError):
                 if not isinstance(lost, LostHeadError):
                     session.end_fleet()
                 _save(run, session)
-            if isinstance(lost, LostHeadError):
-                session.abandon_processes()
+        if session is not None and isinstance(lost, LostHeadError):
+            session.abandon_processes()
         run.set_state("failed", f"{type(lost).__name__}: {lost}")
         raise lost from error
     finally:
@@ -250,14 +251,13 @@ def _lost_process(error: BaseException, head: str | None) -> LostWorkerError | N
     return error if isinstance(error, LostWorkerError) else None
 
 
-def _loop(session: Session, run: Run, stop: StopRequests, follow: Follow, on_cluster: bool, recent: RecentReturn) -> int:
-    """Iterate until the budget is spent or a stop is requested; returns how many rollout actors were lost meanwhile.
+def _loop(session: Session, run: Run, stop: StopRequests, follow: Follow, on_cluster: bool, recent: RecentReturn) -> None:
+    """Iterate until the budget is spent or a stop is requested.
 
     On an existing cluster Ray may end this process at any moment, so checkpoints there are as frequent as a twentieth of the
     time allows.
     """
     config = session.config
-    lost_actors = 0
     started = last_checkpoint = time.perf_counter()
     checkpoint_seconds = 0.0 if on_cluster else config.recording.checkpoint_seconds
     before = session.progress.seconds
@@ -269,7 +269,7 @@ def _loop(session: Session, run: Run, stop: StopRequests, follow: Follow, on_clu
         if iterated is None:
             continue
         row, result = iterated
-        lost_actors += len(row["losses"])
+        session.lost_actors += len(row["losses"])
         recent.add(row["episodes"], row["return_mean"])
         run.append(row)
         follow(row, result.noise)
@@ -282,7 +282,6 @@ def _loop(session: Session, run: Run, stop: StopRequests, follow: Follow, on_clu
             if on_cluster:
                 checkpoint_seconds = min(config.recording.checkpoint_seconds, 20 * (last_checkpoint - begin))
         session.progress.seconds = before + time.perf_counter() - started  # what recording took is part of the run
-    return lost_actors
 
 
 def _iterate(session: Session) -> tuple[dict[str, Any], UpdateResult] | None:

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlscale.errors import UsageError
+from rlscale.records.files import tell
 from rlscale.text import first_line
 
 from ..cluster import free_cpus
@@ -78,7 +78,7 @@ class RolloutActors:
             # Thousands of environments that take random first steps are no fault, however long they take.
             environments = len(groups[0]) * settings.stepped
             said = f"rollout workers have been making their environments, {environments:,} each, for {START_SECONDS} s"
-            print(f"rlscale: {said}. The run begins when all are made", file=sys.stderr, flush=True)
+            tell(f"rlscale: {said}. The run begins when all are made")
         self.making_seconds = 0.0
         for number in started:
             actor, answer = self._starting.pop(number)
@@ -126,7 +126,7 @@ class RolloutActors:
                     self.start()
                 elif self.working:
                     left = f"The run goes on with {len(self.working)}"
-                    print(f"rlscale: the next rollout worker {self._why}. {left}", file=sys.stderr, flush=True)
+                    tell(f"rlscale: the next rollout worker {self._why}. {left}")
                 continue
             self._failed_starts = 0
             self.working[number] = actor
@@ -154,7 +154,7 @@ class RolloutActors:
             return newcomers
         if self._starting:
             patience = f"Waiting {LAST_SECONDS} s for room for another; the run goes on then"
-            print(f"rlscale: all rollout workers are lost. {patience}", file=sys.stderr, flush=True)
+            tell(f"rlscale: all rollout workers are lost. {patience}")
         deadline = time.monotonic() + LAST_SECONDS
         while self._starting and (left := deadline - time.monotonic()) > 0:
             if newcomers := self.wait_for(1, left):

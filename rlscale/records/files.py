@@ -39,6 +39,7 @@ __all__ = [
     "read_manifest",
     "read_object",
     "refuse_record",
+    "tell",
     "when_there_is_room",
     "write_atomically",
 ]
@@ -224,6 +225,12 @@ def is_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
+def tell(line: str) -> None:
+    """Say something on standard error, or nothing where that cannot be written to: it may be a log on the disk that is full."""
+    with suppress(OSError, ValueError):
+        print(line, file=sys.stderr, flush=True)
+
+
 def when_there_is_room(write: Callable[[], None], path: Path, give_up: Callable[[], bool]) -> None:
     """Write; while the disk is full say so, wait and try again, so that a run need not lose what it has learned.
 
@@ -245,7 +252,7 @@ def when_there_is_room(write: Callable[[], None], path: Path, give_up: Callable[
             if deadline is None:
                 deadline = time.monotonic() + ROOM_SECONDS
                 patience = f"Waiting {ROOM_SECONDS // 60} minutes for some; the run goes on then"
-                print(f"rlscale: no room to write {path}: {error.strerror}. {patience}", file=sys.stderr, flush=True)
+                tell(f"rlscale: no room to write {path}: {error.strerror}. {patience}")
             time.sleep(0.5)
 
 

@@ -223,7 +223,8 @@ class Run:
         when_there_is_room(lambda: write_atomically(path, payload), path, self.give_up_waiting)
 
     def discard(self) -> None:
-        """Remove the folder of a run that never began."""
+        """Close, and remove the folder of a run that never began: over NFS a folder with an open file cannot be removed."""
+        self.close()
         shutil.rmtree(self.folder)
 
     def snapshot_steps(self, up_to: int) -> list[int]:
@@ -242,8 +243,10 @@ class Run:
         return steps
 
     def close(self) -> None:
-        self._rows.close()
-        os.close(self._lock)
+        """Let go of the folder; a second time does nothing."""
+        if not self._rows.closed:
+            self._rows.close()
+            os.close(self._lock)
 
 
 def is_run(folder: Path) -> bool:

@@ -248,7 +248,7 @@ def _say_factor(decades: Estimate) -> str:
     factor = f"a factor of {10 ** (decades.value or 0.0):.1f}"
     if decades.interval is None:
         return factor
-    low, high = (10**end for end in decades.interval)
+    low, high = (10**end if end < 300 else math.inf for end in decades.interval)
     return f"{factor} (95%: {low:.1f} to {format_quantity(high)})"
 
 

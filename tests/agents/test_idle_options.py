@@ -37,6 +37,20 @@ def settings(words: str) -> TrainConfig:
             "--learners 2 --device cuda:1",
             "--device: each of 2 learners gets an accelerator of its own, by Ray's choice. Give --device cuda",
         ),
+        (
+            "--clones 4 --environments 32 --rollout-length 32 --mini-batch 256",
+            "--clones: a mini-batch holds 2 environments and clones: too few to see noise between them. "
+            "Give --mini-batch None, or more environments",
+        ),
+        (
+            f"--batch-size adaptive --environments 64 --shuffle transitions {ONE_STEP}",
+            "--batch-size: an adaptive batch follows the noise between environments, and transitions are shuffled. "
+            "Use 8 environments or more, and no --shuffle transitions",
+        ),
+        (
+            "--proximal-average 0",
+            "--proximal-average: an average of age 0 is the present policy, so that no clip binds. Give one above zero",
+        ),
     ],
 )
 def test_a_new_run_refuses_options_that_would_do_nothing(words, said):
@@ -56,6 +70,9 @@ def test_a_new_run_refuses_options_that_would_do_nothing(words, said):
         "--iteration-noise-period 1 --shuffle transitions",
         "--learners 2 --device cuda",
         "--device cuda:1",
+        f"--clones 4 --environments 32 {ONE_STEP}",
+        f"--batch-size adaptive --environments 64 {ONE_STEP}",
+        "--proximal-average 8",
     ],
 )
 def test_a_new_run_takes_options_that_do_something(words):

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -230,3 +231,33 @@ def test_the_seconds_are_over_while_a_full_disk_is_waited_for(on_a_full_disk, tm
         train(replace(config, budget=replace(config.budget, seconds=2.0)), tmp_path / "run", command=[])
     assert 2.0 < time.monotonic() - begun < 5
     assert "Waiting" in capfd.readouterr().err
+
+
+def test_a_stop_is_heard_where_nothing_can_be_said(monkeypatch):
+    """Ctrl-C ends the `tee` that reads standard error as well, and often before the run."""
+
+    def broken(*_):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    stop = StopRequests()
+    with stop:
+        monkeypatch.setattr(os, "write", broken)
+        signal.raise_signal(signal.SIGINT)
+        monkeypatch.undo()
+    assert stop.asked
+
+
+def test_a_full_disk_is_waited_for_where_the_log_lies_on_it(monkeypatch, tmp_path):
+    left = [errno.ENOSPC, errno.ENOSPC]
+
+    def write():
+        if left:
+            raise OSError(left.pop(), "No space left on device")
+
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        files.when_there_is_room(write, tmp_path / "checkpoint.pt", lambda: False)
+        monkeypatch.undo()
+        with contextlib.suppress(OSError):
+            full.close()
+    assert left == []

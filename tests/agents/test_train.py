@@ -13,6 +13,7 @@ import sys
 import time
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,7 +22,7 @@ import torch
 
 from rlscale.agents.cluster import LostWorkerError
 from rlscale.agents.config import Budget, NoiseSettings, Recording, TrainConfig, config_from_dict, config_to_dict, default_config
-from rlscale.agents.learning import NoiseRecord, NoiseWindow, scaled_rate, step_kind
+from rlscale.agents.learning import Learner, NoiseRecord, NoiseWindow, scaled_rate, step_kind
 from rlscale.agents.learning.schedule import adaptive_batch
 from rlscale.agents.rollout.worker import _Group
 from rlscale.agents.session import Session
@@ -629,6 +630,39 @@ def test_a_worker_lost_at_the_start_leaves_nothing_of_a_new_run_to_go_on_from(fi
     assert main(["train", "classic/cartpole", "--resume", str(tmp_path / "begun")]) == 1
     assert f"go on from its last checkpoint with: rlscale train classic/cartpole --resume {tmp_path}" in capsys.readouterr().err
     assert read_run(tmp_path / "begun").state == "failed"
+
+
+def test_a_learner_lost_while_it_takes_a_run_over_leaves_the_checkpoint_as_it_was(finished, tmp_path, monkeypatch):
+    """Another learner may have the parameters already, while the session counts from zero: together no state of the run."""
+    shutil.copytree(finished, tmp_path / "run")
+    before, rows = (tmp_path / "run" / "checkpoint.pt").read_bytes(), read_run(tmp_path / "run").rows
+    take_over = Learner.set_state
+
+    def dies(self, state):
+        take_over(self, state)
+        raise LostWorkerError("learner 1 died at its start: gone")
+
+    monkeypatch.setattr(Learner, "set_state", dies)
+    assert main(["train", "classic/cartpole", "--resume", str(tmp_path / "run"), "--observations", "1000000"]) == 1
+    assert (tmp_path / "run" / "checkpoint.pt").read_bytes() == before
+    assert read_run(tmp_path / "run").rows == rows
+
+
+def test_the_folder_of_a_run_that_never_began_is_closed_before_it_is_removed(tmp_path, monkeypatch):
+    """Over NFS an open file of a folder is renamed instead of removed, and the folder stays."""
+    remove, still_open = shutil.rmtree, []
+
+    def watched(folder, *words, **options):
+        held = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.exists()]
+        still_open.extend(path for path in held if path.startswith(str(folder)))
+        remove(folder, *words, **options)
+
+    run = Run.create(tmp_path / "run", {})
+    monkeypatch.setattr(shutil, "rmtree", watched)
+    run.discard()
+    run.close()
+    assert still_open == []
+    assert not (tmp_path / "run").exists()
 
 
 def test_where_the_disk_had_no_room_for_a_checkpoint_nobody_is_told_to_go_on_from_it(tmp_path, monkeypatch, capsys):
