@@ -148,11 +148,12 @@ def _facts(config: Any, report: dict[str, Any], settings: dict[str, Any]) -> dic
     """Task, settings, versions and machine of the job, for the manifest."""
     simple = (str, int, float, bool, type(None))
     environments = environments_of(config)
+    settings_of_job = {key: plain(value) for key, value in config.to_dict().items()}
     return job_facts(
         task=config.env if isinstance(config.env, str) else getattr(config.env, "__name__", str(config.env)),
         preprocessing="RLlib's environment and connectors",
         config={
-            "rllib": {key: plain(value) for key, value in config.to_dict().items() if isinstance(plain(value), simple)},
+            "rllib": {key: value for key, value in settings_of_job.items() if isinstance(value, simple)},
             "noise": {
                 "every": settings["every"],
                 "blocks": settings["blocks"],

@@ -290,16 +290,16 @@ def _times(machines: int, found: ScaleOut) -> str:
 
 def _sweep(advice: Advice) -> str:
     least, low, high, most = published()["sweep_cost"]
-    cost = f"{low:.0f} to {high:.0f} times the fewest observations to its goal ({least:.0f} to {most:,.0f} the others)"
+    cost = f"{low:.0f} to {high:.0f} times the fewest observations to their goals (all of them {least:.0f} to {most:,.0f})"
     reached = advice.reading.last_return
     goals = "" if advice.has_goals else f" --goals {'RETURN' if reached is None else format(reached, '.3g')}"
-    said = f"To measure it: rlscale sweep {advice.task}{goals}. Half of the published sweeps cost {cost}, evaluation apart"
+    said = f"To measure it: rlscale sweep {advice.task}{goals}. Half of the published sweeps cost {cost}, without evaluation"
     critical, measured = advice.suggested, advice.throughput
     if critical is None or measured is None or advice.reading.last_return is None:
         return f"{said}."
     fewest = advice.reading.observations / (1 + advice.mini_batch / critical)
     seconds = [times * fewest / measured.one_pass for times in (low, high)]
-    goal = f"to the return of {advice.reading.last_return:.3g} that this run reached that half would take"
+    goal = f"to the return of {advice.reading.last_return:.3g} that this run reached, this is"
     epochs = int(advice.settings["epochs"])
     more = f", or longer: a sweep makes one pass over its observations, and the run made {epochs}" if epochs > 1 else ""
     return f"{said}; {goal} roughly {_roughly(seconds[0])} to {_roughly(seconds[1])} here{more}."

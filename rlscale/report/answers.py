@@ -203,7 +203,8 @@ def _while_it_learned(run: RunRecord, row: Row) -> str:
     if whole.value and scale.value and 1 / _ALIKE < whole.value / scale.value < _ALIKE:
         return ""
     observations = f"{early.rows[-1]['observations']:,} observations"
-    return f" The first {observations} alone, in which nine tenths of the rise in return were made, suggest {scale.say()}."
+    made = "in which nine tenths of the rise in return were made"
+    return f" Of the first {observations} alone, {made}, the suggestion is {scale.say()}."
 
 
 def _limit(run: RunRecord) -> str:

@@ -319,7 +319,7 @@ def _without_one_size(row: Row, frontier: Surface) -> str:
 
 
 def _cost_table(sweeps: Sequence[ComparedSweep]) -> str:
-    columns = ["sweep", "runs", "how they ended", "training observations", "evaluation steps", "of all", "evaluation time"]
+    columns = ["sweep", "runs", "how they ended", "training observations", "evaluation steps", "of all steps", "evaluation time"]
     columns += ["of run time", "unfinished"]
     cells = []
     for sweep in sweeps:

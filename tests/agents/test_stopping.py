@@ -261,3 +261,13 @@ def test_a_full_disk_is_waited_for_where_the_log_lies_on_it(monkeypatch, tmp_pat
         with contextlib.suppress(OSError):
             full.close()
     assert left == []
+
+
+def test_a_run_that_is_stopped_within_an_iteration_says_how_many_actors_it_has_lost(slow, tmp_path, monkeypatch):
+    def loop(session, *_):
+        session.lost_actors = 2
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train_module, "_loop", loop)
+    outcome = train(slow, tmp_path / "run", command=[])
+    assert (outcome.state, outcome.lost_actors) == ("stopped", 2)

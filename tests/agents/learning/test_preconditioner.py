@@ -58,6 +58,12 @@ def test_the_metric_has_the_order_that_is_asked_for():
     again = torch.optim.Adam([{"params": [a]}, {"params": [b]}])
     again.load_state_dict(optimizer.state_dict())
     assert torch.equal(adam_metric([again], [b, a]), adam_metric([optimizer], [b, a]))
+    apart = torch.optim.Adam([a], eps=1.0, betas=(0.9, 0.99)), torch.optim.Adam([b], eps=0.5, betas=(0.9, 0.99))
+    for one in apart:
+        one.step()
+    torch.testing.assert_close(adam_metric(apart, [b, a]), torch.tensor(expected))
+    assert adam_metric(apart[:1], [b, a]) is None, "the other's parameters are nobody's"
+    assert adam_metric((apart[0], torch.optim.SGD([b], lr=1.0)), [b, a]) is None
 
 
 def test_a_parameter_without_a_gradient_does_not_take_the_metric_away():

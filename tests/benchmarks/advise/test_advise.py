@@ -227,13 +227,14 @@ def test_what_a_sweep_takes_follows_from_the_runs_own_mini_batch(tmp_path):
     _run, advice = advice_of(tmp_path)
     reading = replace(advice.reading, suggestion=Estimate(64.0, (50.0, 80.0)), observations=8_000_000, last_return=7.0)
     least, low, high, most = published()["sweep_cost"]
-    spent = f"cost {low} to {high} times the fewest observations to its goal ({least} to {most:,} the others), evaluation apart; "
+    spent = f"cost {low} to {high} times the fewest observations to their goals (all of them {least} to {most:,}), "
+    spent += "without evaluation; "
     for epochs, more in ((1, "."), (4, ", or longer: a sweep makes one pass over its observations, and the run made 4.")):
         said = advice_lines(replace(advice, reading=reading, settings={**advice.settings, "epochs": epochs}))
         (line,) = [one for one in said if one.startswith("To measure it")]
         hours = [times * 4_000_000 / 800 / 3600 for times in (low, high)]
         took = f"roughly {hours[0]:.2g} h to {hours[1]:.2g} h here{more}"
-        took = f"to the return of 7 that this run reached that half would take {took}"
+        took = f"to the return of 7 that this run reached, this is {took}"
         assert line.endswith(spent + took)
 
 

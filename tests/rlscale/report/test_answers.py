@@ -121,7 +121,8 @@ def test_the_noise_scale_that_advise_reads_is_said_where_it_is_another(tmp_path,
     read = read_noise(run)
     assert read.idle == 50 * 128
     early = (
-        f"The first 1,280 observations alone, in which nine tenths of the rise in return were made, suggest {read.suggestion}."
+        "Of the first 1,280 observations alone, in which nine tenths of the rise in return were made, "
+        f"the suggestion is {read.suggestion}."
     )
     assert (early in run_answer(run, row_of_run(run))) == (late == 0.03)
 

@@ -23,7 +23,7 @@ from rlscale.benchmarks.commands.compare import CompareOptions, read_folders, ru
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
 from rlscale.records import read_sweep
-from rlscale.report.comparison_page import write_comparison
+from rlscale.report.comparison_page import _cost_table, write_comparison
 from rlscale.report.ladder_charts import _place_labels, ladder_figure
 from rlscale.report.sweep_charts import frontier_figure, rate_figure
 from rlscale.report.words import say_conclusion, warnings
@@ -394,3 +394,13 @@ def test_a_noise_scale_that_suggests_nothing_is_not_shown_as_a_prediction(tmp_pa
     assert "of the joint loss, ratio of sums" not in text
     assert "not resolved: mostly the value function's" in html.unescape(text)
     assert "unless that is mostly the value function's" in html.unescape(text)
+
+
+def test_evaluations_share_of_a_sweep_is_of_all_of_its_steps(tmp_path):
+    """Three times as many steps as were learned from are three quarters of all."""
+    (sweep,) = compare([write_sweep(tmp_path / "s", Planted(scatter=0.1), "minatar/breakout")], []).sweeps
+    runs = {one.id: replace(one, observations=1000, evaluation_steps=3000) for one in sweep.runs}
+    record = replace(sweep.record, results=runs)
+    table = _cost_table([replace(sweep, record=record)])
+    assert "of all steps" in table
+    assert "75.0%" in table
