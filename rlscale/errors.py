@@ -19,4 +19,4 @@ class UsageError(ValueError):
         super().__init__(f"{field}: {problem}. {mend}")
 
     def __reduce__(self) -> tuple[type[UsageError], tuple[str, str, str]]:
-        return UsageError, (self.field, self.problem, self.mend)
+        return type(self), (self.field, self.problem, self.mend)

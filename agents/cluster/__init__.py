@@ -10,10 +10,11 @@ What the processes do is elsewhere: the rollout actors in `..rollout`, the learn
 
 from .connect import connect, connected, disconnect, free_cpus, head_address, spilled_bytes, store_bytes, watch_head
 from .head_node import LostHeadError
-from .placement import keep_together, learner_resources, require_room, rollout_resources
+from .placement import BusyClusterError, keep_together, learner_resources, require_room, rollout_resources
 from .processes import LostWorkerError
 
 __all__ = [
+    "BusyClusterError",
     "LostHeadError",
     "LostWorkerError",
     "connect",

@@ -8,13 +8,17 @@ from typing import Any
 
 from rlscale.errors import UsageError
 
-__all__ = ["SPREAD", "Resources", "keep_together", "learner_resources", "require_room", "rollout_resources"]
+__all__ = ["SPREAD", "BusyClusterError", "Resources", "keep_together", "learner_resources", "require_room", "rollout_resources"]
 
 Resources = Mapping[str, float]  # by Ray's names: CPU, GPU
 
 SPREAD = "SPREAD"  # Ray's strategy for rollout actors: evenly over the nodes that have room, and a lost one anywhere
 ROOM_SECONDS = 10.0
 _NODE = "ray.io/node-id"  # a label that Ray gives to every node
+
+
+class BusyClusterError(UsageError):
+    """A cluster that is large enough has no room now: the same may be asked again later."""
 
 
 def rollout_resources(most: int, cpus: int, device: str) -> dict[str, float]:

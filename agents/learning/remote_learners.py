@@ -77,7 +77,8 @@ class RemoteLearners:
         self._actors = [actor_class.remote(reference, os.getcwd(), rank) for rank in range(count)]
         (address,) = self._get({0: self._actors[0].address.remote()}, "at its start")
         self._get({rank: actor.join.remote(address) for rank, actor in enumerate(self._actors)}, "at its start")
-        self._accepting: dict[int, Any] = {}  # by rank: its latest call of `accept` in this iteration
+        self._accepting: dict[int, list[Any]] = {}  # by rank: its calls of `accept` in this iteration
+        self._learning = False  # an iteration has begun, and its update is not known to be made
         self._environments = self._iteration = 0
         self._scaled = False
         self.optimizer_steps = 0
@@ -90,7 +91,7 @@ class RemoteLearners:
     def begin(self, slots: Sequence[FragmentSlot], iteration: int) -> None:
         """See `Learner.begin`."""
         self._environments, self._iteration = max(slot.columns.stop for slot in slots), iteration
-        self._accepting = {}
+        self._accepting, self._learning = {}, True
         for actor in self._actors:
             actor.begin.remote(list(slots), iteration)
 
@@ -106,14 +107,16 @@ class RemoteLearners:
             mine = share_of_columns(self._config, rank, self._environments)
             reads = slot.columns.start < mine.stop and mine.start < slot.columns.stop
             if reads or (stream and not self._scaled):  # the first one of the run sets the scale of all learners' advantages
-                if stream and rank in self._accepting:
-                    self._get({rank: self._accepting[rank]}, f"in iteration {self._iteration}")
-                self._accepting[rank] = actor.accept.remote(reference, slot)
+                calls = self._accepting.setdefault(rank, [])
+                if stream and calls:
+                    self._get({rank: calls[-1]}, f"in iteration {self._iteration}")
+                calls.append(actor.accept.remote(reference, slot))
         self._scaled = True
 
     def finish(self, learning_rate: float) -> UpdateResult:
         """See `Learner.finish`. Figures are the same in every learner; noise statistics are joined from each one's blocks."""
-        calls = {rank: actor.finish.remote(learning_rate) for rank, actor in enumerate(self._actors)}
+        sent = {rank: len(calls) for rank, calls in self._accepting.items()}
+        calls = {rank: actor.finish.remote(learning_rate, sent.get(rank, 0)) for rank, actor in enumerate(self._actors)}
         # How long learning takes is the user's business, and a learner that hangs is noticed by those that wait for its sums.
         results: list[UpdateResult] = self._get(calls, f"in iteration {self._iteration}", None)
         noise = []
@@ -122,6 +125,7 @@ class RemoteLearners:
             adam = [record.adam for record in records if record.adam is not None]  # of all learners, or of none
             if (plain.size > 0).sum() > 1:
                 noise.append(replace(records[0], statistics=plain, adam=_join(adam) if adam else None))
+        self._learning = False
         self.optimizer_steps = results[0].optimizer_steps
         return replace(results[0], noise=noise, noise_seconds=max(result.noise_seconds for result in results))
 
@@ -135,7 +139,8 @@ class RemoteLearners:
             if rank in self._hung:
                 continue
             with contextlib.suppress(LostWorkerError):
-                state: dict[str, Any] = self._get({rank: actor.get_state.remote()}, "between iterations")[0]
+                call = actor.get_state.remote(before=self._learning)
+                state: dict[str, Any] = self._get({rank: call}, "between iterations")[0]
                 return state
         raise LostWorkerError("all learners died or hang: nothing can be saved")
 
@@ -143,6 +148,7 @@ class RemoteLearners:
         """Continue from where `get_state` was called."""
         reference = self._ray.put(state)
         self._get({rank: actor.set_state.remote(reference) for rank, actor in enumerate(self._actors)}, "at its start")
+        self._learning = False
         self.optimizer_steps = state["optimizer_steps"]
 
     def close(self) -> None:
@@ -157,7 +163,8 @@ class RemoteLearners:
         Args:
             calls: to be waited for.
             when: for the error.
-            seconds: without an answer, after which a learner counts as hung; None waits until another one has waited in vain.
+            seconds: without an answer, after which a learner counts as hung. None waits until another one has waited in vain, or
+                has its result: then no sum is left for which it could be waited.
 
         Raises:
             LostWorkerError: a learner died, ran out of memory, hangs or does not reach the others.
@@ -166,7 +173,8 @@ class RemoteLearners:
         failed: dict[int, Exception] = {}
         ranks = {call: rank for rank, call in calls.items()}
         while ranks:
-            ready, _ = self._ray.wait(list(ranks), timeout=HUNG_SECONDS if failed else seconds)
+            patience = PATIENCE.total_seconds() if results and seconds is None else seconds
+            ready, _ = self._ray.wait(list(ranks), timeout=HUNG_SECONDS if failed else patience)
             if not ready:
                 break
             rank = ranks.pop(ready[0])
@@ -176,7 +184,9 @@ class RemoteLearners:
                 if (loss := describe_loss(error, when)) is not None:
                     raise LostWorkerError(f"learner {rank} {loss}") from error
                 failed[rank] = error
-        for mistake in failed.values():
+        for rank, mistake in failed.items():
+            if isinstance(mistake, LostWorkerError):  # of what, the learner itself knows
+                raise LostWorkerError(f"learner {rank} {getattr(mistake, 'cause', mistake)} {when}") from mistake
             if not isinstance(mistake, WaitedInVainError):
                 raise mistake
         if ranks:
@@ -203,7 +213,8 @@ class LearnerActor(Learner):
         keep_freed_memory()
         super().__init__(config, task, torch.device(device), bfloat16, rank, self._add_over_learners)
         self._sums_on = self._device
-        self._before: dict[str, Any] | None = None  # while an iteration is being learned: the state to go back to
+        self._before: dict[str, Any] | None = None  # at the latest `begin`: the state to go back to
+        self._accepted = 0  # fragments of this iteration
         self._failure: Exception | None = None  # of this iteration, before `finish`, which nobody may have seen
 
     def address(self) -> str:
@@ -229,7 +240,7 @@ class LearnerActor(Learner):
         )
 
     def begin(self, slots: Sequence[FragmentSlot], iteration: int) -> None:
-        self._failure = None
+        self._failure, self._before, self._accepted = None, None, 0
         with self._remembering():
             self._before = self._copy_state()
             super().begin(slots, iteration)
@@ -237,13 +248,24 @@ class LearnerActor(Learner):
     def accept(self, fragment: Fragment, slot: FragmentSlot) -> None:
         with self._remembering():
             super().accept(fragment, slot)
+            self._accepted += 1
 
-    def finish(self, learning_rate: float) -> UpdateResult:
+    def finish(self, learning_rate: float, sent: int) -> UpdateResult:  # type: ignore[override]
+        """See `Learner.finish`.
+
+        Args:
+            learning_rate: likewise.
+            sent: fragments that this learner was to accept. Ray does not call `accept` with one that it cannot fetch.
+
+        Raises:
+            LostWorkerError: not all of them came.
+        """
         if self._failure is not None:
             raise self._failure  # an update without that fragment would be made of an earlier one's gradients
-        result = super().finish(learning_rate)
-        self._before = None
-        return result
+        if self._accepted < sent:
+            missing = sent - self._accepted
+            raise LostWorkerError(f"could not fetch {missing} of the {sent} fragments that it reads from the object store")
+        return super().finish(learning_rate)
 
     @contextlib.contextmanager
     def _remembering(self) -> Iterator[None]:
@@ -263,8 +285,9 @@ class LearnerActor(Learner):
         if there is not total:
             total.copy_(there)
 
-    def get_state(self) -> dict[str, Any]:
-        return super().get_state() if self._before is None else on_cpu(self._before)
+    def get_state(self, before: bool = False) -> dict[str, Any]:
+        """The present state, or that before the latest iteration, which not every learner may have finished."""
+        return on_cpu(self._before) if before and self._before is not None else super().get_state()
 
 
 def _join(parts: Sequence[BlockStatistics]) -> BlockStatistics:

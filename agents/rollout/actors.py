@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from rlscale.errors import UsageError
 from rlscale.records.files import tell
 from rlscale.text import first_line
 
-from ..cluster import free_cpus
+from ..cluster import BusyClusterError, free_cpus
 from ..cluster.placement import SPREAD, rollout_resources
 from ..cluster.processes import LostWorkerError, describe_loss, enter_user_folder, pickle_settings
 from .fragments import Fragment, FragmentSummary
@@ -42,7 +41,7 @@ class RolloutActors:
         making_seconds: that the slowest of those to begin with took to make its environments.
 
     Raises:
-        UsageError: too few started.
+        BusyClusterError: too few started.
         LostWorkerError: one died at its start.
     """
 
@@ -68,9 +67,9 @@ class RolloutActors:
         ready, late = ray.wait(starting, num_returns=actors, timeout=START_SECONDS)
         if len(ready) < fewest:
             self.close()
-            raise UsageError(
+            raise BusyClusterError(
                 "--actors",
-                f"{len(late)} of {actors} did not start within {START_SECONDS} s; the cluster may be busy",
+                f"{len(late)} of {actors} rollout actors did not start within {START_SECONDS} s; the cluster may be busy",
                 "Use fewer actors, or wait until CPUs are free ('ray status' shows them)",
             )
         started = [number for number, (_, answer) in self._starting.items() if answer not in late]

@@ -21,6 +21,7 @@ def run(arguments: list[str]) -> int:
     Raises:
         UsageError: options, a task or a folder that cannot be used.
         LostWorkerError: no worker starts any more; what had ended is recorded.
+        OSError: the record cannot be written; likewise.
     """
     options = parse(SweepOptions, "sweep", arguments)
     console, command = plain_console(), ["rlscale", "sweep", *arguments]
@@ -30,7 +31,7 @@ def run(arguments: list[str]) -> int:
         console.print(f"stopped; what had ended is recorded in {options.out}", markup=False, highlight=False, soft_wrap=True)
         console.print(f"go on with:  {shlex.join(command)}", markup=False, highlight=False, soft_wrap=True)
         return 130
-    except LostWorkerError as error:
+    except (LostWorkerError, OSError) as error:
         error.add_note(f"What had ended is recorded in {options.out}; go on with: {shlex.join(command)}")
         raise
     page = str(Path(options.out) / "comparison.html") if options.report else None

@@ -36,6 +36,7 @@ class SweepDisplay:
         self._plans, self._results, self._console = plans, results, console
         self._running: dict[tuple[int, str], Trial] = {}
         self._started = time.monotonic()
+        self._waited: set[tuple[int, str]] = set()
         self._before = sum(len(r) for r in results)
         self._said = ""  # about the sweep whose run ended last; a fit takes too long for every frame
         self._lock = threading.Lock()  # the live table is drawn by a thread of its own
@@ -65,8 +66,21 @@ class SweepDisplay:
         if self._live is None or result.failed:
             self._console.print(self._line(sweep, result), markup=False, highlight=False, soft_wrap=True)
 
+    def waits(self, sweep: int, trial: Trial, why: str) -> None:
+        """A run found no room in the cluster, which is said once a run."""
+        with self._lock:
+            self._running.pop((sweep, trial.id), None)
+        if (sweep, trial.id) not in self._waited:
+            self._waited.add((sweep, trial.id))
+            task = self._task(sweep)
+            self._console.print(f"{task}{trial.id} waits for room: {why}", markup=False, highlight=False, soft_wrap=True)
+
+    def _task(self, sweep: int) -> str:
+        """The beginning of a line, where there are several tasks to tell apart."""
+        return f"{self._plans[sweep].config.task}  " if len(self._plans) > 1 else ""
+
     def _line(self, sweep: int, result: TrialResult) -> str:
-        task = f"{self._plans[sweep].config.task}  " if len(self._plans) > 1 else ""
+        task = self._task(sweep)
         reached = [f"{format_quantity(g.optimizer_steps)} steps to {g.goal:g}" for g in result.goals if g.optimizer_steps]
         outcome = ", ".join(reached) if reached else "no goal reached"
         if result.state != "finished":

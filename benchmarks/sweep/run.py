@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
-from rlscale.agents.cluster import LostWorkerError, connect, disconnect
+from rlscale.agents.cluster import BusyClusterError, LostWorkerError, connect, disconnect
 from rlscale.agents.cluster.processes import enter_user_folder
 from rlscale.agents.cluster.sigterm import interrupted_by_sigterm
 from rlscale.agents.compute import resolve_device
@@ -30,9 +30,10 @@ from .options import SweepOptions, make_plan
 from .plan import SweepPlan
 from .trial import run_trial
 
-__all__ = ["Job", "TrialWorker", "run_job", "run_sweeps"]
+__all__ = ["Fault", "Job", "TrialWorker", "run_job", "run_sweeps"]
 
 MOST_ATTEMPTS = 3  # at a trial whose worker died or could not write; one that raised another error is not repeated
+BUSY_SECONDS = 10  # between two attempts of a trial for which the cluster has no room
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,19 @@ class Job:
     def key(self) -> tuple[int, str]:
         """Tells the trials of all sweeps apart."""
         return self.sweep, self.trial.id
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why an attempt at a trial ended without a result: a fault of the machines, not of the trial.
+
+    Attributes:
+        why: in a few words.
+        busy: the cluster had no room for the trial's processes. It waits for some, however often, and that is no attempt.
+    """
+
+    why: str
+    busy: bool = False
 
 
 def run_sweeps(options: SweepOptions, command: list[str], console: Console) -> list[Path]:
@@ -96,6 +110,7 @@ def _run(
     running: set[tuple[int, str]] = set()
     attempts: Counter[tuple[int, str]] = Counter()
     begun: dict[tuple[int, str], float] = {}
+    resting: dict[tuple[int, str], float] = {}  # until when a trial that found no room is not tried again
     pool: LocalPool | RayPool | None = None
     held = contextlib.ExitStack()
     try:
@@ -107,7 +122,7 @@ def _run(
             ]
             if not jobs:
                 return
-            ready = [job for job in jobs if job.key not in running]
+            ready = [job for job in jobs if job.key not in running and time.monotonic() >= resting.get(job.key, 0.0)]
             if pool is None:
                 pool = LocalPool() if options.jobs == 0 else RayPool(plans, options)
                 held.enter_context(interrupted_by_sigterm())  # after Ray, which sets a handler of its own
@@ -120,10 +135,14 @@ def _run(
                 display.started(job.sweep, job.trial)
             for job, outcome in pool.wait(0.5):
                 running.remove(job.key)
-                if isinstance(outcome, str):
+                if isinstance(outcome, Fault):
+                    if outcome.busy:
+                        attempts[job.key] -= 1
+                        display.waits(job.sweep, job.trial, outcome.why)
+                        resting[job.key] = time.monotonic() + BUSY_SECONDS
                     if attempts[job.key] < MOST_ATTEMPTS:
                         continue  # the plan names the trial again
-                    reason = f"its worker failed {MOST_ATTEMPTS} times: {outcome}"
+                    reason = f"its worker failed {MOST_ATTEMPTS} times: {outcome.why}"
                     outcome = _failed(job.trial, reason, time.perf_counter() - begun[job.key])
                 sweeps[job.sweep].append(outcome)
                 display.ended(job.sweep, outcome)
@@ -150,8 +169,8 @@ def run_job(job: Job) -> TrialResult:
             make_course=lambda: job.plan.begin(job.trial, job.folder, list(job.command)),
             inner_steps=job.plan.inner_steps,
         )
-    except (LostWorkerError, OSError):
-        raise  # a fault of the machine, not of the trial: it is tried again
+    except (BusyClusterError, LostWorkerError, OSError):
+        raise  # a fault of the machines, not of the trial: it is tried again
     except Exception as error:  # one trial's failure is a result of the sweep, not its end
         return _failed(job.trial, f"{type(true_error(error)).__name__}: {first_line(error)}", time.perf_counter() - started)
 
@@ -170,18 +189,18 @@ class LocalPool:
     def submit(self, job: Job) -> None:
         self._job = job
 
-    def wait(self, seconds: float) -> list[tuple[Job, TrialResult | str]]:
-        """Jobs that have ended, each with its result, or with a sentence about what its worker died of.
-
-        A pool of workers returns after so many seconds at the latest, with none if none has ended.
-        """
+    def wait(self, seconds: float) -> list[tuple[Job, TrialResult | Fault]]:
+        """Jobs that have ended, each with its result or why it has none; after so many seconds, with none if none has ended."""
         job, self._job = self._job, None
         if job is None:
+            time.sleep(seconds)
             return []
         try:
             return [(job, run_job(job))]
+        except BusyClusterError as error:
+            return [(job, Fault(error.problem, busy=True))]
         except OSError as error:
-            return [(job, str(error))]
+            return [(job, Fault(str(error)))]
 
     def close(self) -> None:
         pass
@@ -209,13 +228,17 @@ class RayPool:
         self._worker = ray.remote(TrialWorker).options(num_cpus=0 if beside else 1)
         self._failed_starts = 0  # in a row
         self._idle: list[Any] = []
-        self._busy: dict[Any, tuple[Any, Job | None]] = {}  # by the call that is awaited; no job: the worker is starting
+        self._busy: dict[Any, tuple[Any, Job | None]] = {}  # by the call that is awaited; no job: whether it is there
+        self._known: set[Any] = set()  # workers that have answered
         for _ in range(jobs):
             self._start()
 
     def _start(self) -> None:
         """Start a worker; it becomes idle once it is there, which on a busy cluster may take long."""
-        worker = self._worker.remote(os.getcwd())
+        self._ask(self._worker.remote(os.getcwd()))
+
+    def _ask(self, worker: Any) -> None:
+        """Have a worker say that it is there, before it is given a job."""
         self._busy[worker.ready.remote()] = (worker, None)
 
     @property
@@ -227,26 +250,50 @@ class RayPool:
         absolute = replace(job, folder=job.folder.resolve())
         self._busy[worker.run.remote(absolute)] = (worker, job)
 
-    def wait(self, seconds: float) -> list[tuple[Job, TrialResult | str]]:
+    def wait(self, seconds: float) -> list[tuple[Job, TrialResult | Fault]]:
+        if not self._busy:
+            time.sleep(seconds)
+            return []
         done, _ = self._ray.wait(list(self._busy), num_returns=1, timeout=seconds)
-        ended: list[tuple[Job, TrialResult | str]] = []
+        ended: list[tuple[Job, TrialResult | Fault]] = []
         for call in done:
             worker, job = self._busy.pop(call)
             try:
                 outcome = self._ray.get(call)
                 self._idle.append(worker)
+                self._known.add(worker)
                 self._failed_starts = 0
             except self._ray.exceptions.RayError as error:
-                outcome = first_line(error)
-                if job is None:
-                    self._failed_starts += 1
-                    if self._failed_starts >= MOST_ATTEMPTS:
-                        raise LostWorkerError(f"{MOST_ATTEMPTS} workers in a row did not start: {outcome}") from None
-                self._ray.kill(worker)
-                self._start()
+                cause = getattr(error, "cause", None)  # what the trial raised in its worker, which is then as good as before
+                if isinstance(cause, BusyClusterError):
+                    outcome = Fault(cause.problem, busy=True)
+                    self._idle.append(worker)
+                else:
+                    outcome = Fault(first_line(error))
+                    self._replace(worker, outcome.why)
             if job is not None:
                 ended.append((job, outcome))
         return ended
+
+    def _replace(self, worker: Any, why: str) -> None:
+        """Start another worker for one that is lost.
+
+        What ended it, as a node that went, may have ended idle ones too. So these are asked, or their deaths would count as
+        attempts at trials that never began.
+
+        Raises:
+            LostWorkerError: workers do not start, again and again.
+        """
+        if worker not in self._known:
+            self._failed_starts += 1
+            if self._failed_starts >= MOST_ATTEMPTS:
+                raise LostWorkerError(f"{MOST_ATTEMPTS} workers in a row did not start: {why}")
+        self._known.discard(worker)
+        self._ray.kill(worker)
+        self._start()
+        idle, self._idle = self._idle, []
+        for other in idle:
+            self._ask(other)
 
     def close(self) -> None:
         for worker in (*self._idle, *(worker for worker, _ in self._busy.values())):

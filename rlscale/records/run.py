@@ -18,7 +18,8 @@ import os
 import shlex
 import shutil
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -198,11 +199,13 @@ class Run:
     def set_state(self, state: str, reason: str | None = None, **changes: Any) -> None:
         """Rewrite the manifest with a new state: running, finished, stopped or failed (with its reason)."""
         self.manifest = {**self.manifest, **changes, **_process(), "state": state, "reason": reason, "updated": now()}
-        write_atomically(self.folder / _MANIFEST, dump_json(self.manifest, indent=1).encode())
+        path = self.folder / _MANIFEST
+        self._write(lambda: write_atomically(path, dump_json(self.manifest, indent=1).encode()), path)
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Add the row of one iteration; it is on its way to disk when this returns."""
-        append_when_there_is_room(self._rows, (dump_json(row) + "\n").encode(), self.give_up_waiting)
+        with self._patience_once():
+            append_when_there_is_room(self._rows, (dump_json(row) + "\n").encode(), self.give_up_waiting)
 
     def save_checkpoint(self, payload: bytes) -> None:
         """Replace the checkpoint; a crash at any moment leaves either the old or the new one whole."""
@@ -213,14 +216,27 @@ class Run:
             os.fsync(self._rows.fileno())  # never a checkpoint that is ahead of its rows
             write_atomically(path, _CHECKPOINT_MAGIC + digest + b"\n" + payload)
 
-        when_there_is_room(write, path, self.give_up_waiting)
+        self._write(write, path)
 
     def save_snapshot(self, optimizer_steps: int, payload: bytes) -> None:
         """Keep a policy for later evaluation, under its number of optimizer steps."""
         folder = self.folder / "snapshots"
         folder.mkdir(exist_ok=True)
         path = folder / f"{optimizer_steps:010d}.npy"
-        when_there_is_room(lambda: write_atomically(path, payload), path, self.give_up_waiting)
+        self._write(lambda: write_atomically(path, payload), path)
+
+    def _write(self, write: Callable[[], None], path: Path) -> None:
+        with self._patience_once():
+            when_there_is_room(write, path, self.give_up_waiting)
+
+    @contextmanager
+    def _patience_once(self) -> Iterator[None]:
+        """Where the disk stayed full, what is still to be written, such as that the run failed, is not waited for again."""
+        try:
+            yield
+        except OSError:
+            self.give_up_waiting = lambda: True
+            raise
 
     def discard(self) -> None:
         """Close, and remove the folder of a run that never began: over NFS a folder with an open file cannot be removed."""

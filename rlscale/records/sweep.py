@@ -17,12 +17,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ..errors import UsageError
 from .files import (
     RESTORE,
     TORN,
+    append_when_there_is_room,
     dump_json,
     end_torn_line,
     lock_folder,
@@ -31,6 +32,7 @@ from .files import (
     read_manifest,
     read_object,
     unpack,
+    when_there_is_room,
     write_atomically,
 )
 from .trial import Trial, TrialResult
@@ -124,7 +126,7 @@ class Sweep:
             *(f"{folder.name}: {id} failed ({run.reason}); that trial is made again" for id, run in failed.items()),
         )
         self.begun = _read_begun(folder)
-        self._lines: IO[str] = (folder / _RESULTS).open("a", encoding="utf-8")
+        self._lines = (folder / _RESULTS).open("ab", buffering=0)
 
     @property
     def plan(self) -> dict[str, Any]:
@@ -186,21 +188,29 @@ class Sweep:
     def begin(self, trial: Trial) -> None:
         """Record a trial that begins; one that begins again is there already."""
         if trial.id not in self.begun:
+            with (self.folder / _BEGUN).open("ab", buffering=0) as lines:
+                append_when_there_is_room(lines, _line(asdict(trial)), _never)
             self.begun[trial.id] = trial
-            with (self.folder / _BEGUN).open("a", encoding="utf-8") as lines:
-                lines.write(dump_json(asdict(trial)) + "\n")
 
     def append(self, result: TrialResult) -> None:
         """Record a trial that ended; it is on disk when this returns."""
-        line = dump_json(result.to_json())
-        self._lines.write(line + "\n")
-        self._lines.flush()
-        os.fsync(self._lines.fileno())
+        line = _line(result.to_json())
+        append_when_there_is_room(self._lines, line, _never)
+        when_there_is_room(lambda: os.fsync(self._lines.fileno()), self.folder / _RESULTS, _never)
         self.results[result.id] = TrialResult.from_json(json.loads(line))  # what a later session of the sweep will read
 
     def close(self) -> None:
         self._lines.close()
         os.close(self._lock)
+
+
+def _line(stored: Mapping[str, Any]) -> bytes:
+    return (dump_json(stored) + "\n").encode()
+
+
+def _never() -> bool:
+    """When waiting for room on a full disk is given up: Ctrl-C ends it, by an exception."""
+    return False
 
 
 def _read_begun(folder: Path) -> dict[str, Trial]:

@@ -6,7 +6,8 @@ import pytest
 import ray
 
 from rlscale.agents.cluster import LostWorkerError
-from rlscale.agents.learning.remote_learners import HUNG_SECONDS, RemoteLearners, WaitedInVainError
+from rlscale.agents.learning.remote_learners import HUNG_SECONDS, PATIENCE, RemoteLearners, WaitedInVainError
+from rlscale.agents.learning.results import UpdateResult
 
 
 class Answers:
@@ -33,8 +34,12 @@ def learners_that_answer(known) -> RemoteLearners:
     """Two learners whose calls have these answers."""
     learners = object.__new__(RemoteLearners)
     learners._ray, learners._hung, learners._iteration = Answers(known), set(), 3
+    learners._accepting, learners._learning = {}, True
     calls = [
-        {name: SimpleNamespace(remote=lambda *_, call=f"{name} {rank}": call) for name in ("finish", "get_state")}
+        {
+            "finish": SimpleNamespace(remote=lambda *_, rank=rank: f"finish {rank}"),
+            "get_state": SimpleNamespace(remote=lambda before, rank=rank: f"get_state {rank}{' before' if before else ''}"),
+        }
         for rank in (0, 1)
     ]
     learners._actors = [SimpleNamespace(**of_rank) for of_rank in calls]
@@ -49,7 +54,7 @@ def raised_in_learner(error) -> ray.exceptions.RayTaskError:
 def test_a_learner_that_hangs_ends_the_run_once_another_has_waited_in_vain(hung):
     other = 1 - hung
     in_vain = raised_in_learner(WaitedInVainError("Timed out waiting 600000ms"))
-    learners = learners_that_answer({f"finish {other}": in_vain, f"get_state {other}": {"of": other}})
+    learners = learners_that_answer({f"finish {other}": in_vain, f"get_state {other} before": {"of": other}})
     with pytest.raises(LostWorkerError, match=f"learner {hung} hung in iteration 3"):
         learners.finish(0.1)
     assert learners._ray.waits == [None, HUNG_SECONDS]
@@ -75,6 +80,41 @@ def test_a_mistake_in_one_learner_is_raised_and_the_others_are_not_waited_for_wi
 
 
 def test_a_learner_that_gives_no_state_in_time_hung():
-    learners = learners_that_answer({"get_state 1": {"of": 1}})
+    learners = learners_that_answer({"get_state 1 before": {"of": 1}})
     assert learners.get_state() == {"of": 1}
     assert learners._hung == {0}
+
+
+UPDATE = UpdateResult({}, [], 0.0, 8, 0.5, 0.1, optimizer_steps=5)
+
+
+def test_a_learner_that_hangs_after_the_last_sum_is_not_waited_for_without_end():
+    """Nobody waits in vain for it then, so that no other learner would ever tell."""
+    learners = learners_that_answer({"finish 0": UPDATE, "get_state 0 before": {"of": 0}})
+    with pytest.raises(LostWorkerError, match="learner 1 hung in iteration 3"):
+        learners.finish(0.1)
+    assert learners._ray.waits == [None, PATIENCE.total_seconds()]
+    assert learners.get_state() == {"of": 0}
+
+
+def test_an_update_that_one_learner_did_not_return_is_not_saved():
+    """The first learner made it, and the run does not count it: what is saved is the state before."""
+    learners = learners_that_answer({"finish 0": UPDATE, "finish 1": ray.exceptions.ActorDiedError(), "get_state 0 before": 0})
+    with pytest.raises(LostWorkerError, match="learner 1 died in iteration 3"):
+        learners.finish(0.1)
+    assert learners.get_state() == 0
+
+
+def test_an_update_that_all_returned_is_saved():
+    learners = learners_that_answer({"finish 0": UPDATE, "finish 1": UPDATE, "get_state 0": "after"})
+    learners.finish(0.1)
+    assert learners.get_state() == "after"
+    assert learners.optimizer_steps == 5
+
+
+def test_a_learner_that_lacks_a_fragment_says_so_in_one_line():
+    lacks = raised_in_learner(LostWorkerError("could not fetch 1 of the 4 fragments"))
+    with pytest.raises(LostWorkerError) as lost:
+        learners_that_answer({"finish 1": lacks}).finish(0.1)
+    assert str(lost.value) == "learner 1 could not fetch 1 of the 4 fragments in iteration 3"
+    assert type(lost.value) is LostWorkerError

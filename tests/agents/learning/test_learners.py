@@ -12,7 +12,7 @@ from batches import read_batch
 from making import make_fragment
 
 from rlscale.agents.checks import check_config
-from rlscale.agents.cluster.processes import pickle_settings
+from rlscale.agents.cluster.processes import LostWorkerError, pickle_settings
 from rlscale.agents.config import NoiseSettings, Rollout, TrainConfig, default_config
 from rlscale.agents.learning.batch import arrange_slots
 from rlscale.agents.learning.frames import Positions
@@ -178,17 +178,53 @@ def test_a_learner_that_failed_at_a_fragment_makes_no_update_without_it(monkeypa
         with pytest.raises((ValueError, RuntimeError)) as failed:
             learner.accept(replace(fragments[1], action=fragments[1].action[:, :3]), slots[1])
         with pytest.raises((ValueError, RuntimeError)) as told:
-            learner.finish(1e-3)
+            learner.finish(1e-3, 2)
         assert told.value is failed.value
         np.testing.assert_array_equal(learner.weights(), before)
     learner.begin(slots, 0)
     for fragment, slot in zip(fragments, slots, strict=True):
         learner.accept(fragment, slot)
-    learner.finish(1e-3)
+    learner.finish(1e-3, 4)
     assert (learner.weights() != before).any()
 
 
-def test_learners_go_on_from_a_state(ray_of_four):
+def test_a_learner_that_lacks_a_fragment_makes_no_update_without_it(monkeypatch):
+    """Ray does not call `accept` with a fragment that it cannot fetch, and `finish` would not know of it."""
+    monkeypatch.setattr(LearnerActor, "_add_over_learners", lambda self, total: None)
+    settings = pickle_settings((config_for(2), TASK, "cpu", False, 1), TASK)
+    learner, fragments = LearnerActor(settings, ".", 0), fragments_of(np.random.default_rng(5))
+    slots = arrange_slots([fragment.group for fragment in fragments], 8)
+    before = learner.weights()
+    learner.begin(slots, 0)
+    learner.accept(fragments[0], slots[0])
+    with pytest.raises(LostWorkerError, match="could not fetch 1 of the 2 fragments"):
+        learner.finish(1e-3, 2)
+    np.testing.assert_array_equal(learner.weights(), before)
+
+
+def test_a_learner_keeps_the_state_before_an_update_until_the_next_one(monkeypatch):
+    monkeypatch.setattr(LearnerActor, "_add_over_learners", lambda self, total: None)
+    settings = pickle_settings((config_for(2), TASK, "cpu", False, 1), TASK)
+    learner, fragments = LearnerActor(settings, ".", 0), fragments_of(np.random.default_rng(5))
+    slots = arrange_slots([fragment.group for fragment in fragments], 8)
+    for steps in range(2):
+        parameters = learner.weights()
+        learner.begin(slots, steps)
+        for fragment, slot in zip(fragments[:2], slots[:2], strict=True):
+            learner.accept(fragment, slot)
+        learner.finish(1e-3, 2)
+        before, after = learner.get_state(before=True), learner.get_state()
+        assert (before["optimizer_steps"], after["optimizer_steps"]) == (steps, steps + 1)
+        np.testing.assert_array_equal(before["parameters"].numpy(), parameters)
+        np.testing.assert_array_equal(after["parameters"].numpy(), learner.weights())
+        assert (parameters != learner.weights()).any()
+
+
+def lose():
+    raise OSError("the node that held the fragment is gone")
+
+
+def test_learners_go_on_from_a_state_and_do_without_no_fragment(ray_of_four):
     rng = np.random.default_rng(2)
     one = Learner(config_for(), TASK, CPU, False)
     learn_batch(one, fragments_of(rng), 0, 1e-3)
@@ -198,6 +234,14 @@ def test_learners_go_on_from_a_state(ray_of_four):
         fragments = fragments_of(rng)
         same_result(learn_batch(one, fragments, 1, 1e-3), learn_batch(several, fragments, 1, 1e-3))
         torch.testing.assert_close(several.get_state()["parameters"], one.get_state()["parameters"], rtol=1e-3, atol=2e-5)
+        before, slots = several.weights(), arrange_slots([fragment.group for fragment in fragments], 8)
+        several.begin(slots, 2)
+        lost = ray.remote(lose).options(num_cpus=0)
+        for number, slot in enumerate(slots):  # each learner reads two of the four fragments
+            several.accept(lost.remote() if number in (0, 3) else fragments[number], slot)
+        with pytest.raises(LostWorkerError, match=r"learner [01] could not fetch 1 of the 2 fragments"):
+            several.finish(1e-3)
+        np.testing.assert_array_equal(several.get_state()["parameters"].numpy(), before)
     finally:
         several.close()
 
