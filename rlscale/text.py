@@ -108,6 +108,6 @@ def parse_duration(text: str, field: str) -> float:
 def _parse(text: str, units: Mapping[str, int], field: str, what: str, examples: str) -> float:
     """A positive number followed by one of the units, in any case, with spaces allowed."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
-    if not found or found[2] not in units or not float(found[1]) > 0:
+    if not found or found[2] not in units or not 0 < float(found[1]) * units[found[2]] < math.inf:
         raise UsageError(field, f"{text!r} is no {what}", f"Give for example {examples}")
     return float(found[1]) * units[found[2]]

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import statistics
 import time
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -20,6 +21,7 @@ from rlscale.agents.memory import memory_plan
 from rlscale.agents.train import train
 from rlscale.analysis.predictions import shows_value_alone
 from rlscale.analysis.reading import read_noise
+from rlscale.analysis.summary import mean_batch
 from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
@@ -200,26 +202,28 @@ def _measured(
         settings = _that_fit(config, task, settings_for(config, Estimate(float(size), None), actors))
         shape = Shape(actors, 1, settings.environments // actors)
         rounds = replace(law, rollout_length=settings.rollout_length)
-        found.append((settings, predict(asked, config, task, rounds, learns, emulator, shape)))
-    best = max(one.end_to_end for _, one in found)
-    settings, chosen = next((settings, one) for settings, one in found if one.end_to_end >= CLOSE * best)
+        found.append((settings, rounds, predict(asked, config, task, rounds, learns, emulator, shape)))
+    best = max(one.end_to_end for *_, one in found)
+    settings, rounds, chosen = next(each for each in found if each[-1].end_to_end >= CLOSE * best)
+    valid = statistics.fmean(reading.valid for reading in fleets)  # what only resets an environment is no observation
     passes = chosen.iteration.sampling_seconds + chosen.iteration.learning_seconds / config.update.epochs
     throughput = Throughput(
         actors=chosen.shape.actors,
         environments=chosen.shape.environments,
         cpus=cpus,
-        sampling=chosen.rate,
-        end_to_end=chosen.end_to_end,
-        one_pass=chosen.batch_size / passes,
+        sampling=chosen.rate.map(lambda rate: valid * rate),
+        end_to_end=valid * chosen.end_to_end,
+        one_pass=valid * chosen.batch_size / passes,
         shares=chosen.shares,
-        doubled=gain_of_twice(law, chosen),
+        doubled=gain_of_twice(rounds, chosen),
+        timed=len(times),
     )
     # With a fixed number of optimizer steps an iteration, the iteration batch is critical where its mini-batches are.
     more = []
     if critical > 0:
         steps = settings.batch_size / settings.mini_batch
         learns = learner if config.update.mini_batch is None else with_steps(learner, times, steps)
-        more = scale_out(critical * steps, law, learns, workers=chosen.shape.actors)
+        more = scale_out(critical * steps, rounds, learns, workers=chosen.shape.actors)
     return settings, throughput, more
 
 
@@ -264,6 +268,14 @@ def _learners_of(record: RunRecord) -> int:
     return max(int(record.manifest["config"].get("rllib", {}).get("num_learners") or 0), 1)
 
 
+def _filled(config: TrainConfig, record: RunRecord) -> TrainConfig:
+    """The same with a batch of one size, that of the run on average, where its own followed the noise."""
+    if not config.adaptive:
+        return config
+    environments = max(round(mean_batch(record) / config.rollout.rollout_length), 1)
+    return replace(config, rollout=replace(config.rollout, environments=environments, batch_size=None, exchange_rate=None))
+
+
 def _config_of(record: RunRecord) -> TrainConfig:
     """How the run learned, at the rate that it had; of a job of RLlib or Stable-Baselines3, what its settings are called here.
 
@@ -274,7 +286,7 @@ def _config_of(record: RunRecord) -> TrainConfig:
     # A schedule begins near 0 where it warms up and ends near 0 where it decays: the rate that was chosen is the largest.
     rate = max(row["learning_rate"] for row in record.rows)
     if not _is_foreign(record):
-        config = config_from_dict(stored)
+        config = _filled(config_from_dict(stored), record)
         if config.update.lr_rule == "constant" and config.update.tuned_batch is None:
             return config
         # A rule made that rate for the run's batch; the advice scales it itself, and names no rule that would do so again.

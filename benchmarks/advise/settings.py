@@ -10,10 +10,10 @@ from rlscale.estimate import Estimate
 
 from ..workers.recommendation import flags_that_differ
 
-__all__ = ["SMALLEST", "Settings", "as_advised", "configured", "flags_beside", "lines_for", "settings_for"]
+__all__ = ["Settings", "as_advised", "configured", "flags_beside", "lines_for", "settings_for"]
 
 MINI_BATCHES = 4  # least number of optimizer steps of one pass over an iteration batch
-SMALLEST, LARGEST = 64, 2**17  # optimization batches that are suggested
+LARGEST = 2**17  # optimization batch that is suggested
 _MOST_RATE = 4.0  # times the default learning rate: beyond it nobody has looked
 
 
@@ -100,7 +100,7 @@ def settings_for(config: TrainConfig, suggestion: Estimate, actors: int) -> Sett
     """
     usual = config.update.mini_batch or config.batch
     wanted = suggestion.value or (suggestion.interval or (0.0, math.inf))[0]
-    size = usual if wanted <= usual else max(usual, int(min(max(2 ** round(math.log2(wanted)), SMALLEST), LARGEST)))
+    size = usual if wanted <= usual else max(usual, int(min(2 ** round(math.log2(wanted)), LARGEST)))
     steps = config.rollout.rollout_length
     most = config.batch if size == usual else max(config.batch, MINI_BATCHES * size)
     first = max(1, math.ceil(most / (steps * actors)))

@@ -48,6 +48,10 @@ def compare_files(before: Path, after: Path, console: Console) -> int:
         machines = ", ".join(f"{n['count']} × {n['cpus']} CPUs, {n['gpus']} GPUs" for n in record["nodes"])
         facts = f"{len(record['rounds'])} rounds, commit {str(record['commit'])[:12]}, {record['precision']}"
         console.print(f"{path}: {machines}; {facts}", highlight=False, soft_wrap=True, markup=False)
+    cpus = [record.get("cpus") for record in (one, other)]
+    if None not in cpus and cpus[0] != cpus[1]:
+        told = f"actors had {cpus[0]} and {cpus[1]} CPUs: rates of whole fleets, as end to end, are of two different ones"
+        console.print(told, highlight=False, soft_wrap=True, markup=False)
     left_out = [name for record in (one, other) for name in record["rounds"][0] if name not in names]
     if left_out:
         console.print(f"only in one of them: {', '.join(left_out)}", highlight=False, soft_wrap=True, markup=False)

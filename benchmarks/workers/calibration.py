@@ -68,6 +68,7 @@ class FleetReading:
         seconds: of each round, from parameters that are sent to fragments that are here.
         fragments: seconds that each actor took for its fragment, of each round.
         fragment_bytes: of a round.
+        valid: share of the steps that are observations; the others only reset an environment.
     """
 
     shape: Shape
@@ -75,10 +76,11 @@ class FleetReading:
     seconds: tuple[float, ...]
     fragments: tuple[tuple[float, ...], ...]
     fragment_bytes: int
+    valid: float = 1.0
 
     @property
     def observations(self) -> int:
-        """Of one round."""
+        """Of one round, the steps included that only reset an environment: they take as long."""
         return self.shape.actors * self.shape.environments * self.rollout_length
 
     @cached_property
@@ -104,6 +106,7 @@ def measure_fleet(config: TrainConfig, task: Task, compute: Compute, shape: Shap
     fleet = RayFleet(settings, 2 * shape.actors)
     rounds: list[float] = []
     fragments: list[tuple[float, ...]] = []
+    valid: list[int] = []
     try:
         begin = time.perf_counter()
         while len(rounds) <= LEAST_ROUNDS or time.perf_counter() - begin < seconds:
@@ -111,6 +114,7 @@ def measure_fleet(config: TrainConfig, task: Task, compute: Compute, shape: Shap
             fleet.request(weights, len(rounds), shape.actors)
             sampled = [fleet.take() for _ in range(shape.actors)]
             fragments.append(tuple(s.summary.seconds for s in sampled))
+            valid.append(sum(s.summary.observations for s in sampled))
             size = sum(_touch(s.fragment) for s in sampled)
             rounds.append(time.perf_counter() - started)
             del sampled
@@ -121,7 +125,9 @@ def measure_fleet(config: TrainConfig, task: Task, compute: Compute, shape: Shap
             raise LostWorkerError(f"a rollout actor was lost while its fleet was measured ({lost[0].what})")
     finally:
         fleet.close()
-    return FleetReading(shape, settings.rollout_length, tuple(rounds[1:]), tuple(fragments[1:]), size)
+    steps = shape.actors * shape.environments * settings.rollout_length
+    share = statistics.fmean(valid[1:]) / steps
+    return FleetReading(shape, settings.rollout_length, tuple(rounds[1:]), tuple(fragments[1:]), size, share)
 
 
 def measured_steps(config: TrainConfig) -> int:

@@ -21,6 +21,7 @@ __all__ = [
     "LAGGED",
     "say_choice",
     "say_recommendation",
+    "say_resets",
     "show_answer",
     "show_fleets",
     "show_plan",
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 MOST_PLANS = 12
+ALL_VALID = 0.98  # share of the steps from which on the others are not spoken of
 LAGGED = "The sweep's runs were at lag 0; at lag 1 a run may need more iterations than this plan takes."
 
 
@@ -102,6 +104,17 @@ def _listed(shares: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {100 * share:.0f}%" for name, share in shares.items())
 
 
+def say_resets(readings: Sequence[FleetReading]) -> str | None:
+    """That the rates count steps which are no observations; None where there are hardly any."""
+    valid = statistics.fmean(reading.valid for reading in readings)
+    if valid >= ALL_VALID:
+        return None
+    return (
+        f"{100 * valid:.0f}% of the steps here are observations, the others only reset an environment; the rates count both, "
+        "`rlscale train` the first alone"
+    )
+
+
 def show_validation(console: Console, validation: dict[str, Any]) -> None:
     """Predictions of fleets that were not used for the fit."""
     table = _table("Held out: CPUs and environments of each actor, observations per second")
@@ -160,8 +173,8 @@ def show_answer(
     console.print(f"{said[0].upper()}{said[1:]}", markup=False, style="bold", highlight=False, soft_wrap=True)
     _say(
         console,
-        f"{choice.optimizer_steps:,.0f} iterations, {choice.observations:,.0f} observations; the interval is that of "
-        "one run that reaches the goal",
+        f"{choice.optimizer_steps:,.0f} iterations, {choice.observations:,.0f} observations"
+        + ("" if choice.interval is None else "; the interval is that of one run that reaches the goal"),
     )
     _say(console, f"run it:  {shlex.join(command)}")
 

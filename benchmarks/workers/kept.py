@@ -100,4 +100,5 @@ def _from_json(entry: Mapping[str, Any]) -> FleetReading:
         seconds=tuple(entry["seconds"]),
         fragments=tuple(map(tuple, entry["fragments"])),
         fragment_bytes=entry["fragment_bytes"],
+        valid=entry["valid"],
     )

@@ -121,6 +121,9 @@ def make_plan(known: Known, law: FleetTime, learner: LearnerTime, price: Price, 
         if rest:
             continue
         clones = known.config.rollout.clones
+        distinct = size // known.mini_batches // (law.rollout_length * clones)
+        if clones > 1 and known.config.noise.joint_noise_period and distinct < 3:
+            continue  # `rlscale train` refuses it, see `rlscale.agents.idle_options`
         try:
             made = plan(
                 known.frontier,
@@ -137,7 +140,7 @@ def make_plan(known: Known, law: FleetTime, learner: LearnerTime, price: Price, 
             raise UsageError("--sweep", str(error), "Plan with another sweep") from None
         choices += made.choices
     if not choices:
-        problem = f"none of its batch sizes is a multiple of the {law.rollout_length} steps of its rollouts"
+        problem = f"none of its batch sizes can be trained with in rollouts of {law.rollout_length} steps"
         raise UsageError("--sweep", problem, "Plan with another sweep")
     return CostPlan(tuple(choices))
 

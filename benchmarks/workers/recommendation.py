@@ -10,6 +10,7 @@ from typing import Any
 
 from rlscale.agents.checks import check_config
 from rlscale.agents.config import NoiseSettings, Rollout, TrainConfig, Update, default_config
+from rlscale.agents.idle_options import check_idle_options
 from rlscale.agents.memory import memory_plan
 from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
@@ -182,6 +183,7 @@ def fits(options: WorkersOptions, config: TrainConfig, task: Task, shape: Shape,
     run = _run_of(config, shape, known)
     try:
         check_config(run)
+        check_idle_options(run)
         memory_plan(run, task, None if options.ray_address is None else 1 << 62)
     except UsageError:
         return False

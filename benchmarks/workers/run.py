@@ -42,6 +42,7 @@ from .display import (
     LAGGED,
     say_choice,
     say_recommendation,
+    say_resets,
     show_answer,
     show_fleets,
     show_plan,
@@ -94,6 +95,9 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
     mini_batches = None if known is None or known.mini_batches == 1 else known.mini_batches
     compute = resolve_compute(config)
     compute.prepare_process()
+    if options.price_gpu_hour and compute.device.type == "cpu":
+        mend = "Leave it out, or give the --device that is hired"
+        raise UsageError("--price-gpu-hour", "the learner works on a CPU here", mend)
     if options.lag and options.ray_address is None and compute.device.type == "cpu":
         raise _shared_cores("on this machine")
     folder = Path(options.out or f"workers/{config.task.replace('/', '-').replace(':', '-').replace('@', '-')}")
@@ -160,6 +164,8 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
     kept.forget()
     show_fleets(console, law, fleets)
     show_recommendation(console, found)
+    if (resets := say_resets(fleets)) is not None:
+        console.print(resets, markup=False, highlight=False, soft_wrap=True)
     if validation is not None:
         show_validation(console, validation)
     currency = options.price_cpu_hour is not None
@@ -179,6 +185,7 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
             unmet, said = error, f"{config.task} to a return of {known.goal:g}: {error.problem}."
         said += f" {LAGGED}" if options.lag else ""
     first, *rest = say_recommendation(found)
+    rest += [] if resets is None else [resets]
     shown = WorkersPage(
         task=config.task,
         answer=[f"{first}." if said is None else f"For the most observations per second: {first[0].lower()}{first[1:]}.", *rest],

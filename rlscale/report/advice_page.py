@@ -39,6 +39,7 @@ class Throughput:
         one_pass: the same if every observation is learned from once, as in a sweep.
         shares: of an iteration's time, by what takes it.
         doubled: how many times as fast twice the actors are predicted to be; None where the readings do not tell.
+        timed: mini-batches whose learning was timed, the one in use included.
     """
 
     actors: int
@@ -49,6 +50,7 @@ class Throughput:
     one_pass: float
     shares: Mapping[str, float]
     doubled: float | None
+    timed: int
 
 
 @dataclass(frozen=True)
@@ -151,13 +153,7 @@ def write_advice_page(page: Path, advice: Advice, run: RunRecord) -> None:
         body.append(noise)
     body.append("<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in rest) + "</ul>")
     lines = [[name, line] for name, line in advice.lines.items()]
-    note = (
-        "The mini-batch is the one in use, since no other is suggested."
-        if advice.suggested is None and advice.settings["mini_batch"] == advice.mini_batch
-        else "The mini-batch is the one that is predicted to end soonest here, never less than the one in use. The suggested one "
-        "is for many machines; it stands where nothing was measured. The learning rate grows with its root, at most fourfold."
-    )
-    body.append(section("Settings that follow it", table(["", "type or write"], lines), note))
+    body.append(section("Settings that follow it", table(["", "type or write"], lines), _settings_note(advice)))
     if figure is not None:
         body.append(noise)
     body.append(
@@ -178,6 +174,18 @@ def write_advice_page(page: Path, advice: Advice, run: RunRecord) -> None:
     }
     body.append(section("Where this comes from", table(["", ""], made.items())))
     write_page(page, title, body, charts)
+
+
+def _settings_note(advice: Advice) -> str:
+    if advice.suggested is None and advice.settings["mini_batch"] == advice.mini_batch:
+        return "The mini-batch is the one in use, since no other is suggested."
+    rate = "The learning rate grows with its root, at most fourfold."
+    if advice.throughput is None:
+        return f"The mini-batch is the suggested one, never less than the one in use. {rate}"
+    if advice.throughput.timed < 2:
+        return "The mini-batch is the one in use, since none larger was timed here. The suggested one is for many machines."
+    soonest = "The mini-batch is the one that is predicted to end soonest here, never less than the one in use"
+    return f"{soonest}. The suggested one is for many machines. {rate}"
 
 
 _SHAPE = (
@@ -203,10 +211,11 @@ def _answer(advice: Advice) -> str:
         )
         here += f" Mini-batches of {size:,} stay, as in use: {why}."
     elif suggested is not None and advice.throughput is not None and size < suggested / 2:
-        here += (
-            f" Of the mini-batches timed here, {size:,} ends soonest: larger ones save optimizer steps and cost observations, "
-            f"which pays on more {advice.unit}s."
-        )
+        costs = f"larger ones save optimizer steps and cost observations, which pays on more {advice.unit}s"
+        if advice.throughput.timed > 1:
+            here += f" Of the mini-batches timed here, {size:,} ends soonest: {costs}."
+        else:
+            here += f" Mini-batches of {size:,} stay, and none larger was timed here: {costs}."
     said = say_suggestion(advice.reading.suggestion, advice.reading.policy)
     return f"{advice.task}: {said}. Confidence: {trust}.{here}"
 

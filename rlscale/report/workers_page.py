@@ -173,8 +173,8 @@ def throughput_figure(shown: WorkersPage) -> Figure:
         beyond = f" Beyond {found} actor{'s' * (found > 1)}, one more gives less than half of what a lone one samples."
     note = (
         f"Sampling alone, in fragments of {shown.law.rollout_length} steps; shorter ones are slower. Points: medians of measured "
-        "fleets, from the slowest round to the fastest; lines: the fitted law; ring: the recommended fleet."
-        f"{beyond}"
+        "fleets, from the slowest round to the fastest; lines: the fitted law"
+        f"{'; ring: the recommended fleet' if threads == 1 else ''}.{beyond}"
     )
     return Figure("throughput", "Throughput against workers", note, finish(alt.layer(*layers), 300))
 

@@ -104,9 +104,9 @@ class Choice:
     """A run to the frontier's goal with one batch size on one number of workers.
 
     Attributes:
-        batch_size: B, steps of all environments per optimizer step.
+        batch_size: B, steps of all environments per iteration.
         workers: n.
-        optimizer_steps: S(B).
+        optimizer_steps: S(B), which counts iterations where these have several optimizer steps.
         observations: E = S times the observations of a batch.
         seconds: wall time to the goal.
         interval: interval of `seconds` for one run that reaches the goal, from those of the sampling rate, of S_min and of E_min,

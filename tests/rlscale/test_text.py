@@ -79,7 +79,7 @@ def test_bytes_for_people():
 def test_times():
     texts = ("45s", "90min", "1.5h", "2 d", "3m")
     assert [parse_duration(text, "--deadline") for text in texts] == [45, 5400, 5400, 172800, 180]
-    for text in ("", "8", "h", "-1h", "0h", "8 weeks"):
+    for text in ("", "8", "h", "-1h", "0h", "8 weeks", "9" * 400 + "h", "9" * 307 + "d"):
         with pytest.raises(UsageError, match="--deadline"):
             parse_duration(text, "--deadline")
 

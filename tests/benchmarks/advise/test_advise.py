@@ -118,6 +118,14 @@ def test_the_mini_batch_in_use_is_the_least(in_use, suggested, mini_batch):
     assert settings_for(config, Estimate(suggested, None), 1).mini_batch == mini_batch
 
 
+def test_a_small_mini_batch_is_not_raised_beyond_the_suggestion():
+    """A job of A2C with four environments of five steps: 64 would be said to stay, as in use."""
+    config = replace(PONG, rollout=replace(PONG.rollout, environments=4, rollout_length=5, batch_size=None))
+    config = replace(config, update=replace(config.update, mini_batch=None))
+    assert settings_for(config, Estimate(25.0, None), 1).mini_batch == 32
+    assert settings_for(config, Estimate(12.0, None), 1).mini_batch == 20
+
+
 def test_the_line_is_the_configuration():
     settings = settings_for(PONG, Estimate(1100.0, None), 2)
     lines = lines_for("atari/pong", settings)
@@ -207,7 +215,7 @@ def advice_of(tmp_path, **changes):
         "known": True,
         "run": "run",
         "reading": read_noise(run),
-        "throughput": Throughput(2, 16, 2, Estimate(900.0, None), 700.0, 800.0, shares, 1.5),
+        "throughput": Throughput(2, 16, 2, Estimate(900.0, None), 700.0, 800.0, shares, 1.5, timed=2),
         "more": more,
         "unit": "machine",
         "price_hour": 0.25,
@@ -272,6 +280,22 @@ def test_no_prediction_is_spoken_of_where_none_is_made(tmp_path):
     assert "The mini-batch is the one in use, since no other is suggested." in (tmp_path / "advice.html").read_text()
 
 
+@pytest.mark.parametrize(
+    ("measured", "timed", "note"),
+    [
+        (True, 2, "is the one that is predicted to end soonest here"),
+        (True, 1, "is the one in use, since none larger was timed here"),
+        (False, 1, "is the suggested one, never less than the one in use"),
+    ],
+)
+def test_the_page_says_where_its_mini_batch_comes_from(tmp_path, measured, timed, note):
+    run, advice = advice_of(tmp_path, settings={"mini_batch": 64, "batch_size": 2048, "epochs": 1})
+    reading = replace(advice.reading, suggestion=Estimate(50.0, (40.0, 60.0)))
+    throughput = replace(advice.throughput, timed=timed) if measured else None
+    write_advice_page(tmp_path / "advice.html", replace(advice, reading=reading, throughput=throughput), run)
+    assert f"The mini-batch {note}" in (tmp_path / "advice.html").read_text()
+
+
 def test_what_was_measured_on_a_cluster_is_said_of_clusters(tmp_path):
     """The fleet is the whole cluster's, so twice as much of it is a second cluster, and not one more machine."""
     run, advice = advice_of(tmp_path, unit="cluster")
@@ -313,6 +337,10 @@ def test_the_first_line_tells_why_the_settings_are_not_the_suggestion(tmp_path, 
     first = advice_lines(advice)[0]
     assert said is None or said in first
     assert ("ini-batches" in first) == (said is not None)
+    if (mini_batch, measured) == (16, True):
+        alone = replace(advice, throughput=replace(advice.throughput, timed=1))
+        assert "Mini-batches of 16 stay, and none larger was timed here: " in advice_lines(alone)[0]
+        assert "ends soonest" not in advice_lines(alone)[0]
     if mini_batch == 256:
         assert "they cost 6.1 times the fewest observations" in first, "1 + 256/50"
         several = replace(advice, settings={**advice.settings, "epochs": 3})

@@ -149,11 +149,12 @@ def test_the_command_s_own_short_run_does_not_say_whether_to_anneal():
 # --- the whole command, with planted measurements ---------------------------------------------------------------------------
 
 
-def reading(shape):
+def reading(shape, valid=1.0):
     """A fleet whose actors take 2 ms a step and half a millisecond for each environment of it."""
     seconds = 32 * (2e-3 + 5e-4 * shape.environments / shape.threads)
     fragments = ((seconds,) * shape.actors,) * 4
-    return FleetReading(shape, 32, (seconds + 0.01 * shape.actors,) * 4, fragments, 7100 * 32 * shape.actors * shape.environments)
+    size = 7100 * 32 * shape.actors * shape.environments
+    return FleetReading(shape, 32, (seconds + 0.01 * shape.actors,) * 4, fragments, size, valid)
 
 
 @pytest.fixture
@@ -165,7 +166,7 @@ def planted(tmp_path, monkeypatch):
         timed.append(config)
         learning = [{"batch_size": size, "blocks": None, "seconds": [ask.observation * size] * 2} for size in (8192, 16384)]
         ask.shapes = shapes
-        return [reading(shape) for shape in shapes], learning, 9e3
+        return [reading(shape, ask.valid) for shape in shapes], learning, 9e3
 
     for name, value in {
         "connected": contextlib.nullcontext(),
@@ -188,7 +189,7 @@ def planted(tmp_path, monkeypatch):
         monkeypatch.setattr(advise_run, "read_noise", lambda _: noise)
         return main(["advise", "--run", str(tmp_path / "made"), "--cpus", "1", "--json", *words])
 
-    ask.timed, ask.observation = timed, 1e-4
+    ask.timed, ask.observation, ask.valid = timed, 1e-4, 1.0
     return ask
 
 
@@ -200,6 +201,30 @@ def test_the_mini_batch_that_ends_soonest_is_advised_whatever_the_run_was(plante
     (timed,) = planted.timed
     assert timed.update.learners == 1
     parse_train(shlex.split(found["lines"]["rlscale"])[2:])
+
+
+def test_steps_that_only_reset_an_environment_are_no_observations(planted, capsys):
+    """Half of the digits' steps are; a sweep takes twice the time that its observations would at the rate of steps."""
+    found = []
+    for planted.valid in (1.0, 0.5):
+        assert planted(USUAL) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    all_valid, half = (one["throughput"] for one in found)
+    for name in ("end_to_end", "one_pass"):
+        assert half[name] == pytest.approx(all_valid[name] / 2)
+    assert half["sampling"]["value"] == pytest.approx(all_valid["sampling"]["value"] / 2)
+    assert half["shares"] == all_valid["shares"]
+    assert found[1]["settings"] == found[0]["settings"]
+
+
+def test_a_batch_that_followed_the_noise_is_what_it_was_on_average(planted, capsys):
+    """Not one round of all environments, which would stay as the mini-batch in use."""
+    config = run_with({"environments": 512, "rollout_length": 16, "batch_size": "adaptive"}, {"epochs": 1, "mini_batch": None})
+    assert planted(config) == 0
+    found = json.loads(capsys.readouterr().out)
+    last = advise_run.read_run("made").rows[-1]
+    assert found["mini_batch"] == pytest.approx(last["observations"] / last["optimizer_steps"], abs=8)
+    assert found["mini_batch"] < 512 * 16
 
 
 def test_what_is_predicted_is_an_iteration_of_what_is_advised(planted, capsys, monkeypatch):

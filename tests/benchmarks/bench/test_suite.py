@@ -76,6 +76,10 @@ def test_what_changed_is_said(tmp_path):
     assert "faster" in sampling
     (learning,) = [line for line in lines if "learning" in line]
     assert "within the noise" in learning
+    assert "CPUs: rates of whole fleets" not in text.getvalue()
+    more = result(tmp_path / "more.json", [150, 151], cpus=6)
+    compare_files(one, more, Console(width=120, file=text))
+    assert "actors had 2 and 6 CPUs: rates of whole fleets, as end to end, are of two different ones" in text.getvalue()
 
 
 @pytest.mark.parametrize("changes", [{"rounds": [{"a": 1.0, "b": 2.0}, {"a": 1.0}]}, {"nodes": [{"cpus": 2}]}, {"nodes": 2}])

@@ -94,7 +94,7 @@ def test_fleets_are_measured_in_fragments_no_longer_than_the_run_s(monkeypatch, 
             asked.append(settings.rollout_length)
 
         def take(self):
-            return SimpleNamespace(summary=SimpleNamespace(seconds=0.1), fragment=None)
+            return SimpleNamespace(summary=SimpleNamespace(seconds=0.1, observations=1), fragment=None)
 
         def request(self, *_):
             pass

@@ -1,5 +1,6 @@
 """The plan of `rlscale workers --sweep`: time and cost of every choice, the one that was asked for, and its command."""
 
+import io
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -7,14 +8,16 @@ from types import SimpleNamespace
 
 import pytest
 from planted import PONG, Planted, known_frontier, readings, write_sweep
+from rich.console import Console
 
 from rlscale.agents.checks import check_config
 from rlscale.agents.config import default_config
+from rlscale.agents.idle_options import check_idle_options
 from rlscale.analysis import compare
 from rlscale.benchmarks.options import parse_train
 from rlscale.benchmarks.workers import plan as making
 from rlscale.benchmarks.workers.calibration import Shape, fit_fleet
-from rlscale.benchmarks.workers.display import say_choice
+from rlscale.benchmarks.workers.display import say_choice, show_answer
 from rlscale.benchmarks.workers.options import WorkersOptions
 from rlscale.benchmarks.workers.plan import Known, choose, find_frontier, make_plan, say_asked
 from rlscale.benchmarks.workers.recommendation import train_command
@@ -175,6 +178,15 @@ def test_a_deadline_within_the_interval_is_told_of(deadline, late):
     assert ("so a run may end too late" in say_choice(choice, currency=True, deadline=deadline)) == late
 
 
+@pytest.mark.parametrize("interval", [None, (1000.0, 3000.0)])
+def test_an_interval_is_spoken_of_where_there_is_one(interval):
+    choice = Choice(512, 2, 100.0, 51_200.0, 1500.0, interval, 2.0, iteration(512, 100.0, 1.0))
+    said = io.StringIO()
+    show_answer(Console(file=said, width=200), choice, ["rlscale"], currency=False)
+    assert ("; the interval is that of one run" in said.getvalue()) == (interval is not None)
+    assert "100 iterations, 51,200 observations" in said.getvalue()
+
+
 def test_the_wall_time_s_interval_holds_the_frontier_s(known):
     """S = S_min + E_min / B: with a rate that is known exactly, what is left is the frontier's."""
     law = replace(fit_fleet(readings(), 16), freedom=1, scatter=0.0)
@@ -219,10 +231,13 @@ def test_a_worker_of_a_plan_holds_whole_groups_of_clones(known):
     clones = replace(known, config=replace(known.config, rollout=replace(known.config.rollout, clones=4)))
     made = make_plan(clones, fit_fleet(readings(), 16), LearnerTime(0.05, 0, 1e-4, 0), Price(1.0), cpus=8, lag=0)
     assert {(c.batch_size, c.workers) for c in made.choices} == {
-        (size, 2**k) for size in known.rates for k in range(4) if size // 16 % (2**k * 4) == 0
+        (size, 2**k) for size in known.rates for k in range(4) if size // 16 % (2**k * 4) == 0 and size // 64 >= 3
     }
     for choice in made.choices:
-        assert typed(clones, choice).rollout.clones == 4
+        config = typed(clones, choice)
+        assert config.rollout.clones == 4
+        check_idle_options(config)  # a batch of two environments and their clones is refused
+    assert 128 in known.rates
 
 
 def test_a_sweep_none_of_whose_runs_has_ended_is_told_of_by_its_flag(tmp_path):

@@ -13,7 +13,15 @@ from rlscale.benchmarks.workers.calibration import Shape, fit_fleet, fleet_setti
 from rlscale.benchmarks.workers.display import say_recommendation
 from rlscale.benchmarks.workers.options import WorkersOptions
 from rlscale.benchmarks.workers.plan import find_frontier
-from rlscale.benchmarks.workers.recommendation import candidates, flags_that_differ, gain_of_twice, predict, recommend, to_measure
+from rlscale.benchmarks.workers.recommendation import (
+    candidates,
+    fits,
+    flags_that_differ,
+    gain_of_twice,
+    predict,
+    recommend,
+    to_measure,
+)
 from rlscale.benchmarks.workers.run import base_config
 from rlscale.envs import find_task
 from rlscale.report.words import say_limit
@@ -228,3 +236,11 @@ def test_fleets_of_a_sweep_with_clones_step_one_environment_for_all_clones_of_it
         for chosen in (config, default_config(PONG))
     )
     assert cloned == pytest.approx(plain / 3)
+
+
+def test_a_fleet_whose_run_is_refused_is_not_recommended():
+    """A batch of two environments and their clones shows no noise between environments."""
+    known = known_frontier()
+    clones = replace(known, config=replace(known.config, rollout=replace(known.config.rollout, clones=4)))
+    options = WorkersOptions(task=known.config.task)
+    assert [fits(options, clones.config, find_task(known.config.task), Shape(1, 1, n), clones) for n in (8, 12)] == [False, True]

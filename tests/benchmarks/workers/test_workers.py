@@ -17,10 +17,12 @@ from planted import FIXED, PARALLEL, PONG, known_frontier, reading, readings
 from rlscale.agents import machine
 from rlscale.agents.compute import resolve_compute
 from rlscale.agents.config import default_config
+from rlscale.agents.rollout.fleet import LocalFleet
 from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.workers import calibration
 from rlscale.benchmarks.workers import run as workers
 from rlscale.benchmarks.workers.calibration import Shape, fit_fleet, measure_learner, sample_fragments
+from rlscale.benchmarks.workers.display import say_resets
 from rlscale.benchmarks.workers.options import WorkersOptions, cpus_by_node, learner_offers_cpus
 from rlscale.benchmarks.workers.plan import make_plan
 from rlscale.benchmarks.workers.recommendation import candidates, to_measure
@@ -38,6 +40,19 @@ def test_a_planted_law_comes_back():
     assert law.seconds(2, 64, 2) == pytest.approx(128 * (FIXED + 64 * PARALLEL / 2) * 1.3 / 1.1 + 2 * 0.01, rel=1e-3)
     assert law.rate(4, 32).value == pytest.approx(4 * 32 * 128 / law.seconds(4, 32))
     assert law.observation_bytes == pytest.approx(7100)
+
+
+def test_steps_that_only_reset_an_environment_are_counted_apart(monkeypatch):
+    """Every second step of the digits is one: an episode of one observation, then a reset."""
+    monkeypatch.setattr(calibration, "RayFleet", lambda settings, fragments: LocalFleet(settings))
+    task = find_task("toy/digits")
+    config = default_config(task)
+    measured = calibration.measure_fleet(config, task, resolve_compute(config), Shape(1, 1, 8), 0.01)
+    assert measured.valid == 0.5
+    steps = 8 * calibration.measured_steps(config)
+    assert measured.observations == steps, "as long as a step that is an observation"
+    assert say_resets([measured]).startswith("50% of the steps here are observations, the others only reset an environment; ")
+    assert say_resets([replace(measured, valid=0.99)]) is None
 
 
 def test_more_actors_are_never_taken_to_make_each_faster():
@@ -214,6 +229,10 @@ def test_without_a_sweep_the_page_shows_throughput_and_its_knee(tmp_path):
     assert len(rules) == len(points)
     assert {p["actors"] for p in lines} == {1, 2, 3, 4}
     assert ring == [{"actors": 2, "rate": law.rate(2, 32).value}]
+    assert "ring: the recommended fleet." in throughput_figure(page_of(law, None)).note
+    wide = throughput_figure(replace(page_of(law, None), chosen=(1, 2, 32)))
+    assert len(wide.chart.to_dict()["layer"]) == 3, "the chart is of actors of one CPU"
+    assert "ring" not in wide.note
     assert knee(law, 32, 4) == 4
     crowded = fit_fleet(readings(contention=0.5, message=0.0), 32)  # n workers sample n / (1 + (n - 1) / 2): 1, 1.33, 1.5, 1.6
     assert knee(crowded, 32, 4) == 1
@@ -243,6 +262,14 @@ def test_bad_input_is_one_line(words, message, capsys, own_ray):
     assert message in problem
     assert problem.count("\n") == 1
     assert said == ""
+
+
+def test_a_gpu_that_nobody_learns_on_has_no_price(capsys):
+    """With CPUs in its price every cost would be zero, and every budget met."""
+    words = ["--sweep", "results/ladder/pendulum", "--price-cpu-hour", "0", "--price-gpu-hour", "2", "--device", "cpu"]
+    assert main(["workers", "classic/pendulum", *words]) == 2
+    problem = "--price-gpu-hour: the learner works on a CPU here. Leave it out, or give the --device that is hired"
+    assert capsys.readouterr().err == f"rlscale: {problem}\n"
 
 
 def test_a_cluster_of_one_machine_is_no_other_machine(monkeypatch, tmp_path, capsys):
