@@ -71,6 +71,7 @@ def installed(wheel, neighbours, tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 def test_the_wheel_holds_one_package_and_all_of_it(source, wheel, tmp_path):
     """From the source distribution and from the checkout alike, though there three folders are links."""
     run(sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path, source, folder=tmp_path)
@@ -90,6 +91,7 @@ def test_twine_finds_nothing_to_complain_of(wheel):
     assert said.count("PASSED") == 2
 
 
+@pytest.mark.long
 def test_the_wheel_works_beside_packages_that_have_our_folders_names(installed, neighbours, tmp_path):
     (packages,) = installed.glob("lib/python*/site-packages")
     assert {name: (packages / name).read_text() for name in neighbours} == neighbours

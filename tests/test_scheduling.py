@@ -6,6 +6,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 TEST = "def test_{}(): pass\n"
 
@@ -18,6 +20,7 @@ def processes_of(run):
     return dict(found)
 
 
+@pytest.mark.long
 def test_a_file_stays_in_one_process_and_timed_files_in_the_same(tmp_path):
     (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
     several = "".join(TEST.format(name) for name in "abcdef")

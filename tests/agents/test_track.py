@@ -57,6 +57,7 @@ def train(folder, *words, **environment):
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_what_is_logged_is_the_record_and_a_resumed_run_goes_on_under_its_name(tmp_path):
     done = train(tmp_path, *TASK, "--observations", "1000", "--run", "mine", "--track", "wandb", WANDB_MODE="offline")
     assert done.returncode == 0, done.stderr
@@ -85,6 +86,7 @@ def test_what_is_logged_is_the_record_and_a_resumed_run_goes_on_under_its_name(t
     assert [row["observations"] for row in rows] == [row["observations"] for row in read_run(tmp_path / "mine").rows]
 
 
+@pytest.mark.long
 def test_a_stopped_run_closes_the_log(tmp_path):
     words = [*TASK, "--observations", "100000000", "--run", "mine", "--track", "wandb"]
     with start(tmp_path, *words, WANDB_MODE="offline") as process:

@@ -739,7 +739,7 @@ def test_a_run_that_misses_its_goal_says_so(tmp_path, capsys):
     assert "--goal: nan is no return" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("actors", [0, 1])
+@pytest.mark.parametrize("actors", [0, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("task", "said", "had_begun"),
     [

@@ -213,6 +213,7 @@ def test_what_a_run_prints_when_piped(run):
     assert done.stderr == ""
 
 
+@pytest.mark.long
 def test_ctrl_c_closes_the_record_and_prints_how_to_go_on(tmp_path):
     process = subprocess.Popen(
         [*COMMAND, "train", "classic/cartpole", "--run", "mine"],
@@ -246,6 +247,7 @@ def test_ray_actors_from_a_folder_that_shadows_our_packages(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 def test_a_users_own_environment(tmp_path):
     """The example of docs/tasks.md, as written there, on Ray actors."""
     text = (ROOT / "docs" / "tasks.md").read_text()

@@ -219,6 +219,7 @@ def test_workers_that_do_not_start_end_a_sweep_in_one_line(here, monkeypatch, ca
         pool.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stops", ["at once", "after a line"])
 def test_a_run_goes_on_when_whoever_read_its_lines_has_gone(tmp_path, stops):
     """`| head -1`: rich would have ended the training, and its record would have said that it failed."""

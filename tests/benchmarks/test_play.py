@@ -46,6 +46,7 @@ def evaluation(run, episodes, seed):
     return judge.evaluate(load(read_checkpoint(run))["learner"]["parameters"].numpy(), 0)
 
 
+@pytest.mark.long
 def test_it_says_what_an_evaluation_gives_and_films_the_first_episode(folder):
     done = rlscale(folder, "play", "breakout", "--episodes", "5", "--seed", "3", "--video", "film.mp4")
     assert (done.returncode, done.stderr) == (0, "")

@@ -58,6 +58,7 @@ def shown(page):
     return re.search(r'const shown = "(\w*)"', page).group(1)
 
 
+@pytest.mark.long
 def test_it_follows_a_run_that_begins_later_and_ends_with_ctrl_c(tmp_path):
     watching = Watch(tmp_path, "mine", "--out", "kept.html")
     with watching.process:

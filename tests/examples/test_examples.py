@@ -53,6 +53,7 @@ def test_the_torch_loop_learns_and_measures(tmp_path):
     assert re.match(r"[\d,.]+ \[[\d,.]+, [\d,.]+\]", lines[0][2]), "an early window of 32,000 observations is resolved"
 
 
+@pytest.mark.long
 def test_the_stable_baselines3_job_leaves_a_record_that_is_advised_on(tmp_path, monkeypatch, capsys):
     pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
     run(tmp_path, shortened("sb3_job.py", OBSERVATIONS="6_000"))
@@ -66,6 +67,7 @@ def test_the_stable_baselines3_job_leaves_a_record_that_is_advised_on(tmp_path, 
     assert (advice["settings"]["rollout_length"], advice["settings"]["epochs"]) == (128, 10)
 
 
+@pytest.mark.long
 def test_the_rllib_job_leaves_a_record(tmp_path, monkeypatch, capsys, ray_of_four):
     """In this process, which has Ray."""
     monkeypatch.chdir(tmp_path)

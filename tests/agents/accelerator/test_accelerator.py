@@ -37,6 +37,7 @@ def outcomes(tmp_path_factory):
     return found, f"{ran.stdout}{ran.stderr}exit code {ran.returncode}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FILES)
 def test_on_the_fake_accelerator(name, outcomes):
     found, output = outcomes

@@ -57,6 +57,7 @@ def test_a_listener_that_is_not_ray():
     assert seconds < 5
 
 
+@pytest.mark.long
 def test_an_existing_cluster_is_used_and_left_running(tmp_path):
     """Another process holds the cluster; the command samples on it by its address."""
     holder = (

@@ -107,6 +107,7 @@ def leave(others):
     wait_until(lambda: ray.available_resources().get("CPU", 0) == 6)
 
 
+@pytest.mark.long
 def test_actors_are_spread_over_the_nodes(three_nodes):
     task = find_task("classic/cartpole")
     settings = WorkerSettings(
@@ -137,6 +138,7 @@ def test_a_cluster_that_is_too_small(three_nodes, processes, field, text):
     assert caught.value.problem == text
 
 
+@pytest.mark.long
 def test_a_cluster_that_others_use(three_nodes, monkeypatch):
     monkeypatch.setattr(placement, "ROOM_SECONDS", 2.0)
     require_room([{"CPU": 2.0}] * 3)
@@ -213,6 +215,7 @@ def test_the_command_refuses_a_full_cluster_in_one_line(three_nodes, tmp_path):
     assert not (tmp_path / "mine").exists()
 
 
+@pytest.mark.long
 def test_a_stop_reaches_the_process_that_learns(three_nodes, tmp_path):
     """Only the process that was started gets the signal, as from a container's or a job's supervisor."""
     words = [*SMALL, "--actors", "2", "--observations", "None", "--seconds", "300", "--run", "mine"]

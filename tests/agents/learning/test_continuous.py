@@ -65,8 +65,8 @@ def test_the_entropy_of_a_gaussian_has_no_noise():
 
 CASES = [
     pytest.param({}, id="one step of the whole batch"),
-    pytest.param({"epochs": 2, "mini_batch": 48, "shuffle": "transitions"}, id="shuffled transitions"),
-    pytest.param({"stream": True}, id="streamed"),
+    pytest.param({"epochs": 2, "mini_batch": 48, "shuffle": "transitions"}, id="shuffled transitions", marks=pytest.mark.long),
+    pytest.param({"stream": True}, id="streamed", marks=pytest.mark.long),
 ]
 
 

@@ -83,7 +83,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("learners", [2, 4])
+@pytest.mark.parametrize("learners", [2, pytest.param(4, marks=pytest.mark.long)])
 @pytest.mark.parametrize(("update", "rounds"), CASES)
 def test_several_learners_make_the_update_of_one(ray_of_four, update, rounds, learners):
     """Parameters, optimizer state, figures and noise of three iterations; four fragments straddle two or four learners."""
@@ -134,6 +134,7 @@ def test_mini_batches_of_resets_are_skipped_by_all_learners():
     assert 0 < one.optimizer_steps < 3 * 12  # some were skipped
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scale", ["none", "running"])
 def test_several_learners_stream_as_one(ray_of_four, scale):
     """A running scale begins with the run's first fragment, which the second learner does not learn from."""
@@ -149,6 +150,7 @@ def test_several_learners_stream_as_one(ray_of_four, scale):
         several.close()
 
 
+@pytest.mark.long
 def test_a_stream_of_few_environments_is_shared_out_by_them(ray_of_four):
     """Four would be shuffled transitions if the batch were held; each observation is learned from once, in rollout blocks."""
     rng = np.random.default_rng(8)

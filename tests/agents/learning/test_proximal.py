@@ -224,6 +224,7 @@ def test_a_run_without_an_average_can_begin_one(monkeypatch):
     assert plain.get_state()["average"] is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stream", [False, True])
 def test_several_learners_average_as_one(ray_of_four, stream):
     changes = {"mini_batch": None, "advantage_scale": "none"} if stream else {}

@@ -432,6 +432,7 @@ def test_the_page_s_example_runs_and_its_record_is_read(tmp_path, monkeypatch, c
     assert logged - defined == set()
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")  # what Ray Train, which starts RLlib's learners, says of Ray Data
 def test_two_learners_measure_the_whole_batch(tmp_path, ray_of_four):
     config = ppo().learners(num_learners=2).env_runners(num_env_runners=1, num_envs_per_env_runner=8)

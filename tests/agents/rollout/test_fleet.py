@@ -25,7 +25,12 @@ def sample(fleet, weights, version, fragments):
 
 
 @pytest.mark.parametrize(
-    "task_id", ["classic/cartpole", "atari/breakout@42", "bandits:ScaledBandit", "classic/pendulum", "bandits:Lever"]
+    "task_id",
+    ["classic/cartpole"]
+    + [
+        pytest.param(task_id, marks=pytest.mark.long)
+        for task_id in ("atari/breakout@42", "bandits:ScaledBandit", "classic/pendulum", "bandits:Lever")
+    ],
 )
 def test_ray_actors_make_the_fragments_that_this_process_makes(ray_instance, task_id):
     """Two workers of two groups each; and the third iteration is asked for before the second is taken."""

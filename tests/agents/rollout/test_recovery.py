@@ -73,7 +73,7 @@ def make_fleet():
         fleet.close()
 
 
-@pytest.mark.parametrize("fault", ["died", "hung"])
+@pytest.mark.parametrize("fault", ["died", pytest.param("hung", marks=pytest.mark.long)])
 def test_in_the_middle_of_a_batch(ray_instance, make_fleet, fault):
     """Two actors of two groups; one never answers what it was asked for, and is killed, or left as it is until the bound."""
     settings = settings_for("classic/cartpole", workers=2, groups=2)
@@ -118,6 +118,7 @@ def command_of(pid):
         return b""
 
 
+@pytest.mark.long
 def test_both_actors_at_once_and_again(ray_instance, make_fleet):
     """Losses over different fragments are no reason to end, however many there are."""
     settings = settings_for("classic/cartpole", workers=2)
@@ -135,6 +136,7 @@ def test_both_actors_at_once_and_again(ray_instance, make_fleet):
     assert all(loss.what == "died" and loss.recovery_seconds is not None for loss in losses)
 
 
+@pytest.mark.long
 def test_all_that_hang_are_found_in_one_wait(ray_instance, make_fleet):
     settings = settings_for("classic/cartpole", workers=2)
     fleet = make_fleet(settings, 4, straggler_seconds=3.0)
@@ -147,6 +149,7 @@ def test_all_that_hang_are_found_in_one_wait(ray_instance, make_fleet):
     assert one.noticed == other.noticed
 
 
+@pytest.mark.long
 def test_an_actor_lost_after_its_groups_had_moved_away(ray_instance, make_fleet):
     """What it still had to make for groups that are elsewhere by now is made there, and in order."""
     settings = settings_for("classic/cartpole", groups=4)
@@ -180,6 +183,7 @@ def occupy():
     return ray.remote(Somebody).options(num_cpus=1).remote()
 
 
+@pytest.mark.long
 def test_no_room_for_a_replacement(ray_instance, make_fleet, monkeypatch):
     """Someone else takes the lost actor's CPU: the survivor takes its groups, until there is room for an actor again."""
     monkeypatch.setattr(rlscale.agents.rollout.actors, "REPLACE_SECONDS", 3)

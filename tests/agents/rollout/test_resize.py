@@ -64,6 +64,7 @@ def held(fleet):
     return books
 
 
+@pytest.mark.long
 def test_more_and_fewer(fleet, weights):
     taken = []
     iterate_until(fleet, weights, 1, taken)
@@ -110,6 +111,7 @@ def test_one_that_leaves_first_makes_what_it_was_asked_for(fleet, weights):
     assert fleet.lost_actors() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("victim", ["the one that leaves", "the one that stays"])
 def test_a_loss_while_one_leaves(fleet, weights, victim):
     """Everything comes in its order; the fleet returns to the wanted number."""
@@ -133,6 +135,7 @@ def test_a_loss_while_one_leaves(fleet, weights, victim):
     assert sum(map(len, held(fleet).values())) == 8
 
 
+@pytest.mark.long
 def test_more_than_there_is_room_for(fleet, weights):
     """Four CPUs: so many start, and once they have started, the fleet says that it is short of others."""
     taken = []

@@ -67,6 +67,7 @@ def branched(trained):
     return done.stdout, json.loads((trained / "run" / "branches" / "branches.json").read_text())
 
 
+@pytest.mark.long
 def test_branches_of_a_run_give_a_sentence_tables_a_page_and_a_record(trained, branched):
     shown, record = branched
     assert "classic/cartpole at a return of" in shown

@@ -83,6 +83,7 @@ def checkout(tmp_path, monkeypatch):
     return here
 
 
+@pytest.mark.long
 def test_a_rung_is_climbed_and_goes_on_from_its_compact_record(checkout, capfd):
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     assert ladder.main(["climb"]) == 0
@@ -113,6 +114,7 @@ def test_a_rung_is_climbed_and_goes_on_from_its_compact_record(checkout, capfd):
     assert "finished" in capfd.readouterr().out
 
 
+@pytest.mark.long
 def test_a_rung_that_fails_is_said_and_can_be_tried_again(checkout, capfd):
     record = Path("results/ladder/tiny/ladder.json")
     file = checkout.parent / "rungs.toml"
@@ -205,6 +207,7 @@ def test_a_rung_that_nobody_knows_is_named(checkout):
         ladder.main(["climb", "big"])
 
 
+@pytest.mark.long
 def test_a_rung_is_run_again_with_other_seeds_and_goes_on_from_its_compact_record(checkout, capfd):
     assert ladder.main(["again", "tiny"]) == 0
     record = Path("results/ladder-again/tiny")

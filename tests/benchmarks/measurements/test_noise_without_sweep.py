@@ -55,6 +55,7 @@ def test_windows_hold_the_pooled_noise_and_the_return_of_their_time(tmp_path):
     assert second["return"] == pytest.approx(5.5)  # of iterations 0 to 11, those that had ended by then
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -64,6 +64,7 @@ def test_the_table_counts_the_runs_that_missed_a_goal_and_what_the_machine_sampl
     assert row["the machine samples meanwhile, millions"] == "1.20 [1.20, 1.20]"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("zoo", [None, "CartPole-v1"])
 def test_a_real_run_ends_at_its_goal(zoo: str | None) -> None:
     case = Case("classic/cartpole", (20.0, 80.0), 1, 100_000, zoo=zoo)

@@ -166,6 +166,7 @@ def test_a_finished_sweep_is_left_as_it_is(undisturbed):
     assert (undisturbed.folder / "results.jsonl").read_bytes() == before
 
 
+@pytest.mark.long
 def test_one_runs_failure_does_not_end_the_sweep(undisturbed, tmp_path, monkeypatch):
     plain = kinds.TrainingCourse
 
@@ -441,6 +442,7 @@ def test_a_sweep_goes_on_after_a_torn_line(undisturbed, tmp_path):
     assert without_clocks(record.results) == without_clocks(undisturbed.results)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("jobs", ["0", "1"])
 def test_a_scheduler_s_sigterm_stops_a_sweep_as_ctrl_c_does(tmp_path, jobs):
     """With and without Ray, which sets a handler of its own."""
