@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -239,7 +239,6 @@ class Endurance:
         facts = facts_of(record)
         losses = facts.pop("losses")
         del facts["curve"], facts["actors"]
-        killed = [sum(loss["what"] != "node lost" for loss in row["losses"]) for row in record.rows]
         whole = [watched for watched in self.watched.values() if len(watched.samples) > 1]
         first = [row for row in record.rows if row["observations"] <= self.options.compared]
         return {
@@ -249,7 +248,7 @@ class Endurance:
             "events": self.events,
             "sessions": self.sessions,
             "losses": Counter(loss["what"] for loss in losses),
-            "untold": untold(self.events, [session["rows"] for session in self.sessions], self.rows.read_bytes(), killed),
+            "untold": untold(self.events, [session["rows"] for session in self.sessions], self.rows.read_bytes(), record.rows),
             "recovery_seconds": [loss["recovery_seconds"] for loss in losses],
             "watched": [vars(watched) for watched in whole],
             "curve": curve_of(record.rows),
@@ -257,26 +256,37 @@ class Endurance:
         }
 
 
-def untold(events: Sequence[Sequence[Any]], sessions: Sequence[int], rows: bytes, losses: Sequence[int]) -> int:
+def untold(events: Sequence[Sequence[Any]], sessions: Sequence[int], lines: bytes, rows: Sequence[Mapping[str, Any]]) -> int:
     """Killed actors that the record should tell and does not.
 
     A loss is noticed when the actor's next fragment is due, in the iteration under way or in the next. Where the session ended
-    before that, there is nothing to tell: the resumed run makes all environments anew.
+    before that, there is nothing to tell: the resumed run makes all environments anew. Nor is there of a replacement that was
+    killed before it had started, and had sampled nothing: the next one has the next number, so they are counted by the gaps.
 
     Args:
         events: as `Endurance.events`.
         sessions: bytes of the rows at the end of each session that has ended.
-        rows: of the record, one line an iteration, never shortened.
-        losses: how many each row tells, those with a lost node left out.
+        lines: of the record, one an iteration, never shortened.
+        rows: the same, read.
     """
-    ends = [position for position, byte in enumerate(rows) if byte == ord("\n")]
-    missing = 0
-    for session in {event[0] for event in events}:
+    ends = [position for position, byte in enumerate(lines) if byte == ord("\n")]
+    missing, first = 0, 0
+    for session in range(max((event[0] for event in events), default=-1) + 1):
         kills = [bisect.bisect_left(ends, size) for number, size, _, what in events if (number, what) == (session, "actor")]
         last = bisect.bisect_left(ends, sessions[session]) if session < len(sessions) else len(ends)
         if kills:
-            missing += max(sum(kill + 2 < last for kill in kills) - sum(losses[kills[0] : last]), 0)
+            told = sum(loss["what"] != "node lost" for row in rows[kills[0] : last] for loss in row["losses"])
+            missing += max(sum(kill + 2 < last for kill in kills) - told - never_started(rows[first:last]), 0)
+        first = last
     return missing
+
+
+def never_started(rows: Sequence[Mapping[str, Any]]) -> int:
+    """Actors of a session that got a number and neither worked at its end nor were lost; one may have been starting then."""
+    losses = [loss for row in rows for loss in row["losses"]]
+    lost = {loss["actor"] for loss in losses}
+    given = max((number for loss in losses for number in (loss["actor"], loss["replaced_by"]) if number is not None), default=-1)
+    return max(given + 1 - len(lost) - rows[-1]["actors"], 0) if rows else 0
 
 
 def growth(samples: Sequence[Sequence[float]], column: int) -> float | None:

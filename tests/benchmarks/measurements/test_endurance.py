@@ -13,22 +13,49 @@ def killed(session, iterations, what="actor"):
     return [session, 3 * iterations, 0.0, what]
 
 
+def told(*iterations, sessions=(), gaps=()):
+    """Ten rows of two actors that tell a loss in each of these; `gaps`: iterations whose replacement did not start at first.
+
+    Actors of a session are numbered from 0, and every loss is that of the actor that has worked longest.
+    """
+    rows = []
+    for iteration in range(10):
+        if iteration in (0, *sessions):
+            working, given = [0, 1], 2
+        losses = []
+        if iteration in iterations:
+            given += iteration in gaps
+            losses.append({"what": "died", "actor": working.pop(0), "replaced_by": given})
+            working.append(given)
+            given += 1
+        rows.append({"losses": losses, "actors": 2})
+    return rows
+
+
 def test_every_killed_actor_is_told_once():
     events = [killed(0, 1), killed(0, 4), killed(0, 4)]
-    assert untold(events, [30], ROWS, [0, 0, 1, 0, 1, 1, 0, 0, 0, 0]) == 0
-    assert untold(events, [30], ROWS, [0, 0, 1, 0, 0, 1, 0, 0, 0, 0]) == 1
-    assert untold(events, [30], ROWS, [0] * 10) == 3
-    assert untold(events, [], ROWS, [0] * 10) == 3, "while it goes on"
+    assert untold(events, [30], ROWS, told(2, 4, 5)) == 0
+    assert untold(events, [30], ROWS, told(2, 5)) == 1
+    assert untold(events, [30], ROWS, told()) == 3
+    assert untold(events, [], ROWS, told()) == 3, "while it goes on"
+
+
+def test_a_replacement_that_is_killed_before_it_has_started_is_no_loss():
+    """Actor 2 was to replace actor 0, and never started; 3 did."""
+    rows = told(2, 5, gaps=(2,))
+    assert [loss["replaced_by"] for row in rows for loss in row["losses"]] == [3, 4]
+    assert untold([killed(0, 1), killed(0, 1), killed(0, 4)], [30], ROWS, rows) == 0
+    assert untold([killed(0, 1), killed(0, 1), killed(0, 4), killed(0, 4)], [30], ROWS, rows) == 1
 
 
 def test_a_loss_that_nobody_waits_for_any_more_need_not_be_told():
     """Neither at the end of the last session, nor just before a session ends with its learner."""
-    assert untold([killed(0, 9)], [30], ROWS, [0] * 10) == 0
+    assert untold([killed(0, 9)], [30], ROWS, told()) == 0
     events = [killed(0, 2), killed(0, 5), killed(0, 5, "learner"), killed(1, 6)]
-    assert untold(events, [15, 30], ROWS, [0, 0, 1, 0, 0, 0, 0, 1, 0, 0]) == 0
-    assert untold(events, [15, 30], ROWS, [0, 0, 1, 0, 0, 0, 0, 0, 0, 0]) == 1, "what one session tells is not another's"
+    assert untold(events, [15, 30], ROWS, told(2, 7, sessions=(5,))) == 0
+    assert untold(events, [15, 30], ROWS, told(2, sessions=(5,))) == 1, "what one session tells is not another's"
     events[-1] = killed(1, 9)  # whose first rows are not the first session's
-    assert untold(events, [15, 30], ROWS, [0, 0, 1, 0, 0, 0, 0, 0, 0, 0]) == 0
+    assert untold(events, [15, 30], ROWS, told(2, sessions=(5,))) == 0
 
 
 def test_growth_is_an_hours_and_leaves_the_first_two_minutes_out():
