@@ -63,7 +63,7 @@ def find_task(name: str) -> Task | None:
         frame_shape=(pixels, pixels),
         frame_dtype="uint8",
         actions=_actions(rom),
-        preprocessing=f"grey, {pixels}x{pixels}, maximum over 2 frames, up to 30 no-op starts, fire on reset, "
+        preprocessing=f"grey, {pixels}x{pixels}, maximum over 2 frames, up to 29 no-op starts, fire on reset, "
         "reward clipped to its sign",
         make_env=AtariEnv,
         frame_stack=4,

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from rlscale.errors import UsageError
 from rlscale.text import first_line
 
@@ -46,7 +48,7 @@ def find_task(name: str) -> Task:
         env = _several(make, 1)
     except Exception as error:
         raise UsageError("TASK", f"{name}(1) failed: {type(error).__name__}: {first_line(error)}", "Mend the callable") from error
-    from gymnasium.vector import AutoresetMode, VectorEnv
+    from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
     if not isinstance(env, VectorEnv):
         mend = "Return a gymnasium.vector.VectorEnv, such as SyncVectorEnv([make_one] * num_envs)"
@@ -60,8 +62,38 @@ def find_task(name: str) -> Task:
         mend = "Let it, as SyncVectorEnv does by default, and set metadata['autoreset_mode'] = AutoresetMode.NEXT_STEP"
         raise UsageError("TASK", f"{name} does not say that it resets on the step after an end", mend)
     task = task_of_spaces(name, env.single_observation_space, env.single_action_space, make_env=make_env, user_make=make)
+    if isinstance(env, SyncVectorEnv):
+        _try_one(name, env.envs[0])
     env.close()
     return task
+
+
+def _try_one(name: str, env: Any) -> None:
+    """Play one step of a single environment: Gymnasium's vector environment does not say what is wrong with one.
+
+    Raises:
+        UsageError: it does not return what `gymnasium.Env` returns.
+    """
+    calls: list[tuple[str, Callable[[], Any], int]] = [
+        ("reset", lambda: env.reset(seed=0), 2),
+        ("step", lambda: env.step(env.action_space.sample()), 5),
+    ]
+    for method, play, count in calls:
+        mend = f"Mend the environment: return what gymnasium.Env.{method} returns"
+        try:
+            answer = play()
+        except Exception as error:
+            said = f"{name}: {method} failed: {type(error).__name__}: {first_line(error)}"
+            raise UsageError("TASK", said, "Mend the environment") from error
+        if not (isinstance(answer, tuple) and len(answer) == count):
+            what = f"{len(answer)} values" if isinstance(answer, tuple) else type(answer).__name__
+            raise UsageError("TASK", f"{name}: {method} returned {what}, not {count} values", mend)
+        shape, wanted = np.shape(answer[0]), env.observation_space.shape
+        if shape != wanted:
+            raise UsageError("TASK", f"{name}: {method} gave an observation of shape {shape}, its space has {wanted}", mend)
+        for what, value in zip(("reward", "terminated", "truncated"), answer[1:4] if count == 5 else (), strict=False):
+            if np.shape(value):
+                raise UsageError("TASK", f"{name}: {method} gave {what} of shape {np.shape(value)}, not one value", mend)
 
 
 def _several(make: Callable[..., Any], num_envs: int) -> Any:

@@ -42,7 +42,7 @@ def task_of_spaces(task_id: str, observation: Any, action: Any, **rest: Any) -> 
     return Task(
         id=task_id,
         frame_shape=(int(observation.n) if isinstance(observation, Discrete) else math.prod(observation.shape),),
-        frame_dtype="uint8" if observation.dtype == "uint8" else "float32",
+        frame_dtype="uint8" if isinstance(observation, Box) and observation.dtype == "uint8" else "float32",
         actions=actions,
         preprocessing="flattened",
         pixels=shows_pixels(observation),
@@ -103,7 +103,7 @@ class VectorTaskEnv(TaskEnv):
     def _chosen(self, actions: np.ndarray) -> np.ndarray:
         """The actions in the environments' own space."""
         if self._box is None:
-            return actions + self._first_action
+            return (actions + self._first_action).astype(self._env.single_action_space.dtype)
         return self._box.fit(actions, self._env.single_action_space)
 
     def _values(self, method: str, answer: Any, count: int) -> tuple[Any, ...]:
@@ -157,12 +157,28 @@ class VectorTaskEnv(TaskEnv):
         space = self._env.single_observation_space
         observation = self._rows("observations", observation, space.shape)
         if isinstance(space, Discrete):
+            states = observation - space.start
+            self._require(np.isin(states, np.arange(space.n)), observation, f"not one of {space.n} from {space.start} on")
             rows = np.zeros((self.num_envs, *self._task.frame_shape), dtype=np.float32)
-            rows[np.arange(self.num_envs), observation - int(space.start)] = 1
+            rows[np.arange(self.num_envs), states.astype(np.int64)] = 1
             return rows
+        if self._task.frame_dtype == "uint8" and observation.dtype != np.uint8:
+            with np.errstate(invalid="ignore"):  # of what is not finite
+                same = observation.astype(np.uint8) == observation
+            self._require(same, observation, "no byte, as its space says")
         # The environment may reuse its buffer at the next step; astype copies. Always row by row: the last bits of a matrix
         # product depend on the layout, and a copy of a state that goes on would have another one.
         return observation.reshape(self.num_envs, -1).astype(self._task.frame_dtype, order="C")
+
+    def _require(self, fits: np.ndarray, observation: np.ndarray, why: str) -> None:
+        """
+        Raises:
+            UsageError: an observation does not fit; says which.
+        """
+        if not fits.all():
+            place = tuple(int(i) for i in np.argwhere(~fits)[0])
+            given = f"{self._task.id}: environment {place[0]} gave the observation {observation[place]} in step {self._steps:,}"
+            raise UsageError("TASK", f"{given}, {why}", "Mend the environment or its observation space")
 
     def close(self) -> None:
         self._env.close()

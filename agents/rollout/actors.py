@@ -101,6 +101,12 @@ class RolloutActors:
         actor = self._actor_class.remote(self._reference, os.getcwd(), number)
         self._starting[number] = actor, actor.begin.remote()
 
+    def forget(self, number: int, groups: Sequence[int]) -> None:
+        """Groups that an actor which has not started yet was to have are another's now."""
+        if number in self._starting:
+            for group in groups:
+                self._starting[number][0].drop.remote(group)  # behind `prepare`, which makes them
+
     def start_where_free(self, most: int) -> None:
         """Start as many actors as free CPUs allow, unless actors keep failing at their start."""
         if self._failed_starts >= MOST_STRIKES:

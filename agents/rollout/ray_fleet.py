@@ -105,6 +105,7 @@ class RayFleet:
             moved = self._assignment.groups_of(number)
             self._assignment.share_out(moved, self._actors.working)
             self._make_afresh(moved)
+            self._actors.forget(number, moved)
 
     @property
     def actors(self) -> int:

@@ -137,7 +137,7 @@ def _of_torchvision(name: str, folder: str) -> tuple[Examples, Examples]:
     learn, test = ({"split": "train"}, {"split": "test"}) if name == "SVHN" else ({"train": True}, {"train": False})
     try:
         parts = [kind(folder, download=False, **which) for which in (learn, test)]
-    except (RuntimeError, OSError) as error:
+    except (RuntimeError, OSError, ValueError, AssertionError) as error:  # its readers assert what a file must hold
         said = first_line(error)
         calls = "; ".join(
             f"{name}('.', {key}={value!r}, download=True)" for which in (learn, test) for key, value in which.items()

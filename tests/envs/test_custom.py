@@ -108,6 +108,73 @@ def test_environments_that_break_the_contract(here, body):
         play(find_task("broken:Make"))
 
 
+SINGLE = {
+    "def reset(self, seed=None, options=None): return np.zeros(2, np.float32)": "reset returned ndarray, not 2 values",
+    "def reset(self): return np.zeros(2, np.float32), {}": "reset failed: TypeError: .*seed",
+    "def reset(self, seed=None, options=None): return np.zeros(3), {}": r"reset gave an observation of shape \(3,\), its",
+    "def step(self, action): return np.zeros(2, np.float32), 0.0, False, {}": "step returned 4 values, not 5",
+    "def step(self, action): return np.zeros(3), 0.0, False, False, {}": r"step gave an observation of shape \(3,\)",
+    "def step(self, action): return np.zeros(2), np.zeros(1), False, False, {}": r"step gave reward of shape \(1,\)",
+    "def step(self, action): return [][0]": "step failed: IndexError: list index out of range",
+}
+
+
+@pytest.mark.parametrize("body", SINGLE)
+def test_a_class_of_environments_that_breaks_the_contract(here, body):
+    """Gymnasium's vector environment would answer with an error of NumPy's that names neither the task nor what is wrong."""
+    (here / "single.py").write_text(
+        "import gymnasium\nimport numpy as np\nfrom gymnasium.spaces import Box, Discrete\n\n\n"
+        "class Walk(gymnasium.Env):\n    observation_space = Box(-1, 1, (2,))\n    action_space = Discrete(2)\n\n"
+        "    def reset(self, seed=None, options=None): return np.zeros(2, np.float32), {}\n\n"
+        "    def step(self, action): return np.zeros(2, np.float32), 0.0, False, False, {}\n\n\n"
+        f"class Broken(Walk):\n    {body}\n"
+    )
+    assert find_task("single:Walk").frame_shape == (2,)
+    with pytest.raises(UsageError, match=f"TASK: single:Broken: {SINGLE[body]}"):
+        find_task("single:Broken")
+
+
+SPACED = {
+    ("Box(0, 255, (2,), np.uint8)", "np.full((4, 2), 0.5, np.float32)"): r"gave the observation 0\.5 in step 0, no byte",
+    ("Box(0, 255, (2,), np.uint8)", "np.full((4, 2), 300)"): "gave the observation 300 in step 0, no byte",
+    ("Box(0, 255, (2,), np.uint8)", "np.full((4, 2), np.nan)"): "gave the observation nan in step 0, no byte",
+    ("Box(0, 255, (2,), np.uint8)", "np.full((4, 2), 7.0)"): None,
+    ("Discrete(4, start=1)", "np.zeros(4, np.int64)"): "gave the observation 0 in step 0, not one of 4 from 1 on",
+    ("Discrete(4)", "np.full(4, 4)"): "gave the observation 4 in step 0, not one of 4 from 0 on",
+    ("Discrete(4)", "np.full(4, 1.5)"): r"gave the observation 1\.5 in step 0, not one of 4",
+    ("Discrete(4)", "np.full(4, 3.0)"): None,
+}
+
+
+@pytest.mark.parametrize(("space", "observation"), SPACED)
+def test_observations_outside_of_their_space_are_told_of(here, space, observation):
+    """A cast would make zeros of pictures that were divided by 255 already, and an index of −1 is the last state's."""
+    (here / "spaced.py").write_text(
+        "import bandits\nimport numpy as np\nfrom gymnasium.spaces import Box, Discrete\n\n\n"
+        "class Make(bandits.Bandit):\n    def __init__(self, num_envs):\n        super().__init__(num_envs)\n"
+        f"        self.single_observation_space = {space}\n\n"
+        f"    def _observation(self): return {observation}[: self.num_envs]\n"
+    )
+    said = SPACED[space, observation]
+    if said is None:
+        assert play(find_task("spaced:Make")).observation.any()
+        return
+    with pytest.raises(UsageError, match=f"TASK: spaced:Make: environment 0 {said}"):
+        play(find_task("spaced:Make"))
+
+
+def test_actions_are_of_their_space_s_type(here):
+    """`Discrete(2, dtype=np.uint8)` does not contain NumPy's int64."""
+    (here / "typed.py").write_text(
+        "import bandits\nimport numpy as np\nfrom gymnasium.spaces import Discrete\n\n\n"
+        "class Make(bandits.Bandit):\n    def __init__(self, num_envs):\n        super().__init__(num_envs)\n"
+        "        self.single_action_space = Discrete(self.single_action_space.n, dtype=np.uint8)\n\n"
+        "    def step(self, actions):\n        assert all(action in self.single_action_space for action in actions)\n"
+        "        return super().step(actions)\n"
+    )
+    play(find_task("typed:Make"))
+
+
 def test_lists_are_as_good_as_arrays(here):
     """They failed within rlscale: two lists have no `|`."""
     step = "o, r, t, u, i = super().step(actions); return o.tolist(), r.tolist(), t.tolist(), u.tolist(), i"

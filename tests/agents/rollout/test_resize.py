@@ -87,6 +87,27 @@ def test_more_and_fewer(fleet, weights):
         time.sleep(0.1)
 
 
+@pytest.mark.long
+def test_one_that_starts_late_keeps_no_group_that_is_another_s_now(ray_of_four, weights, monkeypatch):
+    """Its groups went to the actor that was there, and it would hold their environments for the whole run."""
+
+    class Other:
+        def here(self):
+            return True
+
+    monkeypatch.setattr("rlscale.agents.rollout.actors.START_SECONDS", 12)
+    other = ray.remote(Other).options(num_cpus=3).remote()
+    ray.get(other.here.remote())
+    late = RayFleet(settings_for("classic/cartpole", groups=8), 32, actors=2, grows=True)
+    try:
+        assert late.actors == 1
+        ray.kill(other)
+        iterate_until(late, weights, 2, [])
+        assert [len(groups) for groups in held(late).values()] == [4, 4]
+    finally:
+        late.close()
+
+
 def test_one_that_leaves_first_makes_what_it_was_asked_for(fleet, weights):
     """Its fragments under way are neither lost nor made twice, and the next ones of its groups are made elsewhere, afresh."""
     taken = []
