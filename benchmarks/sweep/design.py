@@ -24,9 +24,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlscale.frontier import response
+from rlscale.frontier.profile import critical_interval
 from rlscale.frontier.response import Fitted, Response
 from rlscale.frontier.runs import check_runs
-from rlscale.frontier.surface import STOPPED_CONFIDENCE, allowed_rise, critical_interval
+from rlscale.frontier.surface import STOPPED_CONFIDENCE, allowed_rise
 
 __all__ = ["PILOT_RUNS", "Candidate", "Known", "RunSoFar", "fit_known", "nearest_size", "next_run", "quick_run", "rounded"]
 

@@ -179,8 +179,8 @@ class Response:
         """Probability that a run between the end sizes, at a rate below the brink, is stuck."""
         return float(expit(theta[STUCK]))
 
-    def minimize(self, start: np.ndarray, fixed: Sequence[int] = (ALPHA,)) -> Fitted:
-        """The least loss, with some parameters kept as they are in `start`."""
+    def minimize(self, start: np.ndarray, fixed: Sequence[int] = (ALPHA,), *, roughly: bool = False) -> Fitted:
+        """The least loss, to 1e-10 of it or roughly, with some parameters kept as they are in `start`."""
         free = np.setdiff1d(np.arange(len(start)), fixed)
         theta = start.copy()
 
@@ -190,7 +190,7 @@ class Response:
             return value, gradient[free]
 
         bounds = [self.bounds[min(index, OFFSETS)] for index in free]
-        options = {"maxcor": 30, "ftol": 1e-10, "gtol": 1e-5}
+        options = {"maxcor": 30, "ftol": 1e-4 if roughly else 1e-10, "gtol": 1e-3 if roughly else 1e-5}
         found = minimize(loss, start[free], jac=True, method="L-BFGS-B", bounds=bounds, options=options)
         loss(found.x)
         return Fitted(theta.copy(), float(found.fun))

@@ -14,17 +14,17 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.linalg import null_space
 from scipy.special import stdtrit
 
 from ..estimate import Estimate
 from . import response
 from .advice import say_too_few, say_unidentified
 from .hyperbola import Frontier
+from .profile import critical_interval, ends, reach, scan, unit
 from .response import Fitted, Response, number_groups
 from .runs import Point, check_runs
 
-__all__ = ["STOPPED_CONFIDENCE", "Surface", "allowed_rise", "critical_interval", "fit_surface"]
+__all__ = ["STOPPED_CONFIDENCE", "Surface", "allowed_rise", "fit_surface"]
 
 STOPPED_CONFIDENCE = 0.97
 """Of the likelihood, for runs that were stopped when their interval was short enough.
@@ -33,7 +33,6 @@ An interval is shortest when the scatter comes out too small, so stopping then s
 the worst setting of simulated sweeps, by hand; at 0.97 see results/README.md, Simulated sweeps.
 """
 
-_BEYOND = 3.0  # how far, in ln B, the interval of B_crit may reach outside the sizes before it has no end
 _PARAMETERS = 8  # taken off the number of runs for the degrees of freedom
 _BENT = 5.0  # twice the gain in log-likelihood by a free exponent, above which the surface is said not to fit
 _EXPONENTS = math.log(0.2), math.log(5.0)  # the range in which the free exponent is sought
@@ -82,9 +81,9 @@ class Surface(Frontier):
         if self.fitted is None or len({p.batch_size for p in self.points if not p.censored}) < 4:
             return Estimate(None, None, "a free exponent needs four batch sizes at which a run reached its goal")
         rise = allowed_rise(self.points, self.confidence)
-        along = _unit(self._theta(), response.ALPHA)
+        along = unit(self._theta(), response.ALPHA)
         free = np.arange(len(along))
-        low, high = (_reach(self._runs(), self._bent, rise, along, sign, _EXPONENTS, free) for sign in (-1, 1))
+        low, high = (reach(self._runs(), self._bent, rise, along, sign, _EXPONENTS, free) for sign in (-1, 1))
         interval = math.exp(low), math.exp(high)
         if math.isfinite(low) and math.isfinite(high):
             return Estimate(math.exp(self._bent.theta[response.ALPHA]), interval)
@@ -99,8 +98,8 @@ class Surface(Frontier):
             points, rates = tuple(self.points[i] for i in kept), np.array([self.learning_rates[i] for i in kept])
             found[size] = None
             if fitted := _likeliest(points, rates, self):
-                ends = critical_interval(*fitted, allowed_rise(points, self.confidence), exactly=False)
-                if not say_unidentified(points, *ends):
+                limits = critical_interval(*fitted, allowed_rise(points, self.confidence), exactly=False)
+                if not say_unidentified(points, *limits):
                     found[size] = math.exp(fitted[1].theta[response.C])
         return found
 
@@ -187,21 +186,23 @@ def _fit(points: tuple[Point, ...], rates: np.ndarray, confidence: float) -> Sur
         nothing = Estimate(None, None, say_too_few(points))
         return Surface(nothing, nothing, nothing, math.nan, points, confidence, learning_rates)
     runs, best = fitted
+    scanned = scan(runs, best)
+    best = min(best, runs.minimize(min(scanned, key=lambda one: one.loss).theta), key=lambda one: one.loss)
     rise = allowed_rise(points, confidence)
     theta = best.theta
-    b_crit = _critical(runs, best, points, confidence)
+    b_crit = _critical(runs, best, rise, scanned, points)
     assert b_crit.interval is not None
     low, high = b_crit.interval
 
     def estimate(along: np.ndarray, known: bool) -> Estimate:
         value = float(along @ theta)
-        ends = _ends(runs, best, rise, along, (value - 30.0, value + 30.0))
-        interval = math.exp(ends[0]) if known else 0.0, math.exp(ends[1])
+        low, high = ends(runs, best, rise, along, (value - 30.0, value + 30.0), scanned)
+        interval = math.exp(low) if known else 0.0, math.exp(high)
         return Estimate(math.exp(value) if known else None, interval, None if known else b_crit.reason)
 
     return Surface(
-        s_min=estimate(_unit(theta, response.A), high < math.inf),
-        e_min=estimate(_unit(theta, response.A, response.C), low > 0),
+        s_min=estimate(unit(theta, response.A), high < math.inf),
+        e_min=estimate(unit(theta, response.A, response.C), low > 0),
         b_crit=b_crit,
         residual=math.sqrt(2.0) * runs.sigma(theta),
         points=points,
@@ -234,36 +235,11 @@ def _likeliest(points: Sequence[Point], rates: np.ndarray, near: Surface | None 
     return runs, best
 
 
-def _critical(runs: Response, best: Fitted, points: Sequence[Point], confidence: float) -> Estimate:
+def _critical(runs: Response, best: Fitted, rise: float, scanned: Sequence[Fitted], points: Sequence[Point]) -> Estimate:
     """B_crit with its interval."""
-    low, high = critical_interval(runs, best, allowed_rise(points, confidence))
+    low, high = critical_interval(runs, best, rise, scanned)
     reason = say_unidentified(points, low, high)
     return Estimate(None if reason else math.exp(best.theta[response.C]), (math.exp(low), math.exp(high)), reason)
-
-
-def critical_interval(runs: Response, best: Fitted, rise: float, *, exactly: bool = True) -> tuple[float, float]:
-    """Both ends of the interval of ln B_crit, exactly or further out; infinite where the runs give none."""
-    edges = float(runs.x.min()) - _BEYOND, float(runs.x.max()) + _BEYOND
-    low, high = _ends(runs, best, rise, _unit(best.theta, response.C), edges, exactly=exactly)
-    # A bend outside the sizes would follow from the model and not from the data: only one limit is kept.
-    at = best.theta[response.C]
-    return -math.inf if at < runs.x.min() else low, math.inf if at > runs.x.max() else high
-
-
-def _unit(theta: np.ndarray, *summed: int) -> np.ndarray:
-    """The direction in which these parameters are summed."""
-    along = np.zeros(len(theta))
-    along[list(summed)] = 1.0
-    return along
-
-
-def _ends(
-    runs: Response, best: Fitted, rise: float, along: np.ndarray, edges: tuple[float, float], *, exactly: bool = True
-) -> tuple[float, float]:
-    """Both ends of the interval of a sum of parameters, the exponent being 1."""
-    free = np.setdiff1d(np.arange(len(along)), [response.ALPHA])
-    low, high = (_reach(runs, best, rise, along, sign, edges, free, exactly=exactly) for sign in (-1, 1))
-    return low, high
 
 
 def allowed_rise(points: Sequence[Point], confidence: float) -> float:
@@ -274,74 +250,6 @@ def allowed_rise(points: Sequence[Point], confidence: float) -> float:
     reached = sum(not p.censored for p in points)
     degrees = max(reached - _PARAMETERS, 1)
     return reached / degrees * float(stdtrit(degrees, 0.5 + confidence / 2)) ** 2
-
-
-def _reach(
-    runs: Response,
-    best: Fitted,
-    rise: float,
-    along: np.ndarray,
-    sign: int,
-    edges: tuple[float, float],
-    free: np.ndarray,
-    *,
-    exactly: bool = True,
-) -> float:
-    """The end of the profile-likelihood interval of a sum of parameters; infinite where it lies beyond the edge.
-
-    The root of √(twice the rise) against the distance is sought, which is a straight line where the likelihood is Gaussian.
-
-    Args:
-        runs: the likelihood.
-        best: its least loss.
-        rise: how far twice the loss may rise.
-        along: (parameters,) of zeros and ones, those that are summed.
-        sign: -1 for the lower end, 1 for the upper one.
-        edges: the range in which it is sought.
-        free: parameters that are fitted.
-        exactly: False where it matters only whether there is an end: then it may be given too far out.
-    """
-    start = float(along @ best.theta)
-    most = abs(edges[sign > 0] - start)
-    # All combinations of the free parameters that leave the sum as it is, scaled to a loss about a unit sphere.
-    keep = null_space(along[free][None])
-    values, vectors = np.linalg.eigh(keep.T @ runs.curvature(best.theta)[np.ix_(free, free)] @ keep)
-    directions = np.zeros((len(along), keep.shape[1]))
-    directions[free] = keep @ (vectors / np.sqrt(np.maximum(np.abs(values), 0.1)))
-    outwards = along / along.sum()
-    theta = best.theta
-    # Beyond the sizes only S_min · B_crit, or S_min, is known. Were S_min left behind, all runs would be taken for stuck.
-    slides = along[response.C] > 0 and along[response.A] == 0 and not runs.x.min() <= theta[response.C] <= runs.x.max()
-
-    def root(distance: float) -> float:
-        nonlocal theta
-        moved = theta + (start + sign * distance - along @ theta) * outwards
-        if slides:
-            moved[response.A] += float(np.mean(runs.bend(theta) - runs.bend(moved)))
-        fitted = runs.minimize_along(moved, directions)
-        theta = fitted.theta
-        return math.sqrt(max(2 * (fitted.loss - best.loss), 0.0)) - math.sqrt(rise)
-
-    inside, outside = 0.0, math.inf
-    at_inside, at_outside = -math.sqrt(rise), math.inf
-    distance = min(0.3, most)
-    for _ in range(40):
-        value = root(distance)
-        if abs(value) < 0.01 or (value > 0 and not exactly):
-            break
-        if value < 0:
-            if distance >= most:
-                return sign * math.inf
-            inside, at_inside = distance, value
-        else:
-            outside, at_outside = distance, value
-        if math.isinf(outside):
-            slope = (at_inside + math.sqrt(rise)) / inside
-            distance = min(inside * 2.5, most, max(1.2 * inside, inside - 1.05 * at_inside / max(slope, 1e-6)))
-        else:  # the secant, kept off the ends
-            share = -at_inside / (at_outside - at_inside)
-            distance = inside + min(max(share, 0.1), 0.9) * (outside - inside)
-    return start + sign * distance
 
 
 def _shared_offsets(runs: Response, best: Fitted) -> float:
