@@ -168,6 +168,7 @@ def run_job(job: Job) -> TrialResult:
             most_observations=job.plan.most_observations,
             make_course=lambda: job.plan.begin(job.trial, job.folder, list(job.command)),
             inner_steps=job.plan.inner_steps,
+            episodes=job.plan.episodes,
         )
     except (BusyClusterError, LostWorkerError, OSError):
         raise  # a fault of the machines, not of the trial: it is tried again

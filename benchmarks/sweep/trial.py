@@ -29,7 +29,7 @@ __all__ = ["Advance", "Course", "DivergedError", "TrainingCourse", "run_trial"]
 
 MOST_WINDOWS = 24
 MOST_LAG = 0.06  # of the steps made so far, by which training episodes may be late; corrected for, what is left is below 0.02
-ENOUGH = 24  # training episodes that stand for an evaluation
+ENOUGH = 24  # training episodes that stand for an evaluation, or a quarter of its episodes if these are more
 FEWEST_STEPS = 4  # with finished episodes, for a standard error
 
 
@@ -152,6 +152,7 @@ def run_trial(
     most_observations: int,
     make_course: Callable[[], Course],
     inner_steps: int = 1,
+    episodes: int = 0,
 ) -> TrialResult:
     """Run the trial to its end.
 
@@ -161,11 +162,12 @@ def run_trial(
         most_observations: give up after so many.
         make_course: begins the training.
         inner_steps: optimizer steps in one step S.
+        episodes: of an evaluation of a frozen policy.
     """
     started = time.perf_counter()
     wanted = [goal for goal in goals if trial.last_goal is None or goal <= trial.last_goal]
     search = GoalSearch(wanted, earliest_step(inner_steps))
-    training = _TrainingEpisodes()
+    training = _TrainingEpisodes(max(ENOUGH, episodes // 4))
     observations_after = [0]
     noise: list[NoiseRecord] = []
     kept: dict[int, np.ndarray] = {}
@@ -236,9 +238,14 @@ class _TrainingEpisodes:
     length. Where that is less than `MOST_LAG` of S, and the collection no wider than the kernel that smooths evaluations, the
     mean return is taken for that of the policy in the middle of the collection, less half a length. Frozen policies are
     evaluated elsewhere.
+
+    Args:
+        enough: episodes of a collection. Its standard error is at most twice that of an evaluation then: one that is larger at
+            small batches would find goals there that were never reached.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, enough: int) -> None:
+        self._enough = enough
         self._start = 0
         self._returns: list[tuple[int, float]] = []  # episodes and mean return of every step that had any
         self._length = math.nan  # of the latest episodes, in steps
@@ -263,7 +270,7 @@ class _TrainingEpisodes:
         columns = np.array(self._returns, dtype=np.float64).reshape(-1, 2)
         counts, means = columns[:, 0], columns[:, 1]
         episodes = float(counts.sum())
-        if episodes < ENOUGH or len(counts) < FEWEST_STEPS:
+        if episodes < self._enough or len(counts) < FEWEST_STEPS:
             return None
         mean = float(counts @ means / episodes)
         variance = float(counts @ (means - mean) ** 2) / (len(counts) - 1)  # of an episode, from the scatter between steps

@@ -114,6 +114,35 @@ def test_the_error_of_training_episodes_is_that_of_their_mean():
     assert np.mean(errors) == pytest.approx(3.0, rel=0.15)
 
 
+@dataclass
+class Plateau(Learner):
+    """Levels off at −0.10 with episodes of ±1, as Blackjack; an evaluation has 16,384 of them."""
+
+    spread: float = 1.0
+
+    @staticmethod
+    def deserved(steps):
+        return -0.10 - 0.4 * np.exp(-np.asarray(steps) / 40)
+
+    def evaluate(self, weights, optimizer_steps):
+        self.evaluated.append(optimizer_steps)
+        return Evaluation(self.deserved(weights[0]) + self.spread * self.rng.standard_normal(16_384), 16_384, 0, 0.0)
+
+
+@pytest.mark.parametrize("finished", [1, 20])
+def test_few_training_episodes_do_not_find_a_goal_that_is_not_reached(finished):
+    """24 episodes have a standard error of 0.2, five times the distance to a goal of −0.06; an evaluation's is 0.008."""
+    trial = replace(TRIAL, most_optimizer_steps=3000)
+    results = {
+        episodes: [run(Plateau(0.5, finished, seed=seed), (-0.06,), trial, episodes=episodes) for seed in range(5)]
+        for episodes in (0, 16_384)
+    }
+    found = {episodes: sum(r.goals[0].optimizer_steps is not None for r in some) for episodes, some in results.items()}
+    assert found[16_384] == 0
+    assert finished > 1 or found[0] >= 3, "which the test would miss otherwise"
+    assert all(e.episodes >= 4096 for r in results[16_384] for e in r.evaluations)
+
+
 def test_a_trial_ends_at_its_last_goal_and_says_what_it_knows_of_the_others():
     trial = Trial("run-004", "span", 640, None, 0.01, 0, None, None, False, last_goal=5.0)
     result = run(Learner(1.0), (2.0, 5.0, 9.0), trial)
