@@ -329,8 +329,8 @@ class TaskTable:
     ) -> Estimate:
         """The estimate of a statistic that is computed on a symmetric scale; `back` leads to the scale that is shown.
 
-        A statistic of the spread over tasks needs two of them. Intervals are as of `rlscale.agreement`: too short where errors are
-        not normal, and a few tasks err far more than the others.
+        A statistic of the spread over tasks needs two of them. Intervals are as of `rlscale.agreement`: too short where errors
+        are not normal, and a few tasks err far more than the others.
         """
         value, tasks = float(statistic(self)), len(self.measured)
         if math.isnan(value):
