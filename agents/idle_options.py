@@ -8,7 +8,16 @@ from rlscale.errors import UsageError
 
 from .config import FEWEST_BLOCKS, TrainConfig, Update
 
-__all__ = ["check_idle_options"]
+__all__ = ["check_idle_options", "hides_noise"]
+
+
+def hides_noise(config: TrainConfig) -> bool:
+    """Whether a mini-batch holds too few different environments, their clones aside, to see the noise between them."""
+    return config.rollout.clones > 1 and config.noise.joint_noise_period > 0 and _different(config) < 3
+
+
+def _different(config: TrainConfig) -> int:
+    return config.mini_batch // (config.rollout.rollout_length * config.rounds * config.rollout.clones)
 
 
 def check_idle_options(config: TrainConfig) -> None:
@@ -17,18 +26,16 @@ def check_idle_options(config: TrainConfig) -> None:
     Raises:
         UsageError: names the flag and the mend.
     """
-    u, r = config.update, config.rollout
+    u = config.update
     if u.proximal_average == 0:
         problem = "an average of age 0 is the present policy, so that no clip binds"
         raise UsageError("--proximal-average", problem, "Give one above zero")
     if config.adaptive and config.shuffles_transitions:
         problem = "an adaptive batch follows the noise between environments, and transitions are shuffled"
         raise UsageError("--batch-size", problem, f"Use {FEWEST_BLOCKS} environments or more, and no --shuffle transitions")
-    distinct = config.mini_batch // (r.rollout_length * config.rounds * r.clones)
-    if r.clones > 1 and config.noise.joint_noise_period and distinct < 3:
-        problem = (
-            f"a mini-batch holds {distinct} environment{'s' * (distinct != 1)} and clones: too few to see noise between them"
-        )
+    if hides_noise(config):
+        held = _different(config)
+        problem = f"a mini-batch holds {held} environment{'s' * (held != 1)} and clones: too few to see noise between them"
         raise UsageError("--clones", problem, "Give --mini-batch None, or more environments")
     if u.beta2 != Update().beta2 and u.optimizer != "adam":
         raise UsageError("--beta2", f"{u.optimizer} has none", "Leave it out, or give --optimizer adam as well")

@@ -103,9 +103,9 @@ class RolloutActors:
 
     def forget(self, number: int, groups: Sequence[int]) -> None:
         """Groups that an actor which has not started yet was to have are another's now."""
-        if number in self._starting:
-            for group in groups:
-                self._starting[number][0].drop.remote(group)  # behind `prepare`, which makes them
+        actor, _ = self._starting[number]
+        for group in groups:
+            actor.drop.remote(group)  # behind `prepare`, which makes them
 
     def start_where_free(self, most: int) -> None:
         """Start as many actors as free CPUs allow, unless actors keep failing at their start."""

@@ -5,10 +5,11 @@ The arithmetic is in `rlscale.sizing`; what is measured, in `rlscale.benchmarks.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rlscale.agents.config import TrainConfig, config_from_dict
+from rlscale.agents.idle_options import hides_noise
 from rlscale.analysis import compare
 from rlscale.envs import Task
 from rlscale.errors import UsageError
@@ -18,7 +19,9 @@ from rlscale.report.words import warnings
 from rlscale.sizing import Choice, CostPlan, FleetTime, LearnerTime, Price, plan
 from rlscale.text import format_duration
 
-__all__ = ["Known", "choose", "find_frontier", "make_plan", "say_asked"]
+from .calibration import Shape
+
+__all__ = ["Known", "choose", "find_frontier", "make_plan", "run_of", "say_asked"]
 
 _OFTEN = 0.025  # of the runs: so many on one side of the interval are more than it leaves out
 
@@ -108,6 +111,21 @@ def _mean_episode(sweep: SweepRecord) -> float:
     return steps / episodes if episodes else 0.0
 
 
+def run_of(config: TrainConfig, shape: Shape, known: Known | None) -> TrainConfig:
+    """The run of that fleet, in as many mini-batches an epoch as the sweep's runs."""
+    rollout = replace(
+        config.rollout,
+        actors=shape.actors,
+        actor_cpus=shape.threads,
+        environments=shape.actors * shape.environments,
+        batch_size=None,
+    )
+    run = replace(config, rollout=rollout)
+    if known is None or known.mini_batches == 1:
+        return run
+    return replace(run, update=replace(run.update, mini_batch=run.batch // known.mini_batches))
+
+
 def make_plan(known: Known, law: FleetTime, learner: LearnerTime, price: Price, cpus: int, lag: int) -> CostPlan:
     """Wall time and cost of the sweep's batch sizes on every number of one-CPU workers that their environments divide over,
     in whole groups of clones.
@@ -121,9 +139,8 @@ def make_plan(known: Known, law: FleetTime, learner: LearnerTime, price: Price, 
         if rest:
             continue
         clones = known.config.rollout.clones
-        distinct = size // known.mini_batches // (law.rollout_length * clones)
-        if clones > 1 and known.config.noise.joint_noise_period and distinct < 3:
-            continue  # `rlscale train` refuses it, see `rlscale.agents.idle_options`
+        if hides_noise(run_of(known.config, Shape(1, 1, environments), known)):
+            continue  # `rlscale train` refuses such a run
         try:
             made = plan(
                 known.frontier,

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlscale.agents.checks import check_config
 from rlscale.agents.config import NoiseSettings, Rollout, TrainConfig, Update, default_config
-from rlscale.agents.idle_options import check_idle_options
+from rlscale.agents.idle_options import hides_noise
 from rlscale.agents.memory import memory_plan
 from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
@@ -20,7 +20,7 @@ from rlscale.sizing import Choice, FleetTime, Iteration, LearnerTime, iteration
 from ..options import flag_of
 from .calibration import Shape
 from .options import WorkersOptions
-from .plan import Known
+from .plan import Known, run_of
 
 __all__ = [
     "CLOSE",
@@ -180,29 +180,13 @@ def gain_of_twice(law: FleetTime, found: Recommendation) -> float | None:
 
 def fits(options: WorkersOptions, config: TrainConfig, task: Task, shape: Shape, known: Known | None = None) -> bool:
     """Whether a run with that fleet passes the checks that `rlscale train` makes, memory included."""
-    run = _run_of(config, shape, known)
+    run = run_of(config, shape, known)
     try:
         check_config(run)
-        check_idle_options(run)
         memory_plan(run, task, None if options.ray_address is None else 1 << 62)
     except UsageError:
         return False
-    return True
-
-
-def _run_of(config: TrainConfig, shape: Shape, known: Known | None) -> TrainConfig:
-    """The run of that fleet, in as many mini-batches an epoch as the sweep's runs."""
-    rollout = replace(
-        config.rollout,
-        actors=shape.actors,
-        actor_cpus=shape.threads,
-        environments=shape.actors * shape.environments,
-        batch_size=None,
-    )
-    run = replace(config, rollout=rollout)
-    if known is None or known.mini_batches == 1:
-        return run
-    return replace(run, update=replace(run.update, mini_batch=run.batch // known.mini_batches))
+    return not hides_noise(run)
 
 
 # What a command says by itself, and what of a sweep's rollouts changes what is learned.
@@ -239,7 +223,7 @@ def train_command(
         batch = shape.actors * shape.environments * config.rollout.rollout_length
         nearest = min(known.rates, key=lambda size: abs(math.log(size / batch)))
         words += ["--learning-rate", f"{known.rates[nearest]:.4g}"]
-        words += flags_that_differ(replace(_run_of(config, shape, known).update, **_OWN), replace(usual.update, **_OWN))
+        words += flags_that_differ(replace(run_of(config, shape, known).update, **_OWN), replace(usual.update, **_OWN))
         words += flags_that_differ(
             replace(usual.rollout, **{name: getattr(config.rollout, name) for name in _PLAYED}), usual.rollout
         )

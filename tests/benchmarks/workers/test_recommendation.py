@@ -243,4 +243,6 @@ def test_a_fleet_whose_run_is_refused_is_not_recommended():
     known = known_frontier()
     clones = replace(known, config=replace(known.config, rollout=replace(known.config.rollout, clones=4)))
     options = WorkersOptions(task=known.config.task)
+    stored = replace(known.config, update=replace(known.config.update, optimizer="rmsprop", beta2=0.99))
+    assert fits(options, stored, find_task(known.config.task), Shape(1, 1, 8), known), "sweeps have a β₂ for every optimizer"
     assert [fits(options, clones.config, find_task(known.config.task), Shape(1, 1, n), clones) for n in (8, 12)] == [False, True]
