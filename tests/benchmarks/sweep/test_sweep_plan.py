@@ -29,8 +29,8 @@ GRID_OF_SIX = replace(GRID, batch_sizes=(80, 160, 320, 640, 1280, 5120))
 SEQUENTIAL = planted_plan(batch_sizes=None, pilot_batch=640)
 
 
-def complete(plan, respond, order=None, limit=10_000):
-    """Run the plan to its end, up to `jobs` runs side by side, which end one at a time in random order; the results."""
+def complete(plan, respond, order=0, limit=10_000):
+    """Run the plan to its end, up to `jobs` runs side by side, which end one at a time, drawn by `order`; the results."""
     plan = replace(plan)  # which remembers nothing of other results
     rng = np.random.default_rng(order)
     results, begun = {}, {}
