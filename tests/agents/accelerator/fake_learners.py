@@ -44,12 +44,14 @@ def learn_as(rank, ports):
                     slots = arrange_slots([f.group for f in fragments], fragments[0].environments)
                     with fake.counting() as counts:
                         learner.begin(slots, iteration)
+                        sent = 0
                         for fragment, slot in zip(fragments, slots, strict=True):
                             mine = learner._blocks.columns
                             reads = slot.columns.start < mine.stop and mine.start < slot.columns.stop
                             if reads or setting.update.get("stream"):  # of a stream the first sets the scale of all
                                 learner.accept(fragment, slot)
-                        learned.append(learner.finish(1e-3))
+                                sent += 1
+                        learned.append(learner.finish(1e-3, sent))
             out.append((learner.weights(), learned, counts.syncs, dict(counts.uploads)))
             torch.distributed.destroy_process_group()
     return pickle.dumps(out)
