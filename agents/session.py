@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -59,6 +59,20 @@ class Progress:
     fragment_observations: float = 0.0
 
 
+class _Begun(NamedTuple):
+    """What an iteration that is cut short can begin again from.
+
+    Attributes:
+        fleet: state of the fleet before the first fragment was taken, as `get_state` of it gives it.
+        requested: fragments of each iteration batch that was requested by then.
+        optimizer_steps: made by then.
+    """
+
+    fleet: dict[str, Any] | None
+    requested: list[int]
+    optimizer_steps: int
+
+
 class Session:
     """The learner and the fleet of a run, with what they hand to each other.
 
@@ -93,6 +107,7 @@ class Session:
         self._spilled = spilled_bytes() if config.rays else 0
         self._empty = 0  # iteration batches without an observation since the last one with some
         self._fleet_ended = self._learner_ended = False
+        self._begun: _Begun | None = None  # of the iteration under way
         self.lost_actors = 0  # in the rows so far, since the run was started or resumed
 
     @property
@@ -120,8 +135,10 @@ class Session:
             self._request()
         if self.config.rollout.lag and len(self._requested) < 2:
             self._request()  # queues up behind the batch that is about to be learned from
+        self._begun = _Begun(self._fleet.get_state(), list(self._requested), self.optimizer_steps)
         fragments = self._requested.popleft()
         summaries, result, waited = self._learn(fragments)
+        self._begun = None
         seconds = time.perf_counter() - begin
         progress.seconds += seconds
         self._unrecorded += [(f.episode_return, f.episode_length) for f in summaries]
@@ -264,16 +281,23 @@ class Session:
     # --- checkpoints and the end -------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """All that is needed to go on from here; `fleet` is None where the environments cannot be saved.
+        """All that is needed to go on from here, or from the beginning of the iteration that was cut short.
+
+        `fleet` is None where the environments cannot be saved, or where the learner had begun to take that iteration's steps.
 
         Raises:
             LostWorkerError: the learners are gone.
         """
-        fleet = None if self._fleet_ended else self._fleet.get_state()
+        learner = self._learner.get_state()
+        if self._begun is None:
+            fleet, requested = None if self._fleet_ended else self._fleet.get_state(), list(self._requested)
+        else:
+            is_whole = learner["optimizer_steps"] == self._begun.optimizer_steps
+            fleet, requested = self._begun.fleet if is_whole else None, self._begun.requested
         return {
-            "learner": self._learner.get_state(),
+            "learner": learner,
             "fleet": fleet,
-            "asked": list(self._requested) if fleet is not None else [],
+            "asked": requested if fleet is not None else [],
             "progress": vars(self.progress),
             "fragment_environments": self._memory.environments,
             "window": [(s.size, s.square, s.dot, s.block) for s in self._noise_window.statistics],

@@ -103,6 +103,10 @@ def train(
             run = Run.resume(Path(config.resume))
             checkpoint = _load(run, config)
         setup = prepare(config, task)
+        if checkpoint is not None and checkpoint["fleet"] is not None:
+            saved = checkpoint["fragment_environments"], len(checkpoint["fleet"]["states"])
+            if saved != (setup.memory.environments, setup.memory.groups):
+                checkpoint["fleet"] = None  # other groups, whose environments start afresh
         manifest = setup.manifest(command)
         if run is None:
             run = Run.create(folder, {**manifest, "segments": []})
@@ -213,7 +217,7 @@ def _run(
         if not stop.interrupted:
             run.set_state("stopped", "interrupted within an iteration")
             return Outcome("stopped", run.folder, *made)
-        session.end_fleet()  # the environments stand within a fragment, and a resumed run makes them afresh
+        session.end_fleet()
         _save(run, session)
         state = "stopped" if stop.asked else "finished"
         run.set_state(state, f"{'stopped by the user' if stop.asked else 'the time was over'} within an iteration")
@@ -377,8 +381,8 @@ def _load(run: Run, config: TrainConfig) -> dict[str, Any]:
             "Go on with the version that wrote it, or start a new run",
         )
     fleet = stored["fleet"]
-    if _layout(before) != _layout(config) or not isinstance(fleet, dict) or "next_group" not in fleet:
-        stored["fleet"] = None  # other workers or groups, or of an earlier version: their environments start afresh
+    if _batches(before) != _batches(config) or not isinstance(fleet, dict) or "states" not in fleet:
+        stored["fleet"] = None  # other fragments, or of an earlier version: their environments start afresh
     elif stored["asked"] and before.rounds != config.rounds:
         stored["fleet"] = None  # its workers make a batch of the old size already, which the learner would not take
     if what_is_followed(before) != what_is_followed(config):
@@ -386,10 +390,9 @@ def _load(run: Run, config: TrainConfig) -> dict[str, Any]:
     return stored
 
 
-def _layout(config: TrainConfig) -> tuple[object, ...]:
-    """What decides which worker and group holds which environments."""
-    r = config.rollout
-    return r.actors, r.fragment_environments, r.clones, config.adaptive
+def _batches(config: TrainConfig) -> tuple[object, ...]:
+    """What decides, beside the groups of environments, which fragments make a batch."""
+    return config.rollout.clones, config.adaptive
 
 
 def _npy(array: np.ndarray) -> bytes:

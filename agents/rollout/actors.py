@@ -17,12 +17,12 @@ from ..cluster.processes import LostWorkerError, describe_loss, enter_user_folde
 from .fragments import Fragment, FragmentSummary
 from .worker import RolloutWorker, WorkerSettings
 
-__all__ = ["MOST_STRIKES", "START_SECONDS", "RolloutActors"]
+__all__ = ["START_SECONDS", "RolloutActors"]
 
 START_SECONDS = 120  # for actors to start
 REPLACE_SECONDS = 30  # for a replacement to start, before its groups go to the actors that are left
 LAST_SECONDS = 300  # the same when no actor is left
-MOST_STRIKES = 3  # losses in a row, at the start or over one and the same fragment
+MOST_STRIKES = 3  # losses in a row at the start
 
 
 class RolloutActors:
@@ -39,6 +39,7 @@ class RolloutActors:
         node_of: the node that each of them is on.
         starting: number of actors that Ray was asked for and that have not started yet.
         making_seconds: that the slowest of those to begin with took to make its environments.
+        first_states: of their groups, by number, as `RolloutWorker.state_of` gives them; None where there is none.
 
     Raises:
         BusyClusterError: too few started.
@@ -79,12 +80,15 @@ class RolloutActors:
             said = f"rollout workers have been making their environments, {environments:,} each, for {START_SECONDS} s"
             tell(f"rlscale: {said}. The run begins when all are made")
         self.making_seconds = 0.0
+        self.first_states: dict[int, dict[str, Any] | None] = {}
         for number in started:
             actor, answer = self._starting.pop(number)
             self.working[number] = actor
             try:
                 self.node_of[number] = ray.get(answer)
-                self.making_seconds = max(self.making_seconds, ray.get(making[number]))
+                seconds, states = ray.get(making[number])
+                self.making_seconds = max(self.making_seconds, seconds)
+                self.first_states |= states
             except ray.exceptions.RayError as error:
                 self.close()
                 if (loss := describe_loss(error, "at its start")) is None:
@@ -197,20 +201,31 @@ class RolloutActor:
 
         return ray.get_runtime_context().get_node_id()
 
-    def prepare(self, groups: dict[int, int]) -> float:
-        """Make the environments of these groups, {number: generation}; returns the seconds that it took."""
+    def prepare(self, groups: dict[int, int]) -> tuple[float, dict[int, dict[str, Any] | None]]:
+        """Make the environments of these groups, {number: generation}; returns the seconds that it took, and their states."""
         began = time.monotonic()
         for number, generation in groups.items():
             self._worker.make_group(number, generation)
-        return time.monotonic() - began
+        return time.monotonic() - began, {number: self._worker.state_of(number) for number in groups}
 
     def drop(self, group: int) -> None:
         """The group has moved elsewhere."""
         self._worker.drop_group(group)
 
-    def sample(self, weights: np.ndarray, policy_version: int, group: int, generation: int) -> tuple[FragmentSummary, Fragment]:
-        """The group's next fragment; its summary travels separately."""
-        self._worker.make_group(group, generation)  # it is there, unless `prepare` failed
+    def sample(
+        self, weights: np.ndarray, policy_version: int, group: int, generation: int, start: dict[str, Any] | None
+    ) -> tuple[FragmentSummary, Fragment, dict[str, Any] | None]:
+        """The group's next fragment, with its summary and the group's state after it, which travel separately.
+
+        Args:
+            weights, policy_version: that act.
+            group, generation: see `RolloutWorker`.
+            start: the group's state before the fragment, where it was another's until now.
+        """
+        if start is None:
+            self._worker.make_group(group, generation)  # it is there, unless `prepare` failed
+        else:
+            self._worker.take_over_group(group, generation, start)
         self._worker.use_policy(weights, policy_version)
         fragment = self._worker.sample(policy_version, group)
-        return fragment.summary, fragment
+        return fragment.summary, fragment, self._worker.state_of(group)

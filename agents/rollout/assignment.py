@@ -9,7 +9,7 @@ __all__ = ["GroupAssignment"]
 
 
 class GroupAssignment:
-    """Deals groups of environments out to actors in turn; a group that moves to another actor is made afresh there.
+    """Deals groups of environments out to actors in turn.
 
     Args:
         groups: how many there are; their number never changes.
@@ -31,8 +31,11 @@ class GroupAssignment:
         return [group for group, holder in enumerate(self.actor_of) if holder == actor]
 
     def move(self, group: int, actor: int) -> None:
-        """Give the group to that actor, which makes its environments afresh."""
+        """Give the group to that actor."""
         self.actor_of[group] = actor
+
+    def renew(self, group: int) -> None:
+        """The group's environments are made afresh."""
         self.generation[group] += 1
 
     def share_out(self, groups: Iterable[int], actors: Iterable[int]) -> None:

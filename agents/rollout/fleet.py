@@ -31,7 +31,8 @@ class LostActor:
     Attributes:
         what: `died`, `hung`, `node lost`, `out of memory`, or `no room` in the object store.
         actor: its number.
-        groups: that it held, and whose environments were made afresh elsewhere.
+        groups: that it held, and that are others' now.
+        afresh: those of them whose environments were made afresh; the others went on from the end of their last fragment.
         fragments: number that were requested again.
         replaced_by: number of the new actor that got its groups; None where the remaining actors took them.
         noticed: when, on this process's monotonic clock.
@@ -41,6 +42,7 @@ class LostActor:
     what: str
     actor: int
     groups: list[int]
+    afresh: list[int]
     fragments: int
     replaced_by: int | None
     noticed: float
@@ -59,11 +61,18 @@ class LocalFleet:
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
-        self._settings = settings
         self._workers = [RolloutWorker(settings, actor) for actor in range(settings.workers)]
         self._requested: deque[tuple[np.ndarray, int, int]] = deque()  # parameters, policy version, fragments still to be made
         self._next_group = 0
-        self.actors, self.generation = 0, settings.generation
+        self._generations = [settings.generation] * (settings.workers * settings.groups)
+        self.actors = 0
+
+    @property
+    def generation(self) -> int:
+        return max(self._generations)
+
+    def _worker_of(self, group: int) -> RolloutWorker:
+        return self._workers[group % len(self._workers)]
 
     def request(self, weights: np.ndarray, policy_version: int, fragments: int) -> None:
         """Request that many more fragments, made with these parameters, (P,) float32; they queue up behind earlier ones."""
@@ -75,8 +84,8 @@ class LocalFleet:
         if left > 1:
             self._requested.appendleft((weights, version, left - 1))
         group = self._next_group
-        self._next_group = (group + 1) % (self._settings.workers * self._settings.groups)
-        worker = self._workers[group % self._settings.workers]
+        self._next_group = (group + 1) % len(self._generations)
+        worker = self._worker_of(group)
         worker.use_policy(weights, version)
         fragment = worker.sample(version, group)
         return Sampled(fragment.summary, fragment)
@@ -89,16 +98,26 @@ class LocalFleet:
         return []
 
     def get_state(self) -> dict[str, Any] | None:
-        """State of every worker and what was requested, or None when it cannot be saved."""
-        states = [worker.get_state() for worker in self._workers]
+        """All that is needed to go on exactly from here; None where the environments cannot be saved.
+
+        `states` and `generations` are those of the groups, by number; `requested` holds parameters, policy version and number of
+        the fragments still to be taken, the first of them of `next_group`. Either fleet goes on from what the other gave.
+        """
+        states = [self._worker_of(group).state_of(group) for group in range(len(self._generations))]
         if any(state is None for state in states):
             return None
-        return {"workers": states, "requested": list(self._requested), "next_group": self._next_group}
+        return {
+            "states": states,
+            "generations": list(self._generations),
+            "requested": list(self._requested),
+            "next_group": self._next_group,
+        }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on exactly from where `get_state` was called."""
-        for worker, worker_state in zip(self._workers, state["workers"], strict=True):
-            worker.set_state(worker_state)
+        """Go on exactly from where `get_state` was called, with as many environments in as many groups."""
+        self._generations = list(state["generations"])
+        for group, of_group in enumerate(state["states"]):
+            self._worker_of(group).take_over_group(group, self._generations[group], of_group)
         self._requested, self._next_group = deque(state["requested"]), state["next_group"]
 
     def draw_from(self, stream: np.random.SeedSequence) -> None:

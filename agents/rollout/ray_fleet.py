@@ -2,8 +2,10 @@
 
 `Fleet` is either this one or `LocalFleet`, whose methods say what a run needs of both.
 
-The groups of environments of a lost actor are made afresh by another one (`GroupAssignment` keeps the books), and its outstanding
-fragments are requested again.
+The groups of environments of a lost actor become another one's (`GroupAssignment` keeps the books), and its outstanding
+fragments are requested again. Where the environments can be saved, each fragment comes with the state of its group after it;
+the other actor goes on from there and makes the very fragments that are missing, so that the loss leaves no trace in what is
+learned. Where they cannot, they are made afresh.
 """
 
 import math
@@ -11,12 +13,13 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..cluster.processes import LostWorkerError, describe_loss, kind_of_loss
-from .actors import MOST_STRIKES, START_SECONDS, RolloutActors
+from .actors import START_SECONDS, RolloutActors
 from .assignment import GroupAssignment
 from .fleet import LocalFleet, LostActor, Sampled
 from .worker import WorkerSettings
@@ -27,6 +30,16 @@ UNKNOWN_SECONDS = 600  # for the first fragment of all, whose length nobody know
 LEAST_STRAGGLER_SECONDS = 30
 STRAGGLER_FACTOR = 5  # times what the slowest fragment so far took
 LOOK_SECONDS = 5  # between two looks for free CPUs
+SAME_STRIKES = 3  # losses in a row over a fragment that is made the same way again; from the next one on its group is made afresh
+MOST_STRIKES = 6  # losses in a row over one fragment, however it was made
+
+
+class _Policy(NamedTuple):
+    """Parameters that act, their reference in the object store, and their version."""
+
+    weights: np.ndarray
+    reference: Any
+    version: int
 
 
 @dataclass
@@ -34,22 +47,23 @@ class _Request:
     """A fragment that was requested and not taken yet.
 
     Attributes:
-        group, version: which group makes it, by which policy.
-        weights: reference to that policy's parameters.
+        group, policy: which group makes it, by which policy.
         actor: number of the actor that makes it.
-        summary, fragment: references to what the actor returns.
+        summary, fragment, state: references to what the actor returns; the last is the group's state after the fragment.
         at: when it was requested, on this process's monotonic clock.
         lost: the lost actor because of which it was requested again.
+        follows: whether it goes on from a fragment that another actor was still to make.
     """
 
     group: int
-    version: int
-    weights: Any
+    policy: _Policy
     actor: int
     summary: Any
     fragment: Any
+    state: Any
     at: float
     lost: LostActor | None
+    follows: bool
 
 
 class RayFleet:
@@ -85,17 +99,20 @@ class RayFleet:
         self._groups = settings.workers * settings.groups
         first = settings.workers if actors is None else actors
         self._assignment = GroupAssignment(self._groups, first, settings.generation)
+        # By group: its state after the fragment of it that was taken last; None where it is not known, or cannot be saved.
+        self._taken: dict[int, dict[str, Any] | None] = {}
+        self._starts: dict[int, Any] = {}  # state, or reference to one, that the actor which has the group now goes on from
         groups = [dict.fromkeys(self._assignment.groups_of(actor), settings.generation) for actor in range(first)]
         self._actors = RolloutActors(settings, groups, fewest=1 if grows else first, most=self._groups if grows else first)
         self._straggler_seconds, self._grows = straggler_seconds, grows
         self._wanted, self.short = self._groups, False
         self._leaving: set[int] = set()  # actors whose groups have moved away, and that still have fragments to be taken
         self._most = most_fragments
-        self._waiting: deque[tuple[Any, int]] = deque()  # parameters and version of each fragment that there is no room for yet
+        self._waiting: deque[_Policy] = deque()  # of each fragment that there is no room for yet
         self._requests: deque[_Request] = deque()  # in the order in which they are taken, finished or not
         self._held = 0
         self._next_group = 0
-        self._afresh: set[int] = set()  # groups whose environments may still have to be made
+        self._to_make: set[int] = set()  # groups whose environments the actor that has them may still have to make
         self._slowest = 0.0
         self._finished: dict[int, int] = {}  # fragments that an actor had ready when the present wait last ran out
         self._strikes: dict[int, int] = {}  # by group: actors lost in a row over its next fragment
@@ -104,8 +121,10 @@ class RayFleet:
         for number in set(range(first)) - set(self._actors.working):  # another program was quicker to take its CPUs
             moved = self._assignment.groups_of(number)
             self._assignment.share_out(moved, self._actors.working)
-            self._make_afresh(moved)
+            for group in moved:
+                self._hand_over(group, None)
             self._actors.forget(number, moved)
+        self._taken |= self._actors.first_states
 
     @property
     def actors(self) -> int:
@@ -121,20 +140,22 @@ class RayFleet:
 
     def request(self, weights: np.ndarray, policy_version: int, fragments: int) -> None:
         self._grow()
-        self._waiting.extend([(self._ray.put(weights), policy_version)] * fragments)
+        self._waiting.extend([_Policy(weights, self._ray.put(weights), policy_version)] * fragments)
         self._submit()
 
     def _submit(self) -> None:
         """Let actors begin on the fragments that wait, as far as there is room for them."""
         while self._waiting and len(self._requests) + self._held < self._most:
-            self._requests.append(self._send(self._next_group, *self._waiting.popleft()))
+            self._requests.append(self._send(self._next_group, self._waiting.popleft()))
             self._next_group = (self._next_group + 1) % self._groups
 
-    def _send(self, group: int, weights: Any, version: int, lost: LostActor | None = None) -> _Request:
-        number = self._assignment.actor_of[group]
-        sample = self._actors.working[number].sample.options(num_returns=2)
-        summary, fragment = sample.remote(weights, version, group, self._assignment.generation[group])
-        return _Request(group, version, weights, number, summary, fragment, time.monotonic(), lost)
+    def _send(self, group: int, policy: _Policy, lost: LostActor | None = None) -> _Request:
+        number, generation = self._assignment.actor_of[group], self._assignment.generation[group]
+        start = self._starts.pop(group, None)
+        sample = self._actors.working[number].sample.options(num_returns=3)
+        summary, fragment, state = sample.remote(policy.reference, policy.version, group, generation, start)
+        follows = isinstance(start, self._ray.ObjectRef)
+        return _Request(group, policy, number, summary, fragment, state, time.monotonic(), lost, follows)
 
     def take(self) -> Sampled:
         """Wait for the next fragment, and if its actor is lost, for the one that replaces it.
@@ -147,8 +168,9 @@ class RayFleet:
         while True:
             first = self._requests[0]
             try:
-                # The fragment itself as well: once it is on this machine, the loss of another cannot take it away.
-                summary, fragment = self._ray.get([first.summary, first.fragment], timeout=self._bound(first))
+                # All of it: once it is on this machine, the loss of another cannot take it away.
+                answers = [first.summary, first.fragment, first.state]
+                summary, fragment, state = self._ray.get(answers, timeout=self._bound(first))
                 break
             except self._ray.exceptions.GetTimeoutError:
                 self._replace(self._find_hung())
@@ -160,7 +182,8 @@ class RayFleet:
         self._end_idle()
         self._held += 1
         self._slowest = max(self._slowest, summary.seconds)
-        self._afresh.discard(first.group)
+        self._taken[first.group] = state
+        self._to_make.discard(first.group)
         self._strikes.pop(first.group, None)
         self._finished.clear()
         if first.lost is not None and first.lost.recovery_seconds is None:
@@ -179,7 +202,7 @@ class RayFleet:
 
     def _bound(self, request: _Request) -> float:
         """Seconds within which this fragment, or another one of its actor, must arrive."""
-        making = max(START_SECONDS, STRAGGLER_FACTOR * self._actors.making_seconds) if request.group in self._afresh else 0
+        making = max(START_SECONDS, STRAGGLER_FACTOR * self._actors.making_seconds) if request.group in self._to_make else 0
         if self._straggler_seconds is not None:
             return making + self._straggler_seconds
         known = max(LEAST_STRAGGLER_SECONDS, STRAGGLER_FACTOR * self._slowest) if self._slowest else UNKNOWN_SECONDS
@@ -188,7 +211,7 @@ class RayFleet:
     def _find_hung(self) -> dict[int, tuple[str, str]]:
         """After a wait in vain, the actors that finished nothing while it lasted: by number, the kind of loss and a line."""
         first, now = self._requests[0], time.monotonic()
-        if not self._ray.wait([first.summary, first.fragment], num_returns=2, timeout=0)[1]:
+        if not self._ray.wait([first.summary, first.fragment, first.state], num_returns=3, timeout=0)[1]:
             return {}  # it came at the last moment
         answers = [request.summary for request in self._requests]
         ready = set(self._ray.wait(answers, num_returns=len(answers), timeout=0, fetch_local=False)[0]) - {first.summary}
@@ -209,7 +232,8 @@ class RayFleet:
     def _find_dead(self, number: int, error: Exception) -> dict[int, tuple[str, str]]:
         """The actor that raised this error, and all others known to be dead: by number, the kind of loss and a line."""
         errors = {number: error}
-        answers = {request.summary: request.actor for request in self._requests if request.actor != number}
+        others = [request for request in self._requests if request.actor != number]
+        answers = {other.summary: other.actor for other in others if not other.follows}  # those fail with the actor they follow
         if answers:
             for answer in self._ray.wait(list(answers), num_returns=len(answers), timeout=0, fetch_local=False)[0]:
                 try:
@@ -242,7 +266,7 @@ class RayFleet:
         for number, (what, why) in found.items():
             outstanding = [request for request in self._requests if request.actor == number]
             groups = sorted({*self._assignment.groups_of(number), *(request.group for request in outstanding)} - set(lost_of))
-            lost.append(LostActor(what, number, groups, 0, None, noticed))
+            lost.append(LostActor(what, number, groups, [], 0, None, noticed))
             lost_of |= dict.fromkeys(groups, lost[-1])
             self._actors.end(number)
             self._count_strike(outstanding, why)
@@ -252,13 +276,15 @@ class RayFleet:
             one.replaced_by = newcomers.pop(0) if newcomers else None
             unassigned = self._assignment.groups_of(one.actor)
             self._assignment.share_out(unassigned, self._actors.working if one.replaced_by is None else [one.replaced_by])
-            for group in set(one.groups) - set(unassigned):  # had moved away, but for fragments that were still to come
-                self._assignment.move(group, self._assignment.actor_of[group])
-        self._make_afresh(lost_of)
+            for group in one.groups:  # also those that had moved away, but for fragments that were still to come
+                start = self._taken[group] if self._strikes.get(group, 0) <= SAME_STRIKES else None
+                self._hand_over(group, start)
+                if start is None:
+                    one.afresh.append(group)
         for index, request in enumerate(self._requests):
             if (because := lost_of.get(request.group)) is not None:
                 because.fragments += 1
-                self._requests[index] = self._send(request.group, request.weights, request.version, because)
+                self._requests[index] = self._send(request.group, request.policy, because)
 
     def _count_strike(self, outstanding: list[_Request], why: str) -> None:
         """Note the fragment that the actor made when it was lost; several losses in a row over the same one are no accident."""
@@ -268,12 +294,24 @@ class RayFleet:
             if self._strikes[group] >= MOST_STRIKES:
                 raise LostWorkerError(f"a rollout worker {why} ({MOST_STRIKES} in a row were lost over the same fragment)")
 
-    def _make_afresh(self, groups: Iterable[int]) -> None:
-        """Have the actors that hold these groups now make their environments, ahead of the first fragment."""
+    def _hand_over(self, group: int, start: Any) -> None:
+        """Have the actor that holds the group now go on from a state, or the reference to one; None: make it afresh, at once."""
+        self._to_make.add(group)
+        if start is not None:
+            self._starts[group] = start
+            return
+        self._starts.pop(group, None)
+        self._taken[group] = None
+        self._assignment.renew(group)
+        actor = self._actors.working[self._assignment.actor_of[group]]
+        actor.prepare.remote({group: self._assignment.generation[group]})
+
+    def _move_on(self, groups: Iterable[int]) -> None:
+        """Hand groups over whose actors work on: each goes on from where the last fragment that was requested of it will end."""
+        last = {request.group: request.state for request in self._requests}
         for group in groups:
-            self._afresh.add(group)
-            actor = self._actors.working[self._assignment.actor_of[group]]
-            actor.prepare.remote({group: self._assignment.generation[group]})
+            savable = self._taken[group] is not None
+            self._hand_over(group, last.get(group, self._starts.get(group, self._taken[group])) if savable else None)
 
     def resize(self, actors: int) -> None:
         """Have so many actors from the next request on, as far as there are CPUs for them. Only of a fleet that grows."""
@@ -305,7 +343,7 @@ class RayFleet:
                 self._actors.end(newcomer)
                 continue
             moved = self._assignment.make_room(newcomer, self._staying)
-            self._make_afresh(group for group, _ in moved)
+            self._move_on(group for group, _ in moved)
             for group, before in moved:
                 self._actors.working[before].drop.remote(group)  # behind the fragments that were requested of it
         if not self._actors.starting:
@@ -318,7 +356,7 @@ class RayFleet:
         for number in going:
             moved = self._assignment.groups_of(number)
             self._assignment.share_out(moved, self._staying)
-            self._make_afresh(moved)
+            self._move_on(moved)
         self._end_idle()
 
     def _end_idle(self) -> None:
@@ -328,10 +366,23 @@ class RayFleet:
             self._actors.end(number)
 
     def get_state(self) -> dict[str, Any] | None:
-        return None
+        states = [self._taken.get(group) for group in range(self._groups)]
+        if any(state is None for state in states):
+            return None
+        policies = [request.policy for request in self._requests] + list(self._waiting)
+        batches = [list(batch) for _, batch in groupby(policies, key=lambda policy: policy.version)]
+        requested = [(batch[0].weights, batch[0].version, len(batch)) for batch in batches]
+        next_group = self._requests[0].group if self._requests else self._next_group
+        generations = list(self._assignment.generation)
+        return {"states": states, "generations": generations, "requested": requested, "next_group": next_group}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        raise NotImplementedError("Ray actors are not saved")
+        self._assignment.generation = list(state["generations"])
+        self._taken = dict(enumerate(state["states"]))
+        self._starts = dict(self._taken)
+        self._next_group = state["next_group"]
+        for weights, version, fragments in state["requested"]:
+            self.request(weights, version, fragments)
 
     def close(self) -> None:
         self._actors.close()

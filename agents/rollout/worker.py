@@ -107,12 +107,21 @@ class RolloutWorker:
             self._version = version
 
     def make_group(self, number: int, generation: int) -> None:
-        """Make a group's environments, with the seeds of that generation; one of that generation that is there is kept."""
+        """Make a group's environments with the seeds of that generation; if it is here and of that generation it is kept."""
         if number in self._groups:
             if self._groups[number].generation == generation:
                 return
             self.drop_group(number)
         self._groups[number] = _Group(self.settings, self.actor, number, generation)
+
+    def take_over_group(self, number: int, generation: int, state: dict[str, Any]) -> None:
+        """Have a group go on exactly from a state that `state_of` gave, in whichever worker."""
+        if number in self._groups:
+            self._groups[number].generation = generation
+        else:
+            self._groups[number] = _Group(self.settings, self.actor, number, generation, has_begun=True)
+        self._groups[number].set_state(state)
+        self._version = None  # the same number may stand for other parameters there
 
     def drop_group(self, number: int) -> None:
         """End a group's environments, if it is here."""
@@ -130,16 +139,9 @@ class RolloutWorker:
         numbers, value = fetch([self._network.distribution(output.policy).numbers(), output.value])
         return numbers.numpy(), value.numpy()
 
-    def get_state(self) -> list[dict[str, Any]] | None:
-        """All that is needed to go on exactly from here, parameters apart; None when the environments cannot be saved."""
-        states = [group.get_state() for group in self._groups.values()]
-        return None if any(state is None for state in states) else [state for state in states if state is not None]
-
-    def set_state(self, state: list[dict[str, Any]]) -> None:
-        """Go on exactly from where `get_state` was called."""
-        for group, group_state in zip(self._groups.values(), state, strict=True):
-            group.set_state(group_state)
-        self._version = None
+    def state_of(self, group: int) -> dict[str, Any] | None:
+        """All that this group needs to go on exactly from here, parameters apart; None where its environments cannot be saved."""
+        return self._groups[group].get_state()
 
     def draw_from(self, stream: np.random.SeedSequence) -> None:
         """Go on from here with other random numbers, those of the stream, for actions and environments."""
@@ -159,9 +161,10 @@ class _Group:
         actor: its index.
         number: of the group in the whole fleet; with the generation it decides its seeds.
         generation: how often the group had been made before in this run.
+        has_begun: its state comes from elsewhere, so that no random first steps are needed.
     """
 
-    def __init__(self, settings: WorkerSettings, actor: int, number: int, generation: int) -> None:
+    def __init__(self, settings: WorkerSettings, actor: int, number: int, generation: int, has_begun: bool = False) -> None:
         self.settings, self.actor, self.number, self.generation = settings, actor, number, generation
         n = settings.stepped
         self.env = make_env(
@@ -173,7 +176,7 @@ class _Group:
         self._made = 0
         self._distribution = distribution_of(settings.task.actions)
         self.observation = self.env.reset(self._draw_seeds())
-        if settings.random_first_steps:
+        if settings.random_first_steps and not has_begun:
             self._desynchronize(settings.random_first_steps)
 
     def _begin_streams(self, stream: np.random.SeedSequence) -> None:

@@ -77,6 +77,67 @@ def test_killed_and_stopped_actors_are_replaced_and_the_batch_keeps_its_size(tmp
     assert len(set(fragments_of(read_run(folder).rows))) == sum(row["fragments"] for row in read_run(folder).rows)
 
 
+@pytest.mark.parametrize(
+    "mode", [["--lag", "1"], ["--stream", "--advantage-scale", "running", "--learners", "2"]], ids=["lag", "learners"]
+)
+def test_a_run_that_lost_what_it_had_learns_what_it_would_have_learned(tmp_path, mode):
+    """Actors are killed and stopped, and with several learners one of these too, after which the run is resumed."""
+    words = [
+        "minatar/breakout",
+        "--environments",
+        "16",
+        "--rollout-length",
+        "16",
+        "--fragment-environments",
+        "4",
+        "--threads",
+        "1",
+    ]
+    words += ["--epochs", "1", "--mini-batch", "None", "--actors", "2", "--straggler-seconds", "4", "--seed", "3", *mode]
+    with start(tmp_path, *words, "--observations", "30000", "--run", "undisturbed") as process:
+        _, error = process.communicate(timeout=200)
+    assert process.returncode == 0, error
+    expected = science_of(read_run(tmp_path / "undisturbed").rows)
+    folder, ended = tmp_path / "mine", 0
+    for number, process_name in (
+        (signal.SIGKILL, b"RolloutActor"),
+        (signal.SIGKILL, b"LearnerActor"),
+        (signal.SIGSTOP, b"RolloutActor"),
+    ):
+        new = not folder.exists()
+        if process_name == b"LearnerActor" and "--learners" not in mode:
+            continue
+        before = rows_of(folder)
+        begin = [*words, "--observations", "100000000", "--run", "mine"] if new else ["minatar/breakout", "--resume", "mine"]
+        with start(tmp_path, *begin) as process:
+            wait_for(lambda before=before: rows_of(folder) > before + 5, process)
+            os.kill(min(processes_below(process.pid, process_name)), number)
+            if process_name == b"LearnerActor":
+                process.communicate(timeout=120)
+                ended += 1
+                continue
+            lost = len(losses_of(folder))
+            wait_for(lambda lost=lost: len(losses_of(folder)) > lost, process)
+            before = rows_of(folder)
+            wait_for(lambda before=before: rows_of(folder) > before + 5, process)
+            process.send_signal(signal.SIGINT)
+            _, error = process.communicate(timeout=120)
+        assert process.returncode == 0, error
+    record = read_run(folder)
+    assert [loss["afresh"] for loss in losses_of(folder)] == [[], []]
+    assert {segment["environments"] for segment in record.manifest["segments"][1:]} == {"as they were"}
+    rows = science_of(record.rows)
+    assert len(rows) > 20
+    common = min(len(rows), len(expected))
+    assert rows[:common] == expected[:common]
+
+
+def science_of(rows):
+    """Rows without what the clock and the faults decide."""
+    faults = {"actors", "losses", "spilled_bytes"}
+    return [{k: v for k, v in row.items() if k not in faults and not k.endswith(("second", "seconds"))} for row in rows]
+
+
 DEADLY = '''
 import os
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv

@@ -111,5 +111,34 @@ def test_state_goes_on_exactly():
     assert [f.group for f in expected] == [1, 0]
 
 
+@pytest.mark.parametrize("ends", [LocalFleet, RayFleet])
+@pytest.mark.parametrize("goes_on", [LocalFleet, RayFleet])
+def test_either_fleet_goes_on_from_what_the_other_gave(ray_instance, ends, goes_on):
+    """Also with fragments asked for and not taken yet, and others of those taken since."""
+    settings = settings_for("minatar/breakout", workers=2, groups=2)
+    weights = [weights_for(settings, seed=seed) for seed in range(3)]
+    made = {LocalFleet: LocalFleet, RayFleet: lambda settings: RayFleet(settings, 12)}
+    undisturbed, before = LocalFleet(settings), made[ends](settings)
+    try:
+        for fleet in (undisturbed, before):
+            sample(fleet, weights[0], 0, 5)
+            fleet.request(weights[1], 1, 2)
+            fleet.request(weights[2], 2, 4)
+            fleet.take()
+        state = before.get_state()
+    finally:
+        before.close()
+    after = made[goes_on](settings)
+    try:
+        after.set_state(state)
+        after.request(weights[0], 3, 3)
+        undisturbed.request(weights[0], 3, 3)
+        expected, came = ([fleet.take().fragment for _ in range(8)] for fleet in (undisturbed, after))
+        assert [f.policy_version for f in came] == [1, 2, 2, 2, 2, 3, 3, 3]
+        assert all(same(a, b) for a, b in zip(expected, came, strict=True))
+    finally:
+        after.close()
+
+
 def test_atari_has_no_state():
     assert LocalFleet(settings_for("atari/pong@42")).get_state() is None

@@ -1,6 +1,7 @@
 """Actors and nodes that are lost, hang, or come while a fleet works: real processes killed and stopped, real Ray nodes.
 
-Everything that is asked for comes, in its order, and nothing twice; what is made afresh follows from (seed, generation, group).
+Everything that is asked for comes, in its order, and nothing twice. Where environments can be saved, it is what would have come
+without the loss; what is made afresh follows from (seed, generation, group).
 """
 
 import os
@@ -17,6 +18,7 @@ from ray.cluster_utils import Cluster
 
 import rlscale.agents.rollout.actors
 from rlscale.agents.cluster.processes import LostWorkerError
+from rlscale.agents.rollout.fleet import LocalFleet
 from rlscale.agents.rollout.fragments import Fragment
 from rlscale.agents.rollout.ray_fleet import RayFleet
 from rlscale.agents.rollout.worker import RolloutWorker
@@ -50,6 +52,19 @@ def made_by(settings, weights, group, generation, fragments=1):
         torch.set_num_threads(threads)
 
 
+def undisturbed(settings, *batches):
+    """What comes of so many fragments by these weights, batch after batch, where nothing is ever lost or moved."""
+    threads = torch.get_num_threads()
+    fleet = LocalFleet(settings)
+    try:
+        for version, (weights, fragments) in enumerate(batches):
+            fleet.request(weights, version, fragments)
+        return [fleet.take().fragment for _, fragments in batches for _ in range(fragments)]
+    finally:
+        fleet.close()
+        torch.set_num_threads(threads)
+
+
 def equal(a: Fragment, b: Fragment) -> bool:
     """But for who made it, by which policy version, and when."""
     return all(
@@ -73,10 +88,14 @@ def make_fleet():
         fleet.close()
 
 
+CAN_BE_SAVED, CANNOT = "classic/cartpole", "gym/MountainCar-v0"
+
+
+@pytest.mark.parametrize("task", [CAN_BE_SAVED, CANNOT])
 @pytest.mark.parametrize("fault", ["died", pytest.param("hung", marks=pytest.mark.long)])
-def test_in_the_middle_of_a_batch(ray_instance, make_fleet, fault):
+def test_in_the_middle_of_a_batch(ray_instance, make_fleet, fault, task):
     """Two actors of two groups; one never answers what it was asked for, and is killed, or left as it is until the bound."""
-    settings = settings_for("classic/cartpole", workers=2, groups=2)
+    settings = settings_for(task, workers=2, groups=2)
     weights = weights_for(settings)
     fleet = make_fleet(settings, 12, straggler_seconds=3.0 if fault == "hung" else None)
     fleet.request(weights, 0, 4)
@@ -88,22 +107,28 @@ def test_in_the_middle_of_a_batch(ray_instance, make_fleet, fault):
     if fault == "died":
         os.kill(victim, signal.SIGKILL)
     rest = take(fleet, 7)
-    assert identities(before + first + rest) == [
-        *((group, 0, 0) for group in range(4)),
-        *((0, 0, 1), (1, 1, 0), (2, 0, 1), (3, 1, 0)),
-        *((0, 0, 2), (1, 1, 1), (2, 0, 2), (3, 1, 1)),
-    ]
+    if task == CAN_BE_SAVED:
+        expected = undisturbed(settings, (weights, 4), (weights, 8))
+        assert identities(before + first + rest) == identities(expected)
+        assert all(equal(a, b) for a, b in zip(before + first + rest, expected, strict=True))
+    else:
+        assert identities(before + first + rest) == [
+            *((group, 0, 0) for group in range(4)),
+            *((0, 0, 1), (1, 1, 0), (2, 0, 1), (3, 1, 0)),
+            *((0, 0, 2), (1, 1, 1), (2, 0, 2), (3, 1, 1)),
+        ]
+        for group in (1, 3):
+            again = [f for f in first + rest if f.group == group]
+            assert all(equal(a, b) for a, b in zip(again, made_by(settings, weights, group, 1, 2), strict=True))
+            assert not any(np.array_equal(again[0].frames[0], f.frames[0]) for f in before)
     assert [f.policy_version for f in before + first + rest] == [0] * 4 + [1] * 8
     assert [f.actor for f in first + rest] == [0, 2, 0, 2] * 2
     (loss,) = fleet.lost_actors()
     assert (loss.what, loss.actor, loss.groups, loss.fragments, loss.replaced_by) == (fault, 1, [1, 3], 4, 2)
     assert 0 < loss.recovery_seconds < 120
+    assert loss.afresh == ([] if task == CAN_BE_SAVED else [1, 3])
     assert fleet.lost_actors() == []
-    assert (fleet.actors, fleet.generation) == (2, 1)
-    for group in (1, 3):
-        again = [f for f in first + rest if f.group == group]
-        assert all(equal(a, b) for a, b in zip(again, made_by(settings, weights, group, 1, 2), strict=True))
-        assert not any(np.array_equal(again[0].frames[0], f.frames[0]) for f in before)
+    assert (fleet.actors, fleet.generation) == (2, int(task == CANNOT))
     deadline = time.monotonic() + 30
     while b"RolloutActor" in command_of(victim):  # also one that does not hear
         assert time.monotonic() < deadline
@@ -130,7 +155,8 @@ def test_both_actors_at_once_and_again(ray_instance, make_fleet):
             os.kill(process_of(fleet, actor), signal.SIGKILL)
         fleet.request(weights, version, 4)
         taken += take(fleet, 4)
-    assert identities(taken) == [(g, n, k) for n in (1, 2) for k in (0, 1) for g in (0, 1)]
+    expected = undisturbed(settings, (weights, 8))
+    assert all(equal(a, b) for a, b in zip(taken, expected, strict=True))
     losses = fleet.lost_actors()
     assert sorted(loss.actor for loss in losses) == [0, 1, 2, 3]
     assert all(loss.what == "died" and loss.recovery_seconds is not None for loss in losses)
@@ -143,16 +169,17 @@ def test_all_that_hang_are_found_in_one_wait(ray_instance, make_fleet):
     for actor in (0, 1):
         os.kill(process_of(fleet, actor), signal.SIGSTOP)
     fleet.request(weights_for(settings), 0, 4)
-    assert identities(take(fleet, 4)) == [(0, 1, 0), (1, 1, 0), (0, 1, 1), (1, 1, 1)]
+    assert identities(take(fleet, 4)) == [(0, 0, 0), (1, 0, 0), (0, 0, 1), (1, 0, 1)]
     one, other = fleet.lost_actors()
     assert one.what == other.what == "hung"
     assert one.noticed == other.noticed
 
 
 @pytest.mark.long
-def test_an_actor_lost_after_its_groups_had_moved_away(ray_instance, make_fleet):
+@pytest.mark.parametrize("task", [CAN_BE_SAVED, CANNOT])
+def test_an_actor_lost_after_its_groups_had_moved_away(ray_instance, make_fleet, task):
     """What it still had to make for groups that are elsewhere by now is made there, and in order."""
-    settings = settings_for("classic/cartpole", groups=4)
+    settings = settings_for(task, groups=4)
     weights = weights_for(settings)
     fleet = make_fleet(settings, 8, grows=True)
     victim = process_of(fleet, 0)
@@ -166,7 +193,10 @@ def test_an_actor_lost_after_its_groups_had_moved_away(ray_instance, make_fleet)
     fleet.request(weights, 1, 4)
     os.kill(victim, signal.SIGKILL)
     taken = take(fleet, 8)
-    assert identities(taken) == [(0, 1, 0), (1, 1, 0), (2, 2, 0), (3, 2, 0), (0, 1, 1), (1, 1, 1), (2, 2, 1), (3, 2, 1)]
+    if task == CAN_BE_SAVED:
+        assert all(equal(a, b) for a, b in zip(taken, undisturbed(settings, (weights, 8)), strict=True))
+    else:
+        assert identities(taken) == [(0, 1, 0), (1, 1, 0), (2, 2, 0), (3, 2, 0), (0, 1, 1), (1, 1, 1), (2, 2, 1), (3, 2, 1)]
     assert [f.policy_version for f in taken] == [0] * 4 + [1] * 4
     (loss,) = fleet.lost_actors()
     assert (loss.actor, loss.groups, loss.fragments, loss.replaced_by) == (0, [0, 1, 2, 3], 8, 2)
@@ -187,7 +217,7 @@ def occupy():
 def test_no_room_for_a_replacement(ray_instance, make_fleet, monkeypatch):
     """Someone else takes the lost actor's CPU: the survivor takes its groups, until there is room for an actor again."""
     monkeypatch.setattr(rlscale.agents.rollout.actors, "REPLACE_SECONDS", 3)
-    settings = settings_for("classic/cartpole", workers=2, groups=2)
+    settings = settings_for(CANNOT, workers=2, groups=2)
     weights = weights_for(settings)
     fleet = make_fleet(settings, 4)
     blocker = occupy()
@@ -224,7 +254,7 @@ def test_environments_that_take_long_to_make(ray_instance, make_fleet, monkeypat
     fleet.request(weights_for(settings), 0, 2)
     assert identities(take(fleet, 2)) == [(0, 0, 0), (1, 0, 0)]
     assert fleet._actors.making_seconds >= 24
-    fleet._afresh.add(0)
+    fleet._to_make.add(0)
     fleet.request(weights_for(settings), 1, 1)
     assert fleet._bound(fleet._requests[0]) >= 5 * 24
 
@@ -267,13 +297,37 @@ def test_nobody_is_left(ray_instance, make_fleet, monkeypatch, capsys):
     assert line == "rlscale: all rollout workers are lost. Waiting 2 s for room for another; the run goes on then"
 
 
-def test_the_same_fragment_three_times_is_no_accident(ray_instance, make_fleet):
+def test_the_same_fragment_again_and_again_is_no_accident(ray_instance, make_fleet):
     settings = settings_for("bandits:DeadlyBandit")
     fleet = make_fleet(settings, 1)
     fleet.request(weights_for(settings), 0, 1)
-    with pytest.raises(LostWorkerError, match="3 in a row were lost over the same fragment"):
+    with pytest.raises(LostWorkerError, match="6 in a row were lost over the same fragment"):
         fleet.take()
-    assert [loss.actor for loss in fleet.lost_actors()] == [0, 1]
+    assert [loss.actor for loss in fleet.lost_actors()] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("losses", [3, 4])
+def test_a_fragment_that_is_lost_again_and_again_is_made_afresh(ray_instance, make_fleet, monkeypatch, losses):
+    """Made the same way it might end every actor. Only the group that was lost over it begins anew."""
+    settings = settings_for(CAN_BE_SAVED, groups=2)
+    weights = weights_for(settings)
+    fleet = make_fleet(settings, 4)
+    fleet.request(weights, 0, 2)
+    before = take(fleet, 2)
+    fleet._strikes[0] = losses - 1
+    os.kill(process_of(fleet, 0), signal.SIGKILL)
+    fleet.request(weights, 0, 2)
+    after = take(fleet, 2)
+    (loss,) = fleet.lost_actors()
+    expected = undisturbed(settings, (weights, 4))
+    assert equal(after[1], expected[3])
+    if losses == 3:
+        assert (loss.groups, loss.afresh) == ([0, 1], [])
+        assert equal(after[0], expected[2])
+    else:
+        assert (loss.groups, loss.afresh) == ([0, 1], [0])
+        assert equal(after[0], made_by(settings, weights, 0, 1)[0])
+    assert len(set(identities(before + after))) == 4
 
 
 def test_a_mistake_in_an_environment_is_not_repeated(ray_instance, make_fleet):
@@ -296,11 +350,12 @@ def cluster(own_ray):
 
 
 @pytest.mark.long
-def test_nodes_come_and_go(cluster, make_fleet, monkeypatch):
+@pytest.mark.parametrize("task", [CAN_BE_SAVED, CANNOT])
+def test_nodes_come_and_go(cluster, make_fleet, monkeypatch, task):
     """A node joins: an actor starts there and takes its share of the groups. The node dies with fragments not taken yet."""
     monkeypatch.setattr(rlscale.agents.rollout.actors, "REPLACE_SECONDS", 3)
     monkeypatch.setattr("rlscale.agents.rollout.ray_fleet.LOOK_SECONDS", 0)
-    settings = settings_for("classic/cartpole", environments=64, length=128, groups=4)
+    settings = settings_for(task, environments=64, length=128, groups=4)
     weights = weights_for(settings)
     fleet = make_fleet(settings, 8, grows=True)
     taken = []
@@ -322,11 +377,11 @@ def test_nodes_come_and_go(cluster, make_fleet, monkeypatch):
     until(actors=2)
     newcomer = max(f.actor for f in taken)
     assert [f.actor for f in taken[-4:]].count(newcomer) == 2
-    assert {f.generation for f in taken[-4:]} == {0, 1}
+    assert {f.generation for f in taken[-4:]} == ({0} if task == CAN_BE_SAVED else {0, 1})
     assert fleet.lost_actors() == []
 
     fleet.request(weights, 1, 4)
-    answers = [part for request in fleet._requests for part in (request.summary, request.fragment)]
+    answers = [part for request in fleet._requests for part in (request.summary, request.fragment, request.state)]
     ray.wait(answers, num_returns=len(answers), timeout=60, fetch_local=False)  # made, and still there
     cluster.remove_node(node)
     taken.extend(take(fleet, 4))
@@ -335,11 +390,14 @@ def test_nodes_come_and_go(cluster, make_fleet, monkeypatch):
     assert fleet.actors == 1
     assert [f.group for f in taken] == [0, 1, 2, 3] * (len(taken) // 4)
     assert len(set(identities(taken))) == len(taken)
-    assert [f.generation for f in taken[-4:]].count(2) == 2
+    assert [f.generation for f in taken[-4:]].count(2) == (0 if task == CAN_BE_SAVED else 2)
 
     cluster.add_node(num_cpus=1, object_store_memory=128 << 20)
     until(actors=2)
     assert len(set(identities(taken))) == len(taken)
+    if task == CAN_BE_SAVED:
+        assert all(equal(a, b) for a, b in zip(taken, undisturbed(settings, (weights, len(taken))), strict=True))
+        return
     for group, generation in {(f.group, f.generation) for f in taken}:
         here = next(f for f in taken if (f.group, f.generation) == (group, generation))
         assert equal(here, made_by(settings, weights, group, generation)[0])

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 
+import numpy as np
 import pytest
 import ray
 from fleets import settings_for, weights_for
@@ -109,7 +110,7 @@ def test_one_that_starts_late_keeps_no_group_that_is_another_s_now(ray_of_four, 
 
 
 def test_one_that_leaves_first_makes_what_it_was_asked_for(fleet, weights):
-    """Its fragments under way are neither lost nor made twice, and the next ones of its groups are made elsewhere, afresh."""
+    """Its fragments under way are neither lost nor made twice, and the next ones of its groups go on from there elsewhere."""
     taken = []
     fleet.resize(2)
     iterate_until(fleet, weights, 2, taken)
@@ -126,9 +127,10 @@ def test_one_that_leaves_first_makes_what_it_was_asked_for(fleet, weights):
     assert {f.group for f in first if f.actor == newest} == set(before[newest])
     assert {f.actor for f in second} == {0}
     for group in range(8):
-        moved = group in before[newest]
-        assert second[group].generation == first[group].generation + moved
-        assert second[group].index == (0 if moved else first[group].index + 1)
+        assert (second[group].generation, second[group].index) == (0, first[group].index + 1)
+        ended = first[group].reset[-1] | first[group].terminated[-1] | first[group].truncated[-1]
+        went_on = np.abs(second[group].frames[0] - first[group].frames[-1]).max(axis=1) < 0.5  # CartPole moves in small steps
+        assert (went_on | ended).all()
     assert fleet.lost_actors() == []
 
 
