@@ -1,14 +1,16 @@
-"""One run through a thousand kills of its actors, learners and nodes, resumed whenever it ends, beside undisturbed runs.
+"""One run through a thousand kills of its actors, learners and nodes, resumed whenever it ends, beside one without any.
 
-    python -m rlscale.benchmarks.measurements.endurance [--kills N] [--kill-seconds N] [--undisturbed N]
+    python -m rlscale.benchmarks.measurements.endurance [--kills N] [--kill-seconds N]
 
 The run is `rlscale train TASK --actors auto --learners 2` on a Ray cluster of this script's own, two nodes on this machine. Every
 few seconds a random rollout actor gets SIGKILL, now and then one of the learners, and now and then the second node dies and
 comes back. A killed learner ends the run; so does a node on which one is. It is resumed at once, until there were so many kills.
 
 What is checked in the record: every iteration has one fragment of every group, no fragment entered twice, every killed actor is
-told, and the run's first observations were learned from as well as in undisturbed runs. What is read beside it, each half minute:
-anonymous memory, file handles and threads of the run's own process, its learners, and Ray's daemons. `chaos` is its short form.
+told, and every row is, to the last bit, that of the same run without a kill: environments that can be saved go on where a lost
+actor left them. Only a group that was made afresh, after four losses over one fragment, ends that. What is read beside it, each
+half minute: anonymous memory, file handles and threads of the run's own process, its learners, and Ray's daemons. `chaos` is its
+short form, with runs that learn from other seeds beside it.
 """
 
 import bisect
@@ -32,23 +34,24 @@ import tyro
 
 from rlscale.records import read_run
 
-from .chaos import SETTINGS, STATISTICS, STORE_BYTES, facts_of, processes_below, where_one_more_would_lie, words_of
+from .chaos import SETTINGS, STORE_BYTES, facts_of, processes_below, words_of
 from .measuring import print_table, returns_of, settings_of, train, write_result
 
-__all__ = ["Watched", "growth", "untold"]
+__all__ = ["Watched", "growth", "science_of", "untold"]
 
 SAMPLE_SECONDS = 30.0
 SETTLED = 120.0  # seconds of a process's life that its growth is not read from: caches fill, libraries load
 BIN = 50_000  # observations of a point of the learning curve
+PROCESSES = ("--actors", "auto", "--learners", "2")
 WATCHED = {"run": b"rlscale\0train", "learner": b"LearnerActor", "raylet": b"raylet/raylet", "gcs": b"gcs_server"}
 
 
 @dataclass(frozen=True)
 class Options:
-    """One run through many kills, and undisturbed runs beside it."""
+    """One run through many kills, and the same run without any."""
 
     task: str = "minatar/breakout"
-    """The task."""
+    """The task, whose environments can be saved."""
     kills: int = 1000
     """Kills after which it ends: of actors, learners and nodes."""
     kill_seconds: float = 6.0
@@ -57,14 +60,10 @@ class Options:
     """Share of the kills that hit a learner."""
     node_share: float = 0.02
     """Share of the kills that hit the second node, with all that is on it."""
-    undisturbed: int = 4
-    """Undisturbed runs, in one process each, which the actors' fragments do not depend on."""
-    compared: int = 1_500_000
-    """Observations of each undisturbed run, at most those of the disturbed one, whose first ones are compared with them."""
     settings: str = SETTINGS
-    """What all runs have in common, as typed after `rlscale train TASK`."""
+    """What both runs have in common, as typed after `rlscale train TASK`."""
     seed: int = 1000
-    """Of the disturbed run and of the kills; the undisturbed ones have 0, 1, …"""
+    """Of both runs and of the kills."""
     out: Path = Path("results/endurance.json")
     """Where the record goes."""
 
@@ -97,21 +96,36 @@ def main() -> None:
     options = tyro.cli(Options)
     with tempfile.TemporaryDirectory() as folder:
         disturbed = Endurance(options, Path(folder) / "run").run()
-    undisturbed: list[dict[str, Any]] = []
-    readings = readings_of(options, disturbed, undisturbed)
+        rows = read_run(Path(folder) / "run").rows
+    readings = readings_of(options, disturbed, None)
     write_result(options.out, readings)
-    compared = min(options.compared, disturbed["observations"])
-    for seed in range(options.undisturbed):
-        words = words_of(options.task, options.settings, seed, "--actors", "0", "--observations", str(compared))
-        record = train(*words)
-        undisturbed.append({"seed": seed, **returns_of(record.rows), "curve": curve_of(record.rows)})
-        write_result(options.out, readings)
+    most = str(disturbed["observations"])
+    others = train(*words_of(options.task, options.settings, options.seed, *PROCESSES, "--observations", most)).rows
+    readings["undisturbed"] = {
+        "iterations": len(others),
+        **returns_of(others),
+        "same_until": same_until(rows, others),
+        "curve": curve_of(others),
+    }
+    write_result(options.out, readings)
     report(options, readings)
 
 
-def readings_of(options: Options, disturbed: dict[str, Any], undisturbed: list[dict[str, Any]]) -> dict[str, Any]:
+def readings_of(options: Options, disturbed: dict[str, Any], undisturbed: dict[str, Any] | None) -> dict[str, Any]:
     """The record, also while the run goes on."""
     return {"options": settings_of(options), "disturbed": disturbed, "undisturbed": undisturbed}
+
+
+def science_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of a run's record without what the clock, the faults and the number of actors decide."""
+    others = {"actors", "losses", "spilled_bytes"}
+    return {name: value for name, value in row.items() if name not in others and not name.endswith(("second", "seconds"))}
+
+
+def same_until(rows: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> int:
+    """From the first on, so many rows are the same in both runs."""
+    pairs = zip(rows, others, strict=False)
+    return next((n for n, (one, other) in enumerate(pairs) if science_of(one) != science_of(other)), min(len(rows), len(others)))
 
 
 class Endurance:
@@ -159,7 +173,7 @@ class Endurance:
         task, settings = self.options.task, self.options.settings
         words = ["--resume", str(self.folder)]
         if not self.sessions:
-            words = words_of(task, settings, self.options.seed, "--actors", "auto", "--learners", "2", "--run", str(self.folder))
+            words = words_of(task, settings, self.options.seed, *PROCESSES, "--run", str(self.folder))
             words += ["--ray-address", self._cluster.address, "--observations", "1000000000"]
         self._shown = tempfile.TemporaryFile("w+")  # noqa: SIM115  read when the session ends
         command = [sys.executable, "-m", "rlscale", "train", *words]
@@ -208,7 +222,7 @@ class Endurance:
             is_ending = what == "learner"  # nothing more is killed until the session has ended
             if len(self.events) % 50 == 0:
                 print(f"{len(self.events)} kills in {now - started:.0f} s, {len(self.sessions)} resumes", flush=True)
-                write_result(self.options.out, readings_of(self.options, self._facts(), []))
+                write_result(self.options.out, readings_of(self.options, self._facts(), None))
 
     def _kill(self, has_second: bool) -> str | None:
         """Kill something; what it was, None where there is none of it."""
@@ -240,14 +254,13 @@ class Endurance:
         losses = facts.pop("losses")
         del facts["curve"], facts["actors"]
         whole = [watched for watched in self.watched.values() if len(watched.samples) > 1]
-        first = [row for row in record.rows if row["observations"] <= self.options.compared]
         return {
             **facts,
-            **returns_of(first),
             "kills": Counter(event[3] for event in self.events),
             "events": self.events,
             "sessions": self.sessions,
             "losses": Counter(loss["what"] for loss in losses),
+            "afresh": [row["iteration"] for row in record.rows if any(loss["afresh"] for loss in row["losses"])],
             "untold": untold(self.events, [session["rows"] for session in self.sessions], self.rows.read_bytes(), record.rows),
             "recovery_seconds": [loss["recovery_seconds"] for loss in losses],
             "watched": [vars(watched) for watched in whole],
@@ -260,7 +273,7 @@ def untold(events: Sequence[Sequence[Any]], sessions: Sequence[int], lines: byte
     """Killed actors that the record should tell and does not.
 
     A loss is noticed when the actor's next fragment is due, in the iteration under way or in the next. Where the session ended
-    before that, there is nothing to tell: the resumed run makes all environments anew. Nor is there of a replacement that was
+    before that, there is nothing to tell: the resumed run gives all groups to new actors. Nor is there of a replacement that was
     killed before it had started, and had sampled nothing: the next one has the next number, so they are counted by the gaps.
 
     Args:
@@ -337,16 +350,12 @@ def report(options: Options, readings: dict[str, Any]) -> None:
             rows.append([watched["what"], hours, f"{samples[-1][1]:.0f}", *(f"{slope:+.1f}" for slope in slopes)])
     columns = ["process", "hours watched", "MiB at last", "MiB an hour", "handles an hour", "threads an hour"]
     print_table("Processes that were watched for ten minutes and more", columns, rows)
-    if len(readings["undisturbed"]) < 2:
-        return
-    rows, compared = [], min(options.compared, run["observations"])
-    for statistic, name in STATISTICS.items():
-        values = [other[statistic] for other in readings["undisturbed"]]
-        low, high = where_one_more_would_lie(values)
-        outside = "" if low <= run[statistic] <= high else " (outside)"
-        rows.append([name, f"{statistics.fmean(values):.2f}", f"{low:.2f} to {high:.2f}", f"{run[statistic]:.2f}{outside}"])
-    columns = ["of", f"{options.undisturbed} undisturbed", "where one more would lie [95%]", "disturbed"]
-    print_table(f"Mean return of finished episodes, first {compared:,} observations", columns, rows)
+    if (other := readings["undisturbed"]) is not None:
+        same = f"{other['same_until']:,} of {run['iterations']:,}"
+        afresh = ", ".join(f"{iteration:,}" for iteration in run["afresh"]) or "none"
+        rows = [[same, afresh, f"{other['end']:.2f}, {other['whole']:.2f}", f"{run['end']:.2f}, {run['whole']:.2f}"]]
+        columns = ["iterations that are the same", "groups made afresh in", "mean return, last fifth and whole", "with kills"]
+        print_table("Beside the same run without kills", columns, rows)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import pytest
 from commands import SEEN, SMALL, fragments_of, goes_on, losses_of, rows_of, start, wait_for
 
 from rlscale.benchmarks.measurements.chaos import processes_below
+from rlscale.benchmarks.measurements.endurance import science_of
 from rlscale.records.run import read_run
 
 pytestmark = [pytest.mark.timed, pytest.mark.long]
@@ -97,7 +98,7 @@ def test_a_run_that_lost_what_it_had_learns_what_it_would_have_learned(tmp_path,
     with start(tmp_path, *words, "--observations", "30000", "--run", "undisturbed") as process:
         _, error = process.communicate(timeout=200)
     assert process.returncode == 0, error
-    expected = science_of(read_run(tmp_path / "undisturbed").rows)
+    expected = [science_of(row) for row in read_run(tmp_path / "undisturbed").rows]
     folder, ended = tmp_path / "mine", 0
     for number, process_name in (
         (signal.SIGKILL, b"RolloutActor"),
@@ -126,16 +127,10 @@ def test_a_run_that_lost_what_it_had_learns_what_it_would_have_learned(tmp_path,
     record = read_run(folder)
     assert [loss["afresh"] for loss in losses_of(folder)] == [[], []]
     assert {segment["environments"] for segment in record.manifest["segments"][1:]} == {"as they were"}
-    rows = science_of(record.rows)
+    rows = [science_of(row) for row in record.rows]
     assert len(rows) > 20
     common = min(len(rows), len(expected))
     assert rows[:common] == expected[:common]
-
-
-def science_of(rows):
-    """Rows without what the clock and the faults decide."""
-    faults = {"actors", "losses", "spilled_bytes"}
-    return [{k: v for k, v in row.items() if k not in faults and not k.endswith(("second", "seconds"))} for row in rows]
 
 
 DEADLY = '''

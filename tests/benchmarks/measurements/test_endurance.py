@@ -3,7 +3,7 @@
 import pytest
 
 from rlscale.benchmarks.measurements.chaos import where_one_more_would_lie
-from rlscale.benchmarks.measurements.endurance import curve_of, growth, untold
+from rlscale.benchmarks.measurements.endurance import curve_of, growth, same_until, untold
 
 ROWS = b"{}\n" * 10  # ten iterations of three bytes each
 
@@ -80,3 +80,13 @@ def test_a_point_of_the_curve_weights_every_episode_alike():
 def test_one_more_value_lies_within_student_s_prediction_interval():
     """Of 1, 2, 3: the mean 2, the deviation 1, and 4.3027 of Student's t with two degrees of freedom times √(1 + 1/3)."""
     assert where_one_more_would_lie([1.0, 2.0, 3.0]) == pytest.approx((2 - 4.9683, 2 + 4.9683), abs=1e-3)
+
+
+def test_rows_are_the_same_until_the_first_that_learned_otherwise():
+    """Whatever the clock and the faults decided."""
+    rows = [{"iteration": n, "policy_loss": 0.5 * n, "seconds": 2.0 * n, "losses": [], "actors": 4} for n in range(5)]
+    late = [{**row, "seconds": 3.0, "learning_observations_per_second": 9.0, "losses": [1], "actors": 2} for row in rows]
+    assert same_until(rows, late) == same_until(rows, late[:5]) == 5
+    assert same_until(rows[:3], late) == same_until(late, rows[:3]) == 3
+    late[2]["policy_loss"] = 1.0000001
+    assert same_until(rows, late) == 2
