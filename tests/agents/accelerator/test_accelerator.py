@@ -16,19 +16,29 @@ import torch
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
-FILES = sorted(path.stem for path in HERE.glob("fake_*.py"))
+SLOW = {"fake_learners", "fake_measurement", "fake_rllib"}  # processes, the whole script for people, RLlib
+QUICK = {path.stem for path in HERE.glob("fake_*.py")} - SLOW
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
-    """The tests on the fake accelerator by file: of each its name and what went wrong, None if nothing did."""
-    report = tmp_path_factory.mktemp("fake") / "report.xml"
-    files = [str(HERE / f"{name}.py") for name in FILES]
+def quick(tmp_path_factory):
+    return outcomes_of(QUICK, tmp_path_factory.mktemp("quick"))
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory):
+    return outcomes_of(SLOW, tmp_path_factory.mktemp("slow"))
+
+
+def outcomes_of(names, folder):
+    """Of these files each test's name and what went wrong, None if nothing did, by file; and what was shown."""
+    report = folder / "report.xml"
+    files = [str(HERE / f"{name}.py") for name in sorted(names)]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junit-xml={report}", *files]
     # Of xdist's worker it must not think that it is one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False)
-    found = {name: [] for name in FILES}
+    found = {name: [] for name in names}
     if report.exists():
         for case in ElementTree.parse(report).iter("testcase"):
             wrong = [part.text for part in case if part.tag in ("failure", "error", "skipped")]
@@ -37,10 +47,18 @@ def outcomes(tmp_path_factory):
     return found, f"{ran.stdout}{ran.stderr}exit code {ran.returncode}"
 
 
+@pytest.mark.parametrize("name", sorted(QUICK))
+def test_on_the_fake_accelerator(name, quick):
+    all_pass(name, *quick)
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("name", FILES)
-def test_on_the_fake_accelerator(name, outcomes):
-    found, output = outcomes
+@pytest.mark.parametrize("name", sorted(SLOW))
+def test_on_the_fake_accelerator_at_length(name, slow):
+    all_pass(name, *slow)
+
+
+def all_pass(name, found, output):
     assert found[name], f"no test of {name}.py ran:\n{output[-4000:]}"
     wrong = [f"{test}\n{what}" for test, what in found[name] if what is not None]
     assert not wrong, "\n\n".join(wrong)
