@@ -380,19 +380,14 @@ def _load(run: Run, config: TrainConfig) -> dict[str, Any]:
             f"the checkpoint in {run.folder} is an earlier rlscale's, whose dense layers read images in another order",
             "Go on with the version that wrote it, or start a new run",
         )
-    fleet = stored["fleet"]
-    if _batches(before) != _batches(config) or not isinstance(fleet, dict) or "states" not in fleet:
+    fragments = [(c.rollout.clones, c.adaptive) for c in (before, config)]
+    if fragments[0] != fragments[1] or not isinstance(stored["fleet"], dict) or "states" not in stored["fleet"]:
         stored["fleet"] = None  # other fragments, or of an earlier version: their environments start afresh
     elif stored["asked"] and before.rounds != config.rounds:
         stored["fleet"] = None  # its workers make a batch of the old size already, which the learner would not take
     if what_is_followed(before) != what_is_followed(config):
         stored["window"] = []  # of another loss, or between other blocks, whose noise says nothing about this one's
     return stored
-
-
-def _batches(config: TrainConfig) -> tuple[object, ...]:
-    """What decides, beside the groups of environments, which fragments make a batch."""
-    return config.rollout.clones, config.adaptive
 
 
 def _npy(array: np.ndarray) -> bytes:

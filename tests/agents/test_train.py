@@ -30,6 +30,7 @@ from rlscale.agents.setup import RunSetup
 from rlscale.agents.train import train
 from rlscale.analysis.summary import recent_return, returns
 from rlscale.benchmarks.cli import main
+from rlscale.benchmarks.measurements.endurance import science_of
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.records.run import Run, read_checkpoint, read_run, unpack_statistics
@@ -328,6 +329,22 @@ def test_a_resumed_run_keeps_environments_unless_they_are_grouped_otherwise(tmp_
     record = read_run(tmp_path / "run")
     assert outcome.observations == record.rows[-1]["observations"] >= 1500
     assert [segment["environments"] for segment in record.manifest["segments"]] == ["new", environments]
+
+
+@pytest.mark.long
+def test_environments_stay_when_other_processes_step_them(tmp_path, ray_of_four):
+    """In this process, then by two actors, then by one: the run is the one that was never resumed."""
+    config = small(observations=1800)
+    config = replace(config, rollout=replace(config.rollout, fragment_environments=2))
+    train(config, tmp_path / "whole", command=[])
+    for actors, observations in ((0, 600), (2, 1200), (1, 1800)):
+        rollout = replace(config.rollout, actors=actors)
+        resume = str(tmp_path / "run") if actors else None
+        part = replace(config, rollout=rollout, budget=Budget(observations=observations), resume=resume)
+        train(part, tmp_path / "run", command=[])
+    record = read_run(tmp_path / "run")
+    assert [segment["environments"] for segment in record.manifest["segments"]] == ["new", "as they were", "as they were"]
+    assert list(map(science_of, record.rows)) == list(map(science_of, read_run(tmp_path / "whole").rows))
 
 
 @pytest.mark.parametrize("batch_size", [256, 128])
