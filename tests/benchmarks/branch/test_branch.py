@@ -270,7 +270,7 @@ def test_seeds_start_from_other_environments_and_rates_from_the_same_with_other_
     first = _state(at, plan, Branch(128, 0.01, 0, 1), frozen, states)
     other_rate = _state(at, plan, Branch(128, 0.02, 0, 1), frozen, states)
     third = _state(at, plan, Branch(128, 0.01, 2, 1), frozen, states)
-    groups = [load(state)["workers"][0][0] for state in (first, other_rate, third)]
+    groups = [load(state)["states"][0] for state in (first, other_rate, third)]
     begins = [group["env"]["state"].tobytes() for group in groups]
     assert begins[0] == begins[1] != begins[2]
     for drawn in (group["generator"]["state"]["key"].tobytes() for group in groups), (str(g["env"]["generator"]) for g in groups):
@@ -288,7 +288,7 @@ def test_rewards_of_one_seed_are_not_those_of_another_some_steps_on():
     plan = SimpleNamespace(burn_in=20)
     for seed in (0, 1):
         env = make_env(task, 32)
-        env.set_state(load(_state(at, plan, Branch(size, 0.01, seed, 1), frozen, states))["workers"][0][0]["env"])
+        env.set_state(load(_state(at, plan, Branch(size, 0.01, seed, 1), frozen, states))["states"][0]["env"])
         seen.append([env.step(np.zeros(32, dtype=np.int64)).observation[:, 3:] for _ in range(120)])
     assert len({distractors.tobytes() for course in seen for distractors in course}) == 240
 
@@ -318,9 +318,9 @@ def test_environments_of_branches_are_out_of_step(first_steps):
     learner = Learner(config, task, torch.device("cpu"), False).get_state()
     frozen = _frozen(Checkpoint(config, dump(learner), 0, 0), 64 * config.rollout.rollout_length, 1)
     frozen.play(20)
-    (worker,) = frozen.environments()["workers"]
+    groups = frozen.environments()["states"]
     frozen.close()
-    assert len(np.unique(np.concatenate([group["env"]["steps"] for group in worker]))) >= 5
+    assert len(np.unique(np.concatenate([group["env"]["steps"] for group in groups]))) >= 5
 
 
 def test_every_prefix_of_the_branches_holds_all_sizes(trained):
