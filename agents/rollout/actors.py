@@ -22,7 +22,7 @@ __all__ = ["START_SECONDS", "RolloutActors"]
 START_SECONDS = 120  # for actors to start
 REPLACE_SECONDS = 30  # for a replacement to start, before its groups go to the actors that are left
 LAST_SECONDS = 300  # the same when no actor is left
-MOST_STRIKES = 3  # losses in a row at the start
+MOST_FAILED_STARTS = 3  # losses in a row at the start
 
 
 class RolloutActors:
@@ -113,7 +113,7 @@ class RolloutActors:
 
     def start_where_free(self, most: int) -> None:
         """Start as many actors as free CPUs allow, unless actors keep failing at their start."""
-        if self._failed_starts >= MOST_STRIKES:
+        if self._failed_starts >= MOST_FAILED_STARTS:
             return
         for _ in range(min(free_cpus() // self._settings.threads, most)):
             self.start()
@@ -131,7 +131,7 @@ class RolloutActors:
             except self._ray.exceptions.RayError as error:
                 self._failed_starts += 1
                 self._why = describe_loss(error, "at its start") or f"failed at its start: {first_line(error)}"
-                if self._failed_starts < MOST_STRIKES:
+                if self._failed_starts < MOST_FAILED_STARTS:
                     self.start()
                 elif self.working:
                     left = f"The run goes on with {len(self.working)}"

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from rlscale.agents.checks import check_config
@@ -32,6 +33,70 @@ def test_the_rate_follows_the_noise_of_the_optimizer_steps_alone():
         assert session.get_state()["window"] == [(s.size, s.square, s.dot, s.block) for s in of_steps]
     finally:
         session.close()
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_an_iteration_that_is_cut_short_while_it_samples_begins_again(monkeypatch, lag):
+    """In another session, with the same fragments: what comes of it is what would have come."""
+    setup = two_groups(lag)
+    whole, cut, other = setup.start(), setup.start(), setup.start()
+    try:
+        for _ in range(5):
+            whole.iterate()
+        for _ in range(2):
+            cut.iterate()
+        interrupt(monkeypatch, cut._fleet, "take", after=1)
+        with pytest.raises(KeyboardInterrupt):
+            cut.iterate()
+        cut.end_fleet()
+        state = cut.get_state()
+        assert state["progress"]["iteration"] == 2
+        other.set_state(state)
+        for _ in range(3):
+            other.iterate()
+        np.testing.assert_array_equal(other.weights(), whole.weights())
+        assert other.progress.observations == whole.progress.observations
+    finally:
+        for session in (whole, cut, other):
+            session.close()
+
+
+def test_fragments_that_a_step_was_made_of_do_not_come_again(monkeypatch):
+    """The learner stands between two steps of an iteration, and would learn from them twice."""
+    session = two_groups(0).start()
+    try:
+        session.iterate()
+        interrupt(monkeypatch, session._learner, "_step", after=1)
+        with pytest.raises(KeyboardInterrupt):
+            session.iterate()
+        state = session.get_state()
+        assert (state["fleet"], state["asked"]) == (None, [])
+    finally:
+        session.close()
+
+
+def two_groups(lag):
+    config = default_config(TASK)
+    config = replace(
+        config,
+        rollout=replace(config.rollout, environments=8, rollout_length=16, fragment_environments=4, lag=lag),
+        update=replace(config.update, epochs=2, mini_batch=32, device="cpu", threads=1),
+    )
+    check_config(config)
+    return prepare(config, TASK)
+
+
+def interrupt(monkeypatch, of, name, after):
+    """Ctrl-C when that method was called so many times from now on."""
+    calls, method = [], getattr(of, name)
+
+    def interrupted(*arguments, **words):
+        if len(calls) == after:
+            raise KeyboardInterrupt
+        calls.append(1)
+        return method(*arguments, **words)
+
+    monkeypatch.setattr(of, name, interrupted)
 
 
 @pytest.mark.parametrize("rollout_length", [1, 8])
