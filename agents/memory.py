@@ -83,20 +83,21 @@ class MemoryPlan:
         return max(min(wanted, _shared_memory()), 128 << 20)
 
 
-def memory_plan(config: TrainConfig, task: Task, budget: int | None = None) -> MemoryPlan:
+def memory_plan(config: TrainConfig, task: Task, budget: int | None = None, kept: int | None = None) -> MemoryPlan:
     """Cut the run's batches into fragments, and see whether they fit.
 
     Args:
         config: checked already.
         task: its task.
         budget: bytes that fragments may take; None for `--memory`, or else what this machine has to spare.
+        kept: environments of a fragment where `--fragment-environments` is not given; None: as many as suit the settings.
 
     Raises:
         UsageError: they do not fit; says what is the largest batch that does. Or the gradients do not fit, or an adaptive batch
             cannot begin with one fragment.
     """
     r = config.rollout
-    n = r.fragment_environments or _fragment_environments(config, task)
+    n = r.fragment_environments or kept or _fragment_environments(config, task)
     if config.adaptive:
         _check_first_batch(config, n)
     groups = r.environments // n

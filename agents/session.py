@@ -16,7 +16,7 @@ from rlscale.errors import UsageError
 from rlscale.noise import BlockStatistics
 from rlscale.records.run import pack_statistics
 
-from .cluster import spilled_bytes
+from .cluster import spilled_files
 from .config import TrainConfig
 from .learning import (
     FragmentSlot,
@@ -104,16 +104,23 @@ class Session:
         # Raw returns and lengths of episodes that finished in batches without an observation, and so without a row.
         self._unrecorded: list[tuple[np.ndarray, np.ndarray]] = []
         self._latest: dict[int, tuple[int, int]] = {}  # generation and index of each group's fragment that was taken last
-        self._spilled = spilled_bytes() if config.rays else 0
+        self._spilled = spilled_files() if config.rays else {}  # that lie there now
         self._empty = 0  # iteration batches without an observation since the last one with some
         self._fleet_ended = self._learner_ended = False
         self._begun: _Begun | None = None  # of the iteration under way
-        self.lost_actors = 0  # in the rows so far, since the run was started or resumed
+        self._losses: list[dict[str, Any]] = []  # in no row yet
+        self._lost_actors = 0
 
     @property
     def optimizer_steps(self) -> int:
         """Made so far."""
         return self._learner.optimizer_steps
+
+    @property
+    def lost_actors(self) -> int:
+        """Number since the run was started or resumed."""
+        self._gather_losses()
+        return self._lost_actors
 
     def weights(self) -> np.ndarray:
         """A copy of the present parameters, (P,) float32."""
@@ -135,7 +142,7 @@ class Session:
             self._request()
         if self.config.rollout.lag and len(self._requested) < 2:
             self._request()  # queues up behind the batch that is about to be learned from
-        self._begun = _Begun(self._fleet.get_state(), list(self._requested), self.optimizer_steps)
+        self._begun = self._beginning()
         fragments = self._requested.popleft()
         summaries, result, waited = self._learn(fragments)
         self._begun = None
@@ -167,21 +174,33 @@ class Session:
             "fragment_ids": _identities(summaries),
             "actors": self._fleet.actors,
             **({} if trial is None else {"actor_trial": asdict(trial)}),
-            "losses": [{k: v for k, v in asdict(lost).items() if k != "noticed"} for lost in self._fleet.lost_actors()],
+            "losses": self._gather_losses(),
             **self._times(summaries, result, seconds, waited),
             "noise": [
                 {"head": n.head, "kind": n.kind, "optimizer_step": n.optimizer_step, **pack_statistics(n.statistics, n.adam)}
                 for n in result.noise
             ],
         }
+        self._losses = []
         progress.iteration += 1
         return row, result
+
+    def _beginning(self) -> _Begun:
+        return _Begun(self._fleet.get_state(), list(self._requested), self.optimizer_steps)
+
+    def _gather_losses(self) -> list[dict[str, Any]]:
+        """The lost actors that are in no row yet, as a row has them."""
+        lost = self._fleet.lost_actors()
+        self._lost_actors += len(lost)
+        self._losses += [{name: value for name, value in asdict(one).items() if name != "noticed"} for one in lost]
+        return self._losses
 
     # --- sample ------------------------------------------------------------------------------------------------------------
 
     def _request(self) -> None:
         """Have the fleet make the fragments of one more iteration batch by the present policy."""
         memory, progress = self._memory, self.progress
+        weights = self._learner.weights()  # first: where a learner is gone, nothing has been requested
         count = memory.batch_fragments
         if self.config.adaptive:
             count = adaptive_batch(
@@ -193,10 +212,10 @@ class Session:
                 before=progress.fragments,
                 most=memory.most_batch_fragments,
             )
+        self._fleet.request(weights, progress.iteration, count)
+        self._requested.append(count)
         progress.fragments = count
         progress.turn = (progress.turn + count) % memory.groups
-        self._fleet.request(self._learner.weights(), progress.iteration, count)
-        self._requested.append(count)
 
     def _take(self) -> Sampled:
         """The fleet's next fragment.
@@ -264,8 +283,8 @@ class Session:
             of_worker[f.actor] = of_worker.get(f.actor, 0.0) + f.seconds
         working = max(of_worker.values()) if self.config.rollout.actors else sum(of_worker.values())
         learning = seconds - waited
-        spilled = spilled_bytes() if self.config.rays else 0
-        spilled, self._spilled = max(spilled - self._spilled, 0), max(spilled, self._spilled)
+        before, self._spilled = self._spilled, spilled_files() if self.config.rays else {}
+        spilled = sum(size for path, size in self._spilled.items() if path not in before)
         return {
             "sampling_seconds": working,
             "waiting_seconds": waited,
@@ -289,20 +308,18 @@ class Session:
             LostWorkerError: the learners are gone.
         """
         learner = self._learner.get_state()
-        if self._begun is None:
-            fleet, requested = None if self._fleet_ended else self._fleet.get_state(), list(self._requested)
-        else:
-            is_whole = learner["optimizer_steps"] == self._begun.optimizer_steps
-            fleet, requested = self._begun.fleet if is_whole else None, self._begun.requested
+        begun = self._begun or self._beginning()
+        fleet = begun.fleet if learner["optimizer_steps"] == begun.optimizer_steps else None
         return {
             "learner": learner,
             "fleet": fleet,
-            "asked": requested if fleet is not None else [],
+            "asked": begun.requested if fleet is not None else [],
             "progress": vars(self.progress),
             "fragment_environments": self._memory.environments,
             "window": [(s.size, s.square, s.dot, s.block) for s in self._noise_window.statistics],
             "generation": self._fleet.generation,
             "unrecorded": list(self._unrecorded),
+            "losses": list(self._gather_losses()),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -316,6 +333,7 @@ class Session:
         known = [BlockStatistics(*arrays) for arrays in state.get("window", ())]
         self._noise_window = NoiseWindow(self.config.noise.followed_noise, step_kind(self.config), known)
         self._unrecorded = list(state.get("unrecorded", ()))
+        self._losses = list(state.get("losses", ()))
         if state["fleet"] is not None:
             self._fleet.set_state(state["fleet"])
             self._requested = deque(state["asked"])
@@ -323,7 +341,11 @@ class Session:
             self.progress.turn = 0  # fresh environments begin with the first group
 
     def end_fleet(self) -> None:
-        """End the rollout workers alone: after a loss, what the learners know can still be saved."""
+        """End the rollout workers alone: after a loss, what the learners know can still be saved, with the environments."""
+        self._begun = self._begun or self._beginning()
+        self._close_fleet()
+
+    def _close_fleet(self) -> None:
         if not self._fleet_ended:
             self._fleet_ended = True
             self._fleet.close()
@@ -334,7 +356,7 @@ class Session:
 
     def close(self) -> None:
         """End the fleet and the learners."""
-        self.end_fleet()
+        self._close_fleet()
         if isinstance(self._learner, RemoteLearners) and not self._learner_ended:
             self._learner_ended = True
             self._learner.close()

@@ -96,6 +96,12 @@ class RunSetup:
             "parameters": self.parameters,
         }
 
+    def fragments(self) -> MemoryPlan:
+        """Those that the batches are made of, in the room that there is; on a cluster this process must have joined it."""
+        if not self.config.rays:
+            return self.memory
+        return memory_plan(self.config, self.task, self._store_budget(), self.memory.environments)
+
     def start(self, generation: int = 0) -> Session:
         """Start the learners, the environments and their workers.
 
@@ -107,7 +113,7 @@ class RunSetup:
             LostWorkerError: one died while it started.
         """
         config, compute = self.config, self.compute
-        memory = memory_plan(config, self.task, self._store_budget()) if config.rays else self.memory
+        memory = self.fragments()
         learner: Learner | RemoteLearners
         if config.update.learners == 1:
             learner = Learner(config, self.task, compute.device, bfloat16=compute.bfloat16)
@@ -166,8 +172,12 @@ class RunSetup:
         return room if memory is None else min(parse_bytes(memory, "--memory"), room)
 
 
-def prepare(config: TrainConfig, task: Task) -> RunSetup:
+def prepare(config: TrainConfig, task: Task, kept: int | None = None) -> RunSetup:
     """Decide what a run of this task needs, and give this process its threads. The settings must have been checked.
+
+    Args:
+        config, task: of the run.
+        kept: see `memory_plan`.
 
     Raises:
         UsageError: a device or network that cannot be used, or a batch that does not fit into memory.
@@ -175,5 +185,5 @@ def prepare(config: TrainConfig, task: Task) -> RunSetup:
     compute = resolve_compute(config)
     compute.prepare_process()
     # On an existing cluster fragments lie in its object store, which can be asked only once this process has joined it.
-    memory = memory_plan(config, task, None if config.rollout.ray_address is None else 1 << 62)
+    memory = memory_plan(config, task, None if config.rollout.ray_address is None else 1 << 62, kept)
     return RunSetup(config, task, compute, memory, count_parameters(config, task))

@@ -6,7 +6,6 @@ Read on in `rlscale.agents.setup` (what a run needs) and `rlscale.agents.session
 import contextlib
 import io
 import math
-import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.records import Run, read_run
 from rlscale.records.events import TensorBoard, WeightsAndBiases
-from rlscale.records.run import read_checkpoint
+from rlscale.records.files import tell
 from rlscale.returns import RecentReturn
 from rlscale.text import first_line, true_error
 
@@ -29,11 +28,12 @@ from .cluster import connect, disconnect, head_address, require_room, watch_head
 from .cluster.head_node import LostHeadError, answers
 from .cluster.processes import LostWorkerError
 from .cluster.sigterm import interrupted_by_sigterm
-from .config import TrainConfig, config_from_dict, config_to_dict
+from .config import TrainConfig, config_to_dict
 from .idle_options import check_idle_options
-from .learning import NoiseRecord, UpdateResult, what_is_followed
+from .learning import NoiseRecord, UpdateResult
 from .metrics import RayMetrics
 from .networks import PARAMETER_ORDER
+from .resuming import kept_environments, load_checkpoint, why_afresh
 from .session import Session
 from .setup import RunSetup, prepare
 from .stopping import StopRequests
@@ -101,12 +101,8 @@ def train(
     try:
         if config.resume is not None:
             run = Run.resume(Path(config.resume))
-            checkpoint = _load(run, config)
-        setup = prepare(config, task)
-        if checkpoint is not None and checkpoint["fleet"] is not None:
-            saved = checkpoint["fragment_environments"], len(checkpoint["fleet"]["states"])
-            if saved != (setup.memory.environments, setup.memory.groups):
-                checkpoint["fleet"] = None  # other groups, whose environments start afresh
+            checkpoint = load_checkpoint(run, config)
+        setup = prepare(config, task, None if checkpoint is None else kept_environments(checkpoint, config))
         manifest = setup.manifest(command)
         if run is None:
             run = Run.create(folder, {**manifest, "segments": []})
@@ -192,14 +188,17 @@ def _run(
     try:
         with stop:
             run.give_up_waiting = lambda: stop.due
-            afresh = checkpoint is not None and checkpoint["fleet"] is None
-            session = setup.start(0 if checkpoint is None else checkpoint["generation"] + afresh)
+            afresh = None if checkpoint is None else why_afresh(checkpoint, setup.config, setup.fragments())
+            if checkpoint is not None and afresh is not None:
+                checkpoint["fleet"] = None
+                tell(f"rlscale: the environments begin afresh: {afresh}")
+            session = setup.start(0 if checkpoint is None else checkpoint["generation"] + (afresh is not None))
             if checkpoint is not None:
                 session.set_state(checkpoint)
             else:
                 _save(run, session)  # from now on the run can be gone on from, however soon it ends
             begun = True
-            environments = "new" if checkpoint is None else "seeded afresh" if afresh else "as they were"
+            environments = "new" if checkpoint is None else "as they were" if afresh is None else "seeded afresh"
             segment = {**manifest, "first_iteration": session.progress.iteration, "environments": environments}
             del segment["task"]
             run.set_state("running", **manifest, segments=[*run.manifest["segments"], segment])
@@ -213,15 +212,14 @@ def _run(
     except KeyboardInterrupt:
         if session is None or not begun:  # nothing has begun that could be gone on from
             raise
-        made = session.progress.observations, session.optimizer_steps, session.lost_actors
-        if not stop.interrupted:
-            run.set_state("stopped", "interrupted within an iteration")
-            return Outcome("stopped", run.folder, *made)
-        session.end_fleet()
-        _save(run, session)
-        state = "stopped" if stop.asked else "finished"
-        run.set_state(state, f"{'stopped by the user' if stop.asked else 'the time was over'} within an iteration")
-        return Outcome(state, run.folder, *made)
+        state, why = "stopped", "interrupted within an iteration"
+        if stop.interrupted:
+            session.end_fleet()
+            _save(run, session)
+            state = "stopped" if stop.asked else "finished"
+            why = f"{'stopped by the user' if stop.asked else 'the time was over'} within an iteration"
+        run.set_state(state, why)
+        return Outcome(state, run.folder, session.progress.observations, session.optimizer_steps, session.lost_actors)
     except BaseException as error:
         if (lost := _lost_process(error, head)) is None:
             if session is None and isinstance(error, UsageError):  # refused before anything has begun
@@ -273,7 +271,6 @@ def _loop(session: Session, run: Run, stop: StopRequests, follow: Follow, on_clu
         if iterated is None:
             continue
         row, result = iterated
-        session.lost_actors += len(row["losses"])
         recent.add(row["episodes"], row["return_mean"])
         run.append(row)
         follow(row, result.noise)
@@ -339,55 +336,6 @@ def _save(run: Run, session: Session) -> None:
     facts = {"task": run.manifest["task"]["id"], "config": config_to_dict(session.config), "parameter_order": PARAMETER_ORDER}
     torch.save({**facts, **state}, payload)
     run.save_checkpoint(payload.getvalue())
-
-
-def _load(run: Run, config: TrainConfig) -> dict[str, Any]:
-    """The run's checkpoint, checked against what is asked for now.
-
-    Raises:
-        UsageError: another task, settings that a run cannot change or that cannot work, no checkpoint, a damaged one, or an
-            earlier version's.
-    """
-    recorded = run.manifest["task"]["id"]
-    if recorded != config.task:
-        raise UsageError(
-            "--resume",
-            f"the run in {run.folder} is of task {recorded}, not {config.task}",
-            f"Use: {shlex.join(['rlscale', 'train', recorded, '--resume', str(run.folder)])}",
-        )
-    stored: dict[str, Any] = torch.load(io.BytesIO(read_checkpoint(run.folder)), map_location="cpu", weights_only=False)
-    # The manifest's settings are the last session's, which may have ended before it saved anything.
-    before = config_from_dict(stored.get("config", run.manifest["config"]))
-    fixed: dict[str, Callable[[TrainConfig], object]] = {
-        "--environments": lambda c: c.rollout.environments,
-        "--rollout-length": lambda c: c.rollout.rollout_length,
-        "--random-first-steps": lambda c: c.rollout.random_first_steps,
-        "--algorithm": lambda c: c.update.algorithm,
-        "--network": lambda c: c.update.network,
-        "--width": lambda c: c.update.width,
-        "--optimizer": lambda c: c.update.optimizer,
-        "--seed": lambda c: c.seed,
-    }
-    for flag, setting in fixed.items():
-        if setting(before) != setting(config):
-            raise UsageError(
-                flag, f"a resumed run keeps {setting(before)}, not {setting(config)}", "Leave it out, or start a new run"
-            )
-    check_config(config)  # no sooner: its mends may be to change what a run keeps
-    if stored.get("parameter_order", 1) != PARAMETER_ORDER and before.update.network in ("nature_cnn", "small_cnn"):
-        raise UsageError(
-            "--resume",
-            f"the checkpoint in {run.folder} is an earlier rlscale's, whose dense layers read images in another order",
-            "Go on with the version that wrote it, or start a new run",
-        )
-    fragments = [(c.rollout.clones, c.adaptive) for c in (before, config)]
-    if fragments[0] != fragments[1] or not isinstance(stored["fleet"], dict) or "states" not in stored["fleet"]:
-        stored["fleet"] = None  # other fragments, or of an earlier version: their environments start afresh
-    elif stored["asked"] and before.rounds != config.rounds:
-        stored["fleet"] = None  # its workers make a batch of the old size already, which the learner would not take
-    if what_is_followed(before) != what_is_followed(config):
-        stored["window"] = []  # of another loss, or between other blocks, whose noise says nothing about this one's
-    return stored
 
 
 def _npy(array: np.ndarray) -> bytes:

@@ -15,7 +15,7 @@ from rlscale.text import first_line
 from .head_node import HeadWatch, require_head
 from .sigterm import interrupted_by_sigterm
 
-__all__ = ["connect", "connected", "disconnect", "free_cpus", "head_address", "spilled_bytes", "store_bytes", "watch_head"]
+__all__ = ["connect", "connected", "disconnect", "free_cpus", "head_address", "spilled_files", "store_bytes", "watch_head"]
 
 # Where the package lies: in site-packages, or in a checkout. Not by this file's own name, which a link leads out of the package.
 _PACKAGE = Path(rlscale.__file__).parent
@@ -134,18 +134,17 @@ def free_cpus() -> int:
     return int(ray.available_resources().get("CPU", 0))
 
 
-def spilled_bytes() -> int:
-    """Bytes that this node's object store has written to disk because it was full, as far as they are still there."""
+def spilled_files() -> dict[str, int]:
+    """Files that this node's object store has written because it was full and not removed yet, with the bytes of each."""
     import ray
 
     node = ray._private.worker._global_node
-    if node is None:
-        return 0
-    total = 0
-    with contextlib.suppress(OSError):
-        for folder in Path(node.get_session_dir_path()).glob("ray_spilled_objects*"):
-            total += sum(path.stat().st_size for path in folder.iterdir())
-    return total
+    found: dict[str, int] = {}
+    if node is not None:
+        for path in Path(node.get_session_dir_path()).glob("ray_spilled_objects*/*"):
+            with contextlib.suppress(OSError):  # removed meanwhile
+                found[str(path)] = path.stat().st_size
+    return found
 
 
 def _code() -> dict[str, list[str]]:

@@ -39,7 +39,6 @@ class RolloutActors:
         node_of: the node that each of them is on.
         starting: number of actors that Ray was asked for and that have not started yet.
         making_seconds: that the slowest of those to begin with took to make its environments.
-        first_states: of their groups, by number, as `RolloutWorker.state_of` gives them; None where there is none.
 
     Raises:
         BusyClusterError: too few started.
@@ -80,7 +79,7 @@ class RolloutActors:
             said = f"rollout workers have been making their environments, {environments:,} each, for {START_SECONDS} s"
             tell(f"rlscale: {said}. The run begins when all are made")
         self.making_seconds = 0.0
-        self.first_states: dict[int, dict[str, Any] | None] = {}
+        self._first_states: dict[int, dict[str, Any] | None] = {}
         for number in started:
             actor, answer = self._starting.pop(number)
             self.working[number] = actor
@@ -88,7 +87,7 @@ class RolloutActors:
                 self.node_of[number] = ray.get(answer)
                 seconds, states = ray.get(making[number])
                 self.making_seconds = max(self.making_seconds, seconds)
-                self.first_states |= states
+                self._first_states |= states
             except ray.exceptions.RayError as error:
                 self.close()
                 if (loss := describe_loss(error, "at its start")) is None:
@@ -98,6 +97,11 @@ class RolloutActors:
     @property
     def starting(self) -> int:
         return len(self._starting)
+
+    def take_first_states(self) -> dict[int, dict[str, Any] | None]:
+        """Of the groups of those to begin with, by number, as `RolloutWorker.state_of` gives them; they are not kept here."""
+        states, self._first_states = self._first_states, {}
+        return states
 
     def start(self) -> None:
         """Have Ray start another actor as soon as it has room."""

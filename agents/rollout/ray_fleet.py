@@ -100,7 +100,7 @@ class RayFleet:
         first = settings.workers if actors is None else actors
         self._assignment = GroupAssignment(self._groups, first, settings.generation)
         # By group: its state after the fragment of it that was taken last; None where it is not known, or cannot be saved.
-        self._taken: dict[int, dict[str, Any] | None] = {}
+        self._taken: dict[int, dict[str, Any] | None] = dict.fromkeys(range(self._groups))
         self._starts: dict[int, Any] = {}  # state, or reference to one, that the actor which has the group now goes on from
         groups = [dict.fromkeys(self._assignment.groups_of(actor), settings.generation) for actor in range(first)]
         self._actors = RolloutActors(settings, groups, fewest=1 if grows else first, most=self._groups if grows else first)
@@ -124,7 +124,8 @@ class RayFleet:
             for group in moved:
                 self._hand_over(group, None)
             self._actors.forget(number, moved)
-        self._taken |= self._actors.first_states
+        self._taken |= self._actors.take_first_states()
+        self._savable = any(state is not None for state in self._taken.values())  # a task's environments can be saved, or not
 
     @property
     def actors(self) -> int:
@@ -267,20 +268,20 @@ class RayFleet:
             outstanding = [request for request in self._requests if request.actor == number]
             groups = sorted({*self._assignment.groups_of(number), *(request.group for request in outstanding)} - set(lost_of))
             lost.append(LostActor(what, number, groups, [], 0, None, noticed))
+            self._lost.append(lost[-1])  # told of, even if it ends the run
             lost_of |= dict.fromkeys(groups, lost[-1])
             self._actors.end(number)
             self._count_strike(outstanding, why)
-        self._lost += lost
         newcomers = self._actors.replace(len(lost), " and ".join(dict.fromkeys(why for _, why in found.values())))
         for one in lost:
             one.replaced_by = newcomers.pop(0) if newcomers else None
-            unassigned = self._assignment.groups_of(one.actor)
-            self._assignment.share_out(unassigned, self._actors.working if one.replaced_by is None else [one.replaced_by])
-            for group in one.groups:  # also those that had moved away, but for fragments that were still to come
-                start = self._taken[group] if self._strikes.get(group, 0) <= SAME_STRIKES else None
-                self._hand_over(group, start)
-                if start is None:
-                    one.afresh.append(group)
+            heirs = self._actors.working if one.replaced_by is None else [one.replaced_by]
+            self._assignment.share_out(self._assignment.groups_of(one.actor), heirs)
+        for group, one in lost_of.items():  # also those that had moved away, but for fragments that were still to come
+            if self._taken[group] is None or self._strikes.get(group, 0) > SAME_STRIKES:
+                self._renew(group)
+                one.afresh.append(group)
+            self._hand_over(group, self._taken[group])
         for index, request in enumerate(self._requests):
             if (because := lost_of.get(request.group)) is not None:
                 because.fragments += 1
@@ -294,24 +295,34 @@ class RayFleet:
             if self._strikes[group] >= MOST_STRIKES:
                 raise LostWorkerError(f"a rollout worker {why} ({MOST_STRIKES} in a row were lost over the same fragment)")
 
+    def _renew(self, group: int) -> None:
+        """From now on the group is one that is made afresh."""
+        self._taken[group] = None
+        self._assignment.renew(group)
+
     def _hand_over(self, group: int, start: Any) -> None:
-        """Have the actor that holds the group now go on from a state, or the reference to one; None: make it afresh, at once."""
+        """Have the actor that holds the group now go on from a state, or the reference to one; None: from its beginning."""
         self._to_make.add(group)
         if start is not None:
             self._starts[group] = start
             return
         self._starts.pop(group, None)
-        self._taken[group] = None
-        self._assignment.renew(group)
         actor = self._actors.working[self._assignment.actor_of[group]]
         actor.prepare.remote({group: self._assignment.generation[group]})
 
-    def _move_on(self, groups: Iterable[int]) -> None:
-        """Hand groups over whose actors work on: each goes on from where the last fragment that was requested of it will end."""
+    def _move_on(self, moved: Iterable[tuple[int, int]]) -> None:
+        """Hand over groups whose actors work on: each goes on from where the last fragment that was requested of it will end.
+
+        Args:
+            moved: the groups, each with the actor that held it before, which gives it up behind those fragments.
+        """
         last = {request.group: request.state for request in self._requests}
-        for group in groups:
-            savable = self._taken[group] is not None
-            self._hand_over(group, last.get(group, self._starts.get(group, self._taken[group])) if savable else None)
+        for group, before in moved:
+            if not self._savable:
+                self._renew(group)
+            known = last.get(group, self._starts.get(group, self._taken[group]))
+            self._hand_over(group, known if self._savable else None)
+            self._actors.working[before].drop.remote(group)
 
     def resize(self, actors: int) -> None:
         """Have so many actors from the next request on, as far as there are CPUs for them. Only of a fleet that grows."""
@@ -342,10 +353,7 @@ class RayFleet:
             if self.actors > self._wanted:  # fewer are wanted since it was asked for
                 self._actors.end(newcomer)
                 continue
-            moved = self._assignment.make_room(newcomer, self._staying)
-            self._move_on(group for group, _ in moved)
-            for group, before in moved:
-                self._actors.working[before].drop.remote(group)  # behind the fragments that were requested of it
+            self._move_on(self._assignment.make_room(newcomer, self._staying))
         if not self._actors.starting:
             self._looked = -math.inf  # all have come: there may be room for more
 
@@ -356,7 +364,7 @@ class RayFleet:
         for number in going:
             moved = self._assignment.groups_of(number)
             self._assignment.share_out(moved, self._staying)
-            self._move_on(moved)
+            self._move_on((group, number) for group in moved)
         self._end_idle()
 
     def _end_idle(self) -> None:
@@ -366,7 +374,7 @@ class RayFleet:
             self._actors.end(number)
 
     def get_state(self) -> dict[str, Any] | None:
-        states = [self._taken.get(group) for group in range(self._groups)]
+        states = [self._taken[group] for group in range(self._groups)]
         if any(state is None for state in states):
             return None
         policies = [request.policy for request in self._requests] + list(self._waiting)

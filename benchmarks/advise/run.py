@@ -92,6 +92,8 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
     reading = read_noise(record)
     make_folder(folder)
     suggestion = _NOTHING if shows_value_alone(reading.suggestion, reading.policy) else reading.suggestion
+    valid = _valid_share(record, config)
+    suggestion = suggestion.map(lambda observations: observations / valid)  # in steps, as the settings count
     settings = settings_for(config, suggestion, max(config.actors, 1))
     throughput: Throughput | None = None
     more: list[ScaleOut] = []
@@ -124,6 +126,7 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
         commit=find_commit(),
         date=now(),
         has_goals=task is None or bool(task.goals),
+        valid=valid,
     )
     page, path = folder / "advice.html", folder / "advice.json"
     write_advice_page(page, advice, record)
@@ -274,6 +277,13 @@ def _filled(config: TrainConfig, record: RunRecord) -> TrainConfig:
         return config
     environments = max(round(mean_batch(record) / config.rollout.rollout_length), 1)
     return replace(config, rollout=replace(config.rollout, environments=environments, batch_size=None, exchange_rate=None))
+
+
+def _valid_share(record: RunRecord, config: TrainConfig) -> float:
+    """Of the steps of the run's batches, those that were observations; a job of another library counts observations alone."""
+    if _is_foreign(record):
+        return 1.0
+    return min(statistics.fmean(row["batch_observations"] for row in record.rows) / config.batch, 1.0)
 
 
 def _config_of(record: RunRecord) -> TrainConfig:

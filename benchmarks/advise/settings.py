@@ -27,7 +27,7 @@ class Settings:
         rollout_length: steps of each environment an iteration. Both differ a little from what the run had, where only so
             mini-batches divide the batch.
         fewest_environments, usual_length: the same without that, for libraries whose mini-batches need not divide the batch.
-        mini_batch: observations of an optimizer step.
+        mini_batch: steps of environments in an optimizer step; those that only reset one are no observations.
         epochs: passes over an iteration batch.
         learning_rate: the task's own, times the root of the growth of the mini-batch.
     """
@@ -94,8 +94,8 @@ def settings_for(config: TrainConfig, suggestion: Estimate, actors: int) -> Sett
 
     Args:
         config: how the task is trained by default.
-        suggestion: predicted critical batch size in observations; where only its lower end is known that is taken. Where nothing
-            is known, or less than the usual batch, that stays.
+        suggestion: predicted critical batch size in steps of environments; where only its lower end is known that is taken. Where
+            nothing is known, or less than the usual batch, that stays.
         actors: to spread the environments over.
     """
     usual = config.update.mini_batch or config.batch

@@ -64,7 +64,8 @@ class SweepPlan(ABC):
         noise_runs: runs that measure the noise of every loss, when all others have ended.
         interval_ratio: of the upper to the lower end of B_crit's interval, at which a sequential sweep ends.
         total_observations: at which a sequential sweep ends, evaluations counted; None for no such limit.
-        hours: of all jobs together over their number, at which a sequential sweep ends; None for no such limit.
+        hours: of all jobs together over their number, which another session of the sweep may change, at which a sequential sweep
+            ends; None for no such limit.
         jobs: J, runs side by side.
         episodes: of one evaluation; of a supervised task, held-out examples.
         most_observations: a run that has spent so many is given up.
@@ -319,7 +320,7 @@ class SweepPlan(ABC):
     def is_spent(self, results: Results) -> bool:
         """Whether these results have used up one of the sweep's budgets."""
         observations = sum(r.observations + r.evaluation_steps for r in results.values())
-        hours = sum(r.seconds for r in results.values()) / 3600 / self.jobs
+        hours = sum(r.hours(self.jobs) for r in results.values())
         return observations >= (self.total_observations or math.inf) or hours >= (self.hours or math.inf)
 
     def to_dict(self) -> dict[str, Any]:

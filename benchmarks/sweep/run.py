@@ -144,6 +144,7 @@ def _run(
                         continue  # the plan names the trial again
                     reason = f"its worker failed {MOST_ATTEMPTS} times: {outcome.why}"
                     outcome = _failed(job.trial, reason, time.perf_counter() - begun[job.key])
+                outcome = replace(outcome, jobs=plans[job.sweep].jobs)
                 sweeps[job.sweep].append(outcome)
                 display.ended(job.sweep, outcome)
     finally:

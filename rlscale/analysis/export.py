@@ -11,8 +11,8 @@ from typing import Any
 from ..errors import UsageError
 from ..estimate import Estimate
 from ..frontier import Surface
-from .comparison import Row
 from .predictions import HEADS, QUANTITIES, Prediction
+from .rows import Row
 
 __all__ = ["to_csv", "to_parquet"]
 

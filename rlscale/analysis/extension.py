@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..records import SweepRecord, folder_name
-from .comparison import Row
 from .predictions import ADVISED
+from .rows import Row
 
 __all__ = ["is_too_easy", "last_command", "next_command"]
 
@@ -131,7 +131,7 @@ def _sequential(record: SweepRecord, words: list[str], *, has_ended: bool, is_sh
     is_spent = False
     for flag, budget, spent in (
         ("--total-observations", plan["total_observations"], sum(run.observations + run.evaluation_steps for run in runs)),
-        ("--hours", plan["hours"], sum(run.seconds for run in runs) / 3600 / plan["jobs"]),
+        ("--hours", plan["hours"], sum(run.hours(plan["jobs"]) for run in runs)),
     ):
         if budget and spent >= budget:
             is_spent = True

@@ -88,8 +88,11 @@ def noise_over_run(run: RunRecord, head: str, kind: str, metric: str = "plain") 
     A run measures densely at first. Its beginning would then count too much, so of these measurements only those count that
     stand as far apart as the last ones do.
     """
-    measured = evenly_measured(run, head, kind, metric)
-    return run_average(measured, mean_batch(run)) if measured else None
+    measured = _evenly_measured(run, head, kind, metric)
+    # An adaptive batch grows by orders of magnitude on the way, and with it the part of a full-batch step that a step makes.
+    is_adaptive = (run.manifest["config"].get("rollout") or {}).get("batch_size") == "adaptive"
+    batch = [row["batch_observations"] for row, _ in measured] if is_adaptive else mean_batch(run)
+    return run_average([statistics for _, statistics in measured], batch) if measured else None
 
 
 def noise_of_sums(run: RunRecord, head: str, kind: str, metric: str = "plain") -> NoiseEstimate | None:
@@ -100,9 +103,16 @@ def noise_of_sums(run: RunRecord, head: str, kind: str, metric: str = "plain") -
 
 def evenly_measured(run: RunRecord, head: str, kind: str, metric: str = "plain") -> list[BlockStatistics]:
     """What was measured as many iterations apart as at the end of the run, in order; see `noise_over_run`."""
+    return [statistics for _, statistics in _evenly_measured(run, head, kind, metric)]
+
+
+def _evenly_measured(run: RunRecord, head: str, kind: str, metric: str) -> list[tuple[dict[str, Any], BlockStatistics]]:
+    """The same, each with its row."""
     measured = run.noise(head, kind, metric)
     kept = _evenly_spaced([row["iteration"] for row, _ in measured])
-    return usable([s for row, s in measured if row["iteration"] in kept])
+    even = [(row, s) for row, s in measured if row["iteration"] in kept]
+    good = {id(s) for s in usable([s for _, s in even])}
+    return [(row, s) for row, s in even if id(s) in good]
 
 
 def _evenly_spaced(iterations: Sequence[int]) -> set[int]:

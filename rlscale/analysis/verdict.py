@@ -14,8 +14,9 @@ import numpy as np
 from scipy.special import stdtrit
 
 from ..estimate import Estimate
-from .comparison import Comparison, Row
+from .comparison import Comparison
 from .predictions import PRIMARY, ratio
+from .rows import Row
 
 __all__ = [
     "FEWEST_SCORED",
@@ -148,7 +149,8 @@ def rungs_of(comparison: Comparison) -> list[Rung]:
             folder = sweep.record.folder.resolve().name
             state = ladder.get("state", "finished")  # any other sweep is as it is
             why = GIVEN_UP if state.startswith("given up") else NOT_ENDED if state != "finished" else _why_not(row)
-            found.append(Rung(sweep.name, folder, ladder.get("role", "task"), ladder.get("base"), row, why))
+            role = ladder.get("role", "intervention" if row.is_altered else "task")
+            found.append(Rung(sweep.name, folder, role, ladder.get("base"), row, why))
     return found
 
 
@@ -160,6 +162,8 @@ def _why_not(row: Row) -> str | None:
         return "B_crit has no interval"
     if interval[1] > MOST_RATIO * interval[0]:
         return f"the ends of B_crit's interval are more than a factor of {MOST_RATIO:g} apart"
+    if row.prediction(*PRIMARY) is None:  # not the same as one without an upper end, which is a wrong prediction
+        return "its noise scale in Adam's metric was not measured to the goal"
     return next(iter(row.why_not_scored()), None)
 
 

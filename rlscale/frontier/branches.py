@@ -227,7 +227,8 @@ class _Fit:
         theta, c, least = found.x[:-1], float(found.x[-1]), float(found.fun)
         low = self._end(theta, c, edges[0], least + rise / 2)
         high = self._end(theta, c, edges[1], least + rise / 2)
-        return low, (theta, c), high
+        # A bend outside the sizes would follow from the model and not from the branches: only one limit is kept.
+        return -math.inf if c < self.x.min() else low, (theta, c), math.inf if c > self.x.max() else high
 
     def _end(self, theta: np.ndarray, c: float, edge: float, most: float) -> float:
         """The end of the interval towards an edge; infinite where even the edge is inside."""

@@ -17,7 +17,9 @@ RUN_WINDOW = 5
 
 
 def run_average(
-    runs: Sequence[BlockStatistics] | Sequence[Sequence[BlockStatistics]], batch_size: float, window: int = RUN_WINDOW
+    runs: Sequence[BlockStatistics] | Sequence[Sequence[BlockStatistics]],
+    batch_size: float | Sequence[float],
+    window: int = RUN_WINDOW,
 ) -> NoiseEstimate:
     """Noise scale over a run, averaged over full-batch steps from the start (paper, equation D.1).
 
@@ -33,7 +35,7 @@ def run_average(
 
     Args:
         runs: one entry per update, from the start of the run to the goal; or a list of those, one of each run.
-        batch_size: B, observations per optimizer step of those runs.
+        batch_size: B, observations per optimizer step of those runs; of one run whose batch changed, that of every update.
         window: most updates of a window, within which the noise scale should not change much. The windows are equally long, as
             nearly as possible.
 
@@ -42,10 +44,10 @@ def run_average(
         updates, for orientation; `b_simple` is not their ratio.
 
     Raises:
-        ValueError: there is no update, the batch size or the window is not positive, or in some update fewer than two blocks hold
-            observations.
+        ValueError: there is no update, a batch size or the window is not positive, batch sizes are fewer or more than updates, or
+            in some update fewer than two blocks hold observations.
     """
-    if not batch_size > 0:
+    if not (np.asarray(batch_size) > 0).all():
         raise ValueError("batch_size must be positive")
     if window < 1:
         raise ValueError("window must be at least 1")
@@ -53,6 +55,7 @@ def run_average(
     several = [alone] if alone else [list(run) for run in runs if not isinstance(run, BlockStatistics) and len(run)]
     statistics = _tell_apart(several)
     trace, grad = leave_one_out(statistics)
+    batch = np.broadcast_to(np.asarray(batch_size, np.float64).reshape(-1, 1), (len(trace), 1))
     of_run = np.repeat(np.arange(len(several)), [len(run) for run in several])
     update = np.concatenate([np.arange(len(run)) for run in several])
     longest = int(update.max()) + 1
@@ -61,10 +64,10 @@ def run_average(
     def means(kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Numerator and denominator from the updates that are kept, each divided by their number."""
         windows, place, updates = np.unique(of_window[kept], return_inverse=True, return_counts=True)
-        sums = np.zeros((2, len(windows), trace.shape[1]))
-        np.add.at(sums[0], place, trace[kept])
-        np.add.at(sums[1], place, grad[kept])
-        return _over_full_batch_steps(sums[0], sums[1], updates[:, None], batch_size)
+        sums = np.zeros((3, len(windows), trace.shape[1]))
+        for part, of_update in zip(sums, (trace, grad, grad + trace / batch), strict=True):
+            np.add.at(part, place, of_update[kept])
+        return _over_full_batch_steps(sums[0], sums[1], sums[2], updates[:, None])
 
     numerator, denominator = means(of_run >= 0)
     degrees = degrees_of(statistics)
@@ -96,7 +99,7 @@ def average_windows(trace_cov: np.ndarray, grad_sq: np.ndarray, updates: np.ndar
     def means(kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         count = updates[kept].sum(axis=0)
         trace, grad = ((updates[kept] * part[kept]).sum(axis=0)[count > 0] for part in (trace_cov, grad_sq))
-        return _over_full_batch_steps(trace, grad, count[count > 0], batch_size)
+        return _over_full_batch_steps(trace, grad, grad + trace / batch_size, count[count > 0])
 
     everyone = np.arange(len(updates))
     parts = [means(everyone), *(means(np.delete(everyone, run)) for run in everyone)]
@@ -107,10 +110,10 @@ def average_windows(trace_cov: np.ndarray, grad_sq: np.ndarray, updates: np.ndar
 
 
 def _over_full_batch_steps(
-    trace: np.ndarray, grad: np.ndarray, updates: np.ndarray, batch_size: float
+    trace: np.ndarray, grad: np.ndarray, square: np.ndarray, updates: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Numerator and denominator of D.1 from the sums of tr Σ and |G|² in each window, along the first axis."""
-    q = (grad + trace / batch_size) / updates
+    """Numerator and denominator of D.1 from the sums of tr Σ, |G|² and |G|² + tr Σ / B in each window, along the first axis."""
+    q = square / updates
     q = np.where(q > 0, q, np.nan)  # E|ĝ|² cannot be negative: such a window holds only noise
     return (trace / q).sum(0) / updates.sum(), (grad / q).sum(0) / updates.sum()
 

@@ -198,6 +198,7 @@ class TrialResult(Trial):
         noise_sums: in windows of `rlscale.noise.RUN_WINDOW` steps.
         seconds: wall time, evaluations included.
         commit: of the code that ran; None outside a checkout.
+        jobs: runs side by side when it ended; None in earlier records.
     """
 
     state: str
@@ -214,6 +215,7 @@ class TrialResult(Trial):
     noise_sums: tuple[NoiseSums, ...] = ()
     seconds: float = 0.0
     commit: str | None = None
+    jobs: int | None = None
 
     @property
     def failed(self) -> bool:
@@ -224,6 +226,10 @@ class TrialResult(Trial):
     def reached(self) -> list[float]:
         """Optimizer steps S to each goal that was reached, in the order of the goals."""
         return [entry.optimizer_steps for entry in self.goals if entry.optimizer_steps is not None]
+
+    def hours(self, jobs: int) -> float:
+        """Its part of a sweep's hours: its own over the runs side by side, which are so many where it does not say."""
+        return self.seconds / 3600 / (self.jobs or jobs)
 
     def crossing(self, goal: float) -> GoalCrossing | None:
         """What the trial says about one goal; None if it failed."""
@@ -243,7 +249,12 @@ class TrialResult(Trial):
 
 
 Part = TypeVar("Part")
-_LATER: dict[str, Any] = {"last_goal": None, "training": False, "noise_sums": ()}  # fields that earlier records lack
+_LATER: dict[str, Any] = {
+    "last_goal": None,
+    "training": False,
+    "noise_sums": (),
+    "jobs": None,
+}  # fields that earlier records lack
 _PARTS: dict[str, type] = {
     "goals": GoalCrossing,
     "evaluations": Evaluated,

@@ -72,6 +72,7 @@ class Advice:
         seconds: that the advice took.
         command, commit, date: provenance.
         has_goals: whether a sweep of the task needs none named.
+        valid: of the steps that a mini-batch counts, those that are observations; the others only reset an environment.
     """
 
     task: str
@@ -90,6 +91,7 @@ class Advice:
     commit: str | None
     date: str
     has_goals: bool = True
+    valid: float = 1.0
 
     @property
     def suggested(self) -> float | None:
@@ -203,14 +205,16 @@ def _answer(advice: Advice) -> str:
     here = "" if advice.throughput is None else f" Here {_fleet(advice.throughput)} will do: {_limit(advice.throughput)}."
     trust = "fair" if advice.reading.policy.value is not None else "poor, the policy's own noise is not resolved"
     suggested, size = advice.suggested, advice.settings["mini_batch"]
-    if suggested is not None and size > 2 * suggested:
+    observed = size * advice.valid
+    if suggested is not None and observed > 2 * suggested:
+        times = 1 + observed / suggested
         why = (
             "with several epochs such predictions have been off both ways"
             if advice.settings["epochs"] > 1
-            else f"if the prediction holds, they cost {1 + size / suggested:.2g} times the fewest observations; try smaller ones"
+            else f"if the prediction holds, they cost {times:.2g} times the fewest observations; try smaller ones"
         )
         here += f" Mini-batches of {size:,} stay, as in use: {why}."
-    elif suggested is not None and advice.throughput is not None and size < suggested / 2:
+    elif suggested is not None and advice.throughput is not None and observed < suggested / 2:
         costs = f"larger ones save optimizer steps and cost observations, which pays on more {advice.unit}s"
         if advice.throughput.timed > 1:
             here += f" Of the mini-batches timed here, {size:,} ends soonest: {costs}."
@@ -306,7 +310,7 @@ def _sweep(advice: Advice) -> str:
     critical, measured = advice.suggested, advice.throughput
     if critical is None or measured is None or advice.reading.last_return is None:
         return f"{said}."
-    fewest = advice.reading.observations / (1 + advice.mini_batch / critical)
+    fewest = advice.reading.observations / (1 + advice.mini_batch * advice.valid / critical)
     seconds = [times * fewest / measured.one_pass for times in (low, high)]
     goal = f"to the return of {advice.reading.last_return:.3g} that this run reached, this is"
     epochs = int(advice.settings["epochs"])

@@ -7,11 +7,12 @@ The figures come from `rlscale.analysis.comparison`; what else is said of them, 
 import math
 from dataclasses import dataclass
 
-from ..analysis.comparison import ComparedSweep, Comparison, Row
+from ..analysis.comparison import ComparedSweep, Comparison
 from ..analysis.extension import is_too_easy
 from ..analysis.points import say_limit
 from ..analysis.predictions import predict_from_run, shows_value_alone
 from ..analysis.reading import while_it_learned
+from ..analysis.rows import Row
 from ..analysis.summary import lost_actors, recent_return, time_shares
 from ..estimate import Estimate
 from ..records import RunRecord
@@ -93,7 +94,7 @@ def _of_sweep(sweep: ComparedSweep) -> Answer:
         f"{name}: up to {format_quantity(row.measured.value)} observations {batch} are well spent (95%: {between}); from "
         f"{format_quantity(_BEYOND * row.measured.value)} on, doubling {doubled} saves less than {_SAVED} of the {steps}. "
         f"With up to {format_quantity(row.measured.value / 5)}, a run takes at most a fifth more than the fewest observations. "
-        f"Confidence: {confidence}{why}.",
+        f"Confidence: {confidence}{why}.{_say_altered(row)}",
     )
 
 
@@ -135,9 +136,14 @@ def _suggestion(row: Row) -> str:
         doubt = f" Take it with care: the noise of the policy's own loss is {policy.say()}"
         above = (policy.interval or (0.0, math.inf))[0] > (scale.interval or (0.0, math.inf))[1]
         doubt += "; most of the signal is the value function's." if above else "."
+    return f"{said}. That is a prediction; {settle} measures it.{_say_altered(row)}{doubt}"
+
+
+def _say_altered(row: Row) -> str:
+    """What was done to the environments, where they are not the task's own, as sentences that follow others."""
     copies = f" Each environment has {row.clones} clones, which make it {row.clones} times the task's own."
-    doubt = copies * (row.clones > 1) + doubt
-    return f"{said}. That is a prediction; {settle} measures it.{doubt}"
+    noise = f" Noise of standard deviation {row.reward_noise:g} was added to the rewards, so it is not the task's own."
+    return copies * (row.clones > 1) + noise * (row.reward_noise > 0)
 
 
 def say_suggestion(scale: Estimate, policy: Estimate | None = None) -> str:

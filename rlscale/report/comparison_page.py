@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..analysis.comparison import ComparedSweep, Comparison, Row
+from ..analysis.comparison import ComparedSweep, Comparison
 from ..analysis.predictions import HEADS
+from ..analysis.rows import Row
 from ..analysis.summary import distinct_names
 from ..analysis.verdict import rungs_of
 from ..frontier import Surface
@@ -138,9 +139,10 @@ _LEFT_OUT_NOTE = (
 _PREDICTION_NOTE = (
     "In observations, from runs at one batch size on fresh seeds. "
     "<em>At the start</em> and <em>at the goal</em> are averages over twenty updates, of one or two noise "
-    "runs ratios of sums over them. In brackets the 95% interval, and how many seeds resolve it "
-    "where not all do. γ: gain of a batch size that follows the noise scale; steps and observations beyond the fewest would both "
-    "be multiplied by √γ, so 1 means nothing to gain. Ratio of sums: of the noise and of the signal from the start to the goal, "
+    "runs ratios of sums over them. In brackets the 95% interval, and from how many of the runs it comes "
+    "where not from all: the others missed the goal or, where fewer than three did not, are not resolved. γ: gain of a batch "
+    "size that follows the noise scale; steps and observations beyond the fewest would both be multiplied by √γ, so 1 means "
+    "nothing to gain. Ratio of sums: of the noise and of the signal from the start to the goal, "
     "what a quick sweep predicts with."
 )
 _RUN_NOTE = (

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis.comparison import Row, row_of_run
 from ..analysis.predictions import ADVISED
+from ..analysis.rows import Row, row_of_run
 from ..analysis.summary import (
     NoiseWindow,
     diagnostics,

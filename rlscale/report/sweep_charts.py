@@ -10,7 +10,8 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from ..analysis.comparison import NOISE_STAGES, ComparedSweep
+from ..analysis.comparison import ComparedSweep
+from ..analysis.rows import NOISE_STAGES
 from .chart_style import (
     GREY,
     PALETTE,

@@ -5,9 +5,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from ..agreement import FEWEST_TASKS
-from ..analysis.comparison import LEAST_STEPS, ComparedSweep, Row, agreement_of
+from ..analysis.comparison import ComparedSweep, agreement_of
 from ..analysis.extension import next_command
 from ..analysis.predictions import ADVISED, HEADS, ONLY_LOSS, PLAIN, PRIMARY, QUANTITIES
+from ..analysis.rows import LEAST_STEPS, Row
 from ..analysis.verdict import FEWEST_SCORED, Rung, Verdict, interventions_of, verdict
 from ..estimate import Estimate
 from ..text import format_quantity
@@ -98,7 +99,7 @@ def say_predictor(row: Row) -> str:
 
 
 def say_prediction(row: Row, head: str, quantity: str) -> str:
-    """A predicted figure, or that it is not resolved or was not measured; how many seeds resolve it, where not all do."""
+    """A predicted figure and, where it does not come from all runs, from how many; or that it is not resolved or not measured."""
     found = row.prediction(head, quantity)
     if found is None:
         return "not measured"
@@ -234,11 +235,12 @@ def say_verdict_details(verdict: Verdict) -> str:
             f"{where} the noise scale is {format_quantity(10**-primary.offset.value)} times B_crit on average. Divided by that, "
             f"it misses by {_say_factor(primary.rms)}, root mean square{ten}."
         )
-    counted = [one for one in verdict.interventions if one.counts]
-    held = sum(one.holds is True for one in counted)
-    if counted:
-        some = "The one intervention" if len(counted) == 1 else f"Of {len(counted)} interventions {held}"
-        said.append(f"{some} {'did not move' if len(counted) == 1 and not held else 'moved'} B_crit as predicted.")
+    known = [one.holds for one in verdict.interventions if one.counts and one.holds is not None]
+    if known:
+        some = "The one intervention" if len(known) == 1 else f"Of {len(known)} interventions {sum(known)}"
+        said.append(f"{some} {'did not move' if known == [False] else 'moved'} B_crit as predicted.")
+    if unknown := [one.name for one in verdict.interventions if one.counts and one.holds is None]:
+        said.append(f"Whether B_crit moved as predicted is not resolved for {', '.join(unknown)}.")
     said.append("The noise scale is that of the joint loss on the policy's parameters, in Adam's metric, averaged to the goal.")
     return " ".join(said)
 

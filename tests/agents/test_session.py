@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from rlscale.agents.checks import check_config
-from rlscale.agents.config import default_config
+from rlscale.agents.cluster.processes import LostWorkerError
+from rlscale.agents.config import TrainConfig, default_config
+from rlscale.agents.rollout.fleet import LostActor
 from rlscale.agents.setup import prepare
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
@@ -59,6 +61,69 @@ def test_an_iteration_that_is_cut_short_while_it_samples_begins_again(monkeypatc
     finally:
         for session in (whole, cut, other):
             session.close()
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_learner_that_is_lost_between_iterations_takes_no_environments_with_it(monkeypatch, lag):
+    """It is missed when the next batch is requested; nothing of that batch has been begun then."""
+    setup = two_groups(lag)
+    whole, cut, other = setup.start(), setup.start(), setup.start()
+    try:
+        for _ in range(4):
+            whole.iterate()
+        for _ in range(2):
+            cut.iterate()
+        cut._learner.weights = lost
+        with pytest.raises(LostWorkerError):
+            cut.iterate()
+        cut.end_fleet()
+        other.set_state(cut.get_state())
+        for _ in range(2):
+            other.iterate()
+        np.testing.assert_array_equal(other.weights(), whole.weights())
+        assert other.progress.turn == whole.progress.turn
+    finally:
+        for session in (whole, cut, other):
+            session.close()
+
+
+def lost():
+    raise LostWorkerError("learner 0 died")
+
+
+def test_actors_lost_in_an_iteration_that_is_cut_short_are_in_the_row_of_the_one_that_makes_it_again(monkeypatch):
+    setup = two_groups(0)
+    cut, other = setup.start(), setup.start()
+    try:
+        assert cut.iterate()[0]["losses"] == []
+        loss = LostActor("died", 3, [0, 1], [], 2, 4, noticed=5.0, recovery_seconds=None)
+        found = [[loss], []]
+        monkeypatch.setattr(cut._fleet, "lost_actors", lambda: found.pop(0) if found else [])
+        interrupt(monkeypatch, cut._fleet, "take", after=1)
+        with pytest.raises(KeyboardInterrupt):
+            cut.iterate()
+        assert cut.lost_actors == 1
+        other.set_state(cut.get_state())
+        (told,) = other.iterate()[0]["losses"]
+        assert (told["actor"], told["groups"], told["replaced_by"]) == (3, [0, 1], 4)
+        assert "noticed" not in told
+        assert other.lost_actors == 0  # of its own
+        assert other.iterate()[0]["losses"] == []
+    finally:
+        for session in (cut, other):
+            session.close()
+
+
+def test_what_the_object_store_wrote_to_disk_is_counted_once_and_whenever_it_does(monkeypatch):
+    """Files that lay there before are no news; others of the same size in their place are."""
+    session = two_groups(0).start()
+    try:
+        readings = [{"a": 100}, {"a": 100}, {"b": 100}, {"b": 100, "c": 20}, {}]
+        monkeypatch.setattr("rlscale.agents.session.spilled_files", lambda: readings.pop(0))
+        monkeypatch.setattr(TrainConfig, "rays", True)
+        assert [session.iterate()[0]["spilled_bytes"] for _ in range(5)] == [100, 0, 100, 20, 0]
+    finally:
+        session.close()
 
 
 def test_fragments_that_a_step_was_made_of_do_not_come_again(monkeypatch):

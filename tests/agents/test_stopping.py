@@ -114,7 +114,11 @@ def test_a_signal_while_environments_are_made(slow, tmp_path, monkeypatch, capfd
         with pytest.raises(KeyboardInterrupt):
             train(settings, tmp_path / "new", command=[])
         assert SlowToMake.made == []
-        assert capfd.readouterr().err == "rlscale: stopping\n"
+        *resuming, last = capfd.readouterr().err.splitlines()
+        assert last == "rlscale: stopping"
+        assert resuming == (settings is not slow) * [
+            "rlscale: the environments begin afresh: the checkpoint holds no state of them"
+        ]
     assert not (tmp_path / "new").exists()
     assert {path.name: path.read_bytes() for path in (tmp_path / "begun").iterdir()} == before
 
@@ -265,7 +269,7 @@ def test_a_full_disk_is_waited_for_where_the_log_lies_on_it(monkeypatch, tmp_pat
 
 def test_a_run_that_is_stopped_within_an_iteration_says_how_many_actors_it_has_lost(slow, tmp_path, monkeypatch):
     def loop(session, *_):
-        session.lost_actors = 2
+        session._lost_actors = 2
         raise KeyboardInterrupt
 
     monkeypatch.setattr(train_module, "_loop", loop)

@@ -333,13 +333,12 @@ def test_a_resumed_run_keeps_environments_unless_they_are_grouped_otherwise(tmp_
 
 @pytest.mark.long
 def test_environments_stay_when_other_processes_step_them(tmp_path, ray_of_four):
-    """In this process, then by two actors, then by one: the run is the one that was never resumed."""
+    """By two actors, then in this process, then by one actor: the run is the one that was never resumed."""
     config = small(observations=1800)
-    config = replace(config, rollout=replace(config.rollout, fragment_environments=2))
-    train(config, tmp_path / "whole", command=[])
-    for actors, observations in ((0, 600), (2, 1200), (1, 1800)):
+    train(replace(config, rollout=replace(config.rollout, fragment_environments=4)), tmp_path / "whole", command=[])
+    for actors, observations in ((2, 600), (0, 1200), (1, 1800)):
         rollout = replace(config.rollout, actors=actors)
-        resume = str(tmp_path / "run") if actors else None
+        resume = str(tmp_path / "run") if observations > 600 else None
         part = replace(config, rollout=rollout, budget=Budget(observations=observations), resume=resume)
         train(part, tmp_path / "run", command=[])
     record = read_run(tmp_path / "run")

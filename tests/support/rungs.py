@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlscale.analysis.comparison import Row
 from rlscale.analysis.predictions import PRIMARY, Prediction
+from rlscale.analysis.rows import Row
 from rlscale.analysis.verdict import rungs_of
 from rlscale.estimate import Estimate
 from rlscale.noise import RUN_WINDOW

@@ -17,8 +17,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from rlscale.analysis.comparison import Row, compare
+from rlscale.analysis.comparison import compare
 from rlscale.analysis.predictions import ADVISED, ratio
+from rlscale.analysis.rows import Row
 from rlscale.records import SweepRecord, TrialResult, folder_name, read_sweep
 
 from ..ladder.rungs import Rung, read_rungs

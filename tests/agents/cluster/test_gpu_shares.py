@@ -48,7 +48,7 @@ def test_a_fleet_says_how_many_actors_it_may_come_to_have(monkeypatch, grows, mo
 
     def actors(settings, groups, **numbers):
         asked.append(numbers)
-        return SimpleNamespace(working={0: None, 1: None}, first_states={})
+        return SimpleNamespace(working={0: None, 1: None}, take_first_states=dict)
 
     monkeypatch.setattr(ray_fleet, "RolloutActors", actors)
     settings = WorkerSettings(TASK, 2, 8, "mlp", False, 1, True, 0, 0, groups=6)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from statistics_by_hand import exact_statistics
 
 from rlscale.analysis.summary import mean_batch, noise_of_sums, noise_over_run, noise_windows
 from rlscale.noise import BlockStatistics, run_average
@@ -15,7 +16,7 @@ def statistics(signal, seed, blocks=8):
     return BlockStatistics([16] * blocks, (g * g).sum(1), g @ g.mean(0))
 
 
-def record(measured, last):
+def record(measured, last, batch_size=None):
     """A run of one step of 128 observations an iteration, with the noise measured in those iterations."""
     rows = [
         {
@@ -29,7 +30,7 @@ def record(measured, last):
         }
         for i in range(last + 1)
     ]
-    return RunRecord(Path("run"), {}, rows)
+    return RunRecord(Path("run"), {"config": {"rollout": {"batch_size": batch_size}}}, rows)
 
 
 @pytest.mark.parametrize("first", [0, 3])
@@ -44,6 +45,19 @@ def test_a_dense_beginning_counts_no_more_than_the_rest(first):
     assert found.updates == len(regular)
     crowded = run_average([measured[i] for i in sorted(measured)], 128.0)
     assert abs(np.log(crowded.noise_scale.value / expected.noise_scale.value)) > 0.2, "the case would show it"
+
+
+def test_the_steps_of_an_adaptive_run_are_as_full_as_their_own_batches():
+    """A hundred at B = 𝓑 = 128 and a hundred at B = 𝓑 = 8,192 are half a full-batch step each: the mean of 𝓑 is 4,160."""
+    run = record({i: exact_statistics(128.0 if i < 100 else 8192.0, 1.0, 32) for i in range(200)}, 199, "adaptive")
+    for row in run.rows:
+        row["batch_observations"] = 128 if row["iteration"] < 100 else 8192
+    run.rows[-1]["observations"] = 100 * (128 + 8192)
+    assert noise_over_run(run, "policy", "rollout").noise_scale.value == pytest.approx(4160)
+    run.manifest["config"]["rollout"]["batch_size"] = None
+    assert noise_over_run(run, "policy", "rollout").noise_scale.value < 2500, (
+        "with one batch for all the early steps count too much"
+    )
 
 
 def test_a_job_that_was_restored_keeps_its_measurements():

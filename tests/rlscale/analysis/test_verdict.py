@@ -69,6 +69,29 @@ def test_a_prediction_that_is_not_resolved_is_an_error_of_one_decade():
     assert found.left_out.value == pytest.approx(math.sqrt((0.16 + 0.16 + 1) / 3))
 
 
+def test_a_prediction_that_was_not_measured_is_no_wrong_one():
+    """As of a sweep with an optimizer without Adam's metric, without noise runs, or whose noise runs missed the goal."""
+    rows = [row_of(f"task {i}", 10.0**i, 10.0**i) for i in range(1, 5)]
+    rows[0] = replace(rows[0], predictions=())
+    found = rungs_of(comparison_of(*rows))
+    assert [rung.left_out for rung in found] == [
+        "its noise scale in Adam's metric was not measured to the goal",
+        None,
+        None,
+        None,
+    ]
+    assert (score(found, *PRIMARY).tasks, score(found, *PRIMARY).unresolved) == (3, 0)
+
+
+@pytest.mark.parametrize("altered", [dict(clones=4), dict(reward_noise=0.5)])
+def test_a_sweep_of_altered_environments_is_no_task_of_its_own(altered):
+    plain = row_of("a", 100.0, 100.0)
+    moved = replace(row_of("a", 400.0, 400.0), name="a (moved)", source="moved", **altered)
+    assert [rung.role for rung in rungs_of(comparison_of(plain, moved))] == ["task", "intervention"]
+    kept = rungs_of(comparison_of(plain, moved, ladder={"a (moved)": {"role": "development"}}))
+    assert [rung.role for rung in kept] == ["task", "development"]
+
+
 def test_two_rungs_of_a_task_count_as_their_mean():
     one = [row_of("a", 10**2.5, 100.0), row_of("b", 10**3.1, 1000.0), row_of("c", 10**4.3, 1e4)]
     again = replace(row_of("a", 10**2.9, 100.0), name="a (people)", source="people")
@@ -278,6 +301,18 @@ def test_the_verdict_is_said_in_two_sentences_and_its_figures_after_them():
 )
 def test_interventions_that_do_not_hold_are_not_said_to_hold(predicted, said):
     assert said in say_verdict_details(verdict(ladder(SMALL), moved(*predicted)))
+
+
+def test_an_intervention_that_is_not_resolved_has_not_failed():
+    here = moved(4, 40)
+    unknown = replace(here[0], name="unknown", predicted=Estimate(None, (5.0, math.inf), "open"))
+    both = say_verdict_details(verdict(ladder(SMALL), (*here, unknown)))
+    assert (
+        "Of 2 interventions 1 moved B_crit as predicted. Whether B_crit moved as predicted is not resolved for unknown." in both
+    )
+    alone = say_verdict_details(verdict(ladder(SMALL), (unknown,)))
+    assert "intervention" not in alone
+    assert "Whether B_crit moved as predicted is not resolved for unknown." in alone
 
 
 def test_a_verdict_of_tasks_on_which_nothing_is_resolved_is_a_failure():

@@ -77,6 +77,17 @@ def test_sizes_on_one_side_of_the_bend_do_not_resolve_it(b_local, sizes, says):
     assert says in found.reason
 
 
+def test_a_bend_beyond_the_sizes_is_no_measurement():
+    """Exact branches show the beginning of it; where it lies would follow from the model alone. The limit is told."""
+    found = fit_branches(*planted(np.random.default_rng(1), 0.01, b_local=4 * SIZES[3], sizes=SIZES[:4])).b_local
+    assert found.value is None
+    assert found.interval[0] == pytest.approx(4 * SIZES[3], rel=0.2)
+    assert found.interval[0] < 4 * SIZES[3] < found.interval[1] == math.inf
+    found = fit_branches(*planted(np.random.default_rng(1), 0.01, b_local=SIZES[2] / 4, sizes=SIZES[2:])).b_local
+    assert found.value is None
+    assert (found.interval[0], found.interval[1]) == (0.0, pytest.approx(SIZES[2] / 4, rel=0.2))
+
+
 def test_branches_that_show_neither_end_are_too_few():
     said = _say_why(-math.inf, math.inf)
     assert "add more seeds" in said

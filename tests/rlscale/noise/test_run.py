@@ -18,6 +18,18 @@ def test_run_average_under_drift():
     assert pool(updates).b_simple == pytest.approx(30.5, abs=0.05)
 
 
+def test_every_update_may_have_a_batch_of_its_own():
+    updates = [exact_statistics(640, 1000, 32)] * 6 + [exact_statistics(640, 1, 32)] * 294
+    assert run_average(updates, [128.0] * 300) == run_average(updates, 128.0)
+    # At B = 𝓑 = tr Σ / |G|² each update is half a full-batch step: the mean of 𝓑 is (6 · 0.64 + 294 · 640) / 300.
+    batch = [0.64] * 6 + [640.0] * 294
+    assert run_average(updates, batch, window=1).b_simple == pytest.approx(627.2128)
+    with pytest.raises(ValueError, match="batch_size"):
+        run_average(updates, [128.0] * 299 + [0.0])
+    with pytest.raises(ValueError, match="300"):
+        run_average(updates, [128.0] * 299)
+
+
 def test_run_average_of_windows_without_any_signal_is_withheld():
     noise_only = exact_statistics(640, -10, 32)
     assert run_average([noise_only] * 4, batch_size=1e6, window=1).b_simple is None

@@ -9,9 +9,10 @@ import pytest
 from planted import Planted, make_plan, write_sweep
 from run_records import make_run
 
-from rlscale.analysis.comparison import compare, row_of_run
+from rlscale.analysis.comparison import compare
 from rlscale.analysis.predictions import ADVISED, PLAIN, Prediction
 from rlscale.analysis.reading import read_noise
+from rlscale.analysis.rows import row_of_run
 from rlscale.estimate import Estimate
 from rlscale.noise import BlockStatistics
 from rlscale.records.run import pack_statistics
@@ -19,11 +20,11 @@ from rlscale.report.answers import answers, run_answer, say_suggestion
 from rlscale.report.ranking import rank_figure
 
 
-def answer_with(comparison, *, interval, provisional=(), s_min=200.0, value=1000.0, inner_steps=1):
+def answer_with(comparison, *, interval, provisional=(), s_min=200.0, value=1000.0, inner_steps=1, **more):
     """The answer of a comparison's only sweep, whose last goal was given those figures."""
     (sweep,) = comparison.sweeps
     changes = dict(measured=Estimate(value, interval), s_min=Estimate(s_min, None), provisional=provisional)
-    row = replace(sweep.rows[-1], **changes, inner_steps=inner_steps)
+    row = replace(sweep.rows[-1], **changes, inner_steps=inner_steps, **more)
     changed = replace(comparison, sweeps=(replace(sweep, rows=(*sweep.rows[:-1], row)),))
     (answer,) = answers(changed)
     return answer
@@ -50,6 +51,14 @@ def test_the_sentence_has_the_figures_and_what_follows_from_them(clean):
     with_inner_loop = answer_with(clean, interval=(700.0, 1400.0), inner_steps=12).sentence
     assert "observations an iteration are" in with_inner_loop
     assert "a sixth of the iterations" in with_inner_loop
+
+
+def test_environments_that_are_not_the_tasks_own_are_told_of(clean):
+    interval = (700.0, 1400.0)
+    cloned = answer_with(clean, interval=interval, clones=4).sentence
+    assert cloned.endswith(" Each environment has 4 clones, which make it 4 times the task's own.")
+    noisy = answer_with(clean, interval=interval, reward_noise=3.87).sentence
+    assert noisy.endswith(" Noise of standard deviation 3.87 was added to the rewards, so it is not the task's own.")
 
 
 @pytest.mark.parametrize(
