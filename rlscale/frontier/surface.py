@@ -10,7 +10,7 @@ this project's own. The likelihood is in `response`; `hyperbola.fit` is the fron
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ An interval is shortest when the scatter comes out too small, so stopping then s
 the worst setting of simulated sweeps, by hand; at 0.97 see results/README.md, Simulated sweeps.
 """
 
+_KEPT = 64  # fits that are remembered
 _PARAMETERS = 8  # taken off the number of runs for the degrees of freedom
 _BENT = 5.0  # twice the gain in log-likelihood by a free exponent, above which the surface is said not to fit
 _EXPONENTS = math.log(0.2), math.log(5.0)  # the range in which the free exponent is sought
@@ -175,13 +176,13 @@ def fit_surface(
         raise ValueError("learning_rate must be positive and finite")
     if not 0 < confidence < 1:
         raise ValueError("confidence must lie between 0 and 1")
-    return _fit(points, rates, confidence)
+    return _fit(points, tuple(float(rate) for rate in rates), confidence)
 
 
-def _fit(points: tuple[Point, ...], rates: np.ndarray, confidence: float) -> Surface:
-    """`fit_surface` of runs that were checked."""
-    learning_rates = tuple(float(rate) for rate in rates)
-    fitted = _likeliest(points, rates)
+@lru_cache(maxsize=_KEPT)
+def _fit(points: tuple[Point, ...], learning_rates: tuple[float, ...], confidence: float) -> Surface:
+    """`fit_surface` of runs that were checked. A page, its verdict and what comes next ask for the same fits, which take seconds."""
+    fitted = _likeliest(points, np.array(learning_rates))
     if fitted is None:
         nothing = Estimate(None, None, say_too_few(points))
         return Surface(nothing, nothing, nothing, math.nan, points, confidence, learning_rates)

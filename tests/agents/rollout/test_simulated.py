@@ -10,8 +10,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from fleets import settings_for, weights_for
-from simulated_ray import SimulatedRay
+from fleets import SimulatedRay, settings_for, weights_for
 
 import rlscale.agents.rollout.actors
 import rlscale.agents.rollout.ray_fleet

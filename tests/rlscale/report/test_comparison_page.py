@@ -251,7 +251,7 @@ def test_one_task_is_no_conclusion(tmp_path):
     assert factor == pytest.approx(0.5, rel=0.05)
     assert low < factor < high
     other = write_sweep(tmp_path / "t", Planted(), "minatar/asterix")
-    assert say_conclusion(rungs_of(compare([one, other], []))).startswith("No verdict yet: it needs 8 scored tasks.")
+    assert say_conclusion(rungs_of(compare([one, other], []))).startswith("No verdict yet: no sweep is scored.")
     lost = write_sweep(tmp_path / "v", Planted(), "minatar/freeway")
     (row,) = [rung.row for rung in rungs_of(compare([lost], []))]
     few = replace(row, predictions=(Prediction(*PRIMARY, Estimate(100.0, (50.0, 200.0)), resolved=7, runs=8, gain=None),))
