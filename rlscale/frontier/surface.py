@@ -181,7 +181,7 @@ def fit_surface(
 
 @lru_cache(maxsize=_KEPT)
 def _fit(points: tuple[Point, ...], learning_rates: tuple[float, ...], confidence: float) -> Surface:
-    """`fit_surface` of runs that were checked. A page, its verdict and what comes next ask for the same fits, which take seconds."""
+    """`fit_surface` of runs that were checked. A page, its verdict and what comes next ask for the same fits, of seconds each."""
     fitted = _likeliest(points, np.array(learning_rates))
     if fitted is None:
         nothing = Estimate(None, None, say_too_few(points))
