@@ -159,6 +159,7 @@ def _say_none_reached(runs: Sequence[TrialResult]) -> str:
 
 
 def row_of_goal(record: SweepRecord, name: str, goal: float) -> Row:
+    """The row of one goal of a sweep that has results: the surface through its runs, and what its noise runs predict."""
     runs = list(record.results.values())
     points = surface_points(runs, goal)
     reached = [point for point in points if not point.missed]

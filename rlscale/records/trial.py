@@ -243,6 +243,8 @@ class TrialResult(Trial):
     def to_json(self) -> dict[str, Any]:
         """The object of the record's line, but for figures that are not finite."""
         stored = asdict(self)
+        if self.jobs is None:
+            del stored["jobs"]
         for window in stored["noise_windows"]:
             window["return"] = window.pop("mean_return")
         return stored

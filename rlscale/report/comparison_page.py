@@ -142,8 +142,7 @@ _PREDICTION_NOTE = (
     "runs ratios of sums over them. In brackets the 95% interval, and from how many of the runs it comes "
     "where not from all: the others missed the goal or, where fewer than three did not, are not resolved. γ: gain of a batch "
     "size that follows the noise scale; steps and observations beyond the fewest would both be multiplied by √γ, so 1 means "
-    "nothing to gain. Ratio of sums: of the noise and of the signal from the start to the goal, "
-    "what a quick sweep predicts with."
+    "nothing to gain. Ratio of sums: of noise and signal from the start to the goal, what a quick sweep predicts with."
 )
 _RUN_NOTE = (
     "In observations, with 95% intervals: over the first and the last window of the run, which are momentary, the mean over its "

@@ -182,7 +182,8 @@ def planted(tmp_path, monkeypatch):
 
     def ask(config, *words, suggestion=None, policy=None, rate=1e-3):
         manifest = run.manifest | {"config": config_to_dict(config), "task": run.manifest["task"] | {"id": TASK.id}}
-        record = replace(run, manifest=manifest, rows=[row | {"learning_rate": rate} for row in run.rows])
+        of_batch = {"learning_rate": rate, "batch_observations": round(ask.valid * config.batch)}
+        record = replace(run, manifest=manifest, rows=[row | of_batch for row in run.rows])
         monkeypatch.setattr(advise_run, "read_run", lambda *_: record)
         noise = read_noise(record)
         noise = replace(noise, suggestion=suggestion or Estimate(5e4, (2e4, 1e5)), policy=policy or Estimate(9e4, (5e4, 2e5)))
@@ -278,6 +279,9 @@ def test_more_machines_have_larger_mini_batches(planted, capsys, monkeypatch):
     ((critical, learner),) = learners
     assert critical == 8 * 5e4
     assert learner.seconds(2**16) == pytest.approx(8 * 5.12e-3 + 8e-5 * 2**16)
+    planted.valid = 0.5  # a batch of as many observations has twice as many steps
+    assert planted(USUAL) == 0
+    assert learners[-1][0] == 2 * critical
 
 
 @pytest.mark.parametrize(("words", "unit"), [((), "machine"), (("--ray-address", "auto"), "cluster")])

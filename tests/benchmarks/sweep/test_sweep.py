@@ -47,7 +47,7 @@ def silent():
 
 
 def without_clocks(results):
-    return {name: replace(r, **dict.fromkeys(CLOCKS, 0.0)) for name, r in results.items()}
+    return {name: replace(r, **dict.fromkeys(CLOCKS, 0.0), jobs=None) for name, r in results.items()}
 
 
 def rows_without_clocks(folder):

@@ -237,6 +237,16 @@ def test_evaluations_count_in_a_budget_of_observations():
         assert plan.is_spent({result.id: result}) == spent
 
 
+def test_hours_of_a_session_are_counted_by_its_own_jobs():
+    """An hour with sixteen jobs stays an hour where four go on; earlier records do not say how many there were."""
+    (result,) = [Planted().result(trial, SEQUENTIAL) for trial in SEQUENTIAL.next_trials({})]
+    for jobs, hours in ((16, 1.0), (None, 4.0)):
+        results = {result.id: replace(result, seconds=16 * 3600.0, jobs=jobs)}
+        for budget, spent in ((hours + 0.01, False), (hours, True)):
+            plan = replace(SEQUENTIAL, total_observations=None, hours=budget, jobs=4)
+            assert plan.is_spent(results) == spent
+
+
 @pytest.mark.parametrize(("epochs", "mini_batches"), [(1, 1), (3, 4)])
 def test_a_run_is_told_how_many_optimizer_steps_an_iteration_has(epochs, mini_batches, tmp_path, monkeypatch):
     plan = make_plan("classic/cartpole", SweepOptions(tasks=("classic/cartpole",), epochs=epochs, mini_batches=mini_batches))
