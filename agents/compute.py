@@ -1,11 +1,11 @@
 """`Compute`: the device, precision and threads that a run computes with, resolved once from its settings."""
 
-import os
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
+from rlscale.cpus import usable_cpus
 from rlscale.errors import UsageError
 
 from .config import TrainConfig
@@ -58,7 +58,7 @@ def resolve_compute(config: TrainConfig) -> Compute:
     acting = resolve_device(config.rollout.actor_device, "--actor-device")
     precision = resolve_precision(config.update.precision, config.update.network, device)
     acts_in_bfloat16 = precision == "bfloat16" and (device.type == acting.type == "cpu" or computes_bfloat16(acting))
-    threads = config.update.threads or learner_threads(config, len(os.sched_getaffinity(0)))
+    threads = config.update.threads or learner_threads(config, usable_cpus())
     return Compute(device, precision, threads, acting, acts_in_bfloat16)
 
 

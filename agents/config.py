@@ -4,12 +4,12 @@ The defaults written here are those of ordinary PPO; `default_config` puts in wh
 `rlscale.agents.checks` refuses settings that cannot work.
 """
 
-import os
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, Literal
 
 import tyro
 
+from rlscale.cpus import usable_cpus
 from rlscale.envs import Network, Task
 from rlscale.errors import UsageError
 from rlscale.records import RunRecord
@@ -275,7 +275,7 @@ class TrainConfig:
     def actors(self) -> int:
         """Ray actors that the run begins with; when elastic, those that this machine's cores allow."""
         r = self.rollout
-        return max(len(os.sched_getaffinity(0)) // r.actor_cpus, 1) if r.actors == "auto" else r.actors
+        return max(usable_cpus() // r.actor_cpus, 1) if r.actors == "auto" else r.actors
 
     @property
     def workers(self) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 import rlscale
+from rlscale.cpus import usable_cpus
 
 from .devices import device_name
 
@@ -83,7 +84,7 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "processor": cpu_field("model name") or platform.processor(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": usable_cpus(),
         "memory_gib": round(memory / 2**30, 1),
         "accelerator": device_name(device),
     }

@@ -122,6 +122,9 @@ def earliest_step(inner_steps: int = 1) -> int:
     return max(LEAST_ITERATIONS, math.ceil(LEAST / inner_steps))
 
 
+_ROUNDING = 1e-9  # the smoothing's weights add up to 1 but for rounding
+
+
 class _Curve:
     """The smoothed return over a mesh of ln S that begins at the earliest step that counts."""
 
@@ -140,6 +143,7 @@ class _Curve:
         A curve that is above the goal where the mesh begins, and holds it, reaches it there.
         """
         curves = returns @ self._weights.T
+        goal -= _ROUNDING * max(1.0, abs(goal))  # a curve through policies that all return exactly the goal
         above = curves >= goal
         kept = self._held(curves + self.slack >= goal)
         up = above & kept

@@ -1,7 +1,6 @@
 """`run_advise`: train for a minute or read a run, measure a few fleets, put both together. What is said of it is in `report`."""
 
 import json
-import os
 import shlex
 import statistics
 import time
@@ -21,7 +20,7 @@ from rlscale.agents.memory import memory_plan
 from rlscale.agents.train import train
 from rlscale.analysis.predictions import shows_value_alone
 from rlscale.analysis.reading import read_noise
-from rlscale.analysis.summary import mean_batch
+from rlscale.cpus import usable_cpus
 from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
@@ -184,7 +183,7 @@ def _measured(
     asked = WorkersOptions(task.id, cpus=options.cpus, ray_address=options.ray_address, seconds=options.fleet_seconds)
     compute = resolve_compute(config)
     compute.prepare_process()
-    with connected(options.ray_address, options.cpus or (1 if options.ray_address else len(os.sched_getaffinity(0)))):
+    with connected(options.ray_address, options.cpus or (1 if options.ray_address else usable_cpus())):
         cpus = cpus_for_actors(options.cpus, options.ray_address)
         with watch_head(options.ray_address):
             shapes = to_measure(task, cpus, cpus_by_node(options.ray_address))
@@ -275,7 +274,8 @@ def _filled(config: TrainConfig, record: RunRecord) -> TrainConfig:
     """The same with a batch of one size, that of the run on average, where its own followed the noise."""
     if not config.adaptive:
         return config
-    environments = max(round(mean_batch(record) / config.rollout.rollout_length), 1)
+    batch = statistics.fmean(row["batch_observations"] for row in record.rows)
+    environments = max(round(batch / config.rollout.rollout_length), 1)
     return replace(config, rollout=replace(config.rollout, environments=environments, batch_size=None, exchange_rate=None))
 
 

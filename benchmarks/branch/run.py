@@ -7,7 +7,6 @@ in `findings`.
 import json
 import math
 import multiprocessing
-import os
 import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -28,6 +27,7 @@ from rlscale.agents.learning.optimizer import POLICY_PART
 from rlscale.agents.learning.results import NoiseRecord
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
 from rlscale.agents.setup import prepare
+from rlscale.cpus import usable_cpus
 from rlscale.envs import find_task, make_env
 from rlscale.errors import UsageError
 from rlscale.noise import pool
@@ -81,7 +81,7 @@ def run_branches(options: BranchOptions, command: list[str], console: Console) -
     at = Checkpoint(config, dump(learner), learner["optimizer_steps"], stored["progress"]["observations"])
     folder = Path(options.out or record.folder / "branches")
     with hold_folder(folder):
-        return _make(at, plan, folder / RECORD, options.jobs or len(os.sched_getaffinity(0)), command, console)
+        return _make(at, plan, folder / RECORD, options.jobs or usable_cpus(), command, console)
 
 
 def _check_environments(config: TrainConfig) -> None:

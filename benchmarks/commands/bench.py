@@ -20,6 +20,7 @@ from rlscale.agents.cluster import LostWorkerError, connected, watch_head
 from rlscale.agents.compute import resolve_compute
 from rlscale.agents.config import default_config
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
+from rlscale.cpus import usable_cpus
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.records.files import now, write_atomically
@@ -87,7 +88,7 @@ def run_bench(options: BenchOptions, command: list[str], console: Console) -> in
     config = replace(config, rollout=rollout, update=replace(config.update, **UPDATE))
     compute = resolve_compute(config)
     compute.prepare_process()
-    here = len(os.sched_getaffinity(0))
+    here = usable_cpus()
     with (
         connected(options.ray_address, options.cpus or (1 if options.ray_address else here)),
         contextlib.ExitStack() as held,

@@ -6,7 +6,6 @@ sweep.
 
 import contextlib
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import tyro
 from rlscale.agents.checks import require_not_negative
 from rlscale.agents.config import config_of_run
 from rlscale.agents.rollout.evaluate import Evaluator
+from rlscale.cpus import usable_cpus
 from rlscale.crossing import Evaluated, choose_goal, earliest_step
 from rlscale.envs import find_task
 from rlscale.envs.task import Task
@@ -77,7 +77,7 @@ def run(arguments: list[str]) -> int:
     if options.video and len(task.observation_shape) != 3:
         problem = f"{task.id} cannot be drawn: it is observed as {task.observation_shape[0]} numbers, not as a picture"
         raise UsageError("--video", problem, "Leave it out")
-    stored, update, threads = read_state(record.folder), config.update, len(os.sched_getaffinity(0))
+    stored, update, threads = read_state(record.folder), config.update, usable_cpus()
     evaluator = Evaluator(
         task, update.network, update.width, episodes=options.episodes, bfloat16=False, seed=options.seed, threads=threads
     )

@@ -12,6 +12,7 @@ from typing import Any
 from rlscale.agents.cluster import LostWorkerError
 from rlscale.agents.config import config_to_dict
 from rlscale.agents.train import train
+from rlscale.cpus import usable_cpus
 from rlscale.records import folder_name, read_run
 
 from ..console import plain_console
@@ -55,7 +56,7 @@ def run(arguments: list[str]) -> int:
                 if config.update.mini_batch is not None:
                     size += f", in mini-batches of {config.update.mini_batch}"
                 console.print(f"{config.task}: {size}; record in {folder}", markup=False, highlight=False, soft_wrap=True)
-                if not (config.update.threads or config.actors) and os.getloadavg()[0] >= len(os.sched_getaffinity(0)):
+                if not (config.update.threads or config.actors) and os.getloadavg()[0] >= usable_cpus():
                     busy = "this machine is busy: several threads may wait for one another; --threads 1 does not"
                     console.print(busy, markup=False, highlight=False, soft_wrap=True)
                 if changed:

@@ -10,7 +10,6 @@ turns, belongs to none of them. Everything runs once in a round, and shares are 
 the processor can do at all: its floating-point operations a second, as a share of those of one large float32 matrix product.
 """
 
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from rlscale.agents.learning import Learner, learn_batch
 from rlscale.agents.networks import flatten_parameters, make_network
 from rlscale.agents.rollout import RayFleet, RolloutWorker, WorkerSettings
 from rlscale.benchmarks.bench.suite import end_to_end
+from rlscale.cpus import usable_cpus
 from rlscale.envs import Network, Task
 
 from .learner import JOINT, NOTHING
@@ -55,7 +55,7 @@ def main(
         seconds: Seconds of each stage of sampling in a round, at least.
         out: Where the record goes.
     """
-    played, cores = atari_task(task), len(os.sched_getaffinity(0))
+    played, cores = atari_task(task), usable_cpus()
     usual = default_config(played)
     update = replace(usual.update, network=network, epochs=4, threads=cores)
     readings = {}

@@ -2,7 +2,6 @@
 
 import math
 import multiprocessing
-import os
 import shlex
 import statistics
 import subprocess
@@ -21,6 +20,7 @@ from rich.text import Text
 
 from rlscale.agents.compute import computes_bfloat16
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
+from rlscale.cpus import usable_cpus
 from rlscale.envs import Network
 from rlscale.records import RunRecord, read_run
 from rlscale.records.files import dump_json, now
@@ -83,7 +83,7 @@ def rounds_of(tasks: Mapping[str, Callable[[], object]], rounds: int) -> dict[st
 
 def map_in_processes(function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
     """Results of a function for each tuple of arguments, in their order; as many processes work as there are cores."""
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cpus()
     with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool:
         yield from pool.map(function, *zip(*jobs, strict=True))
 

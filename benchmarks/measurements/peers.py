@@ -14,7 +14,6 @@ falls back to, makes its games with the old gym, where ale-py no longer register
 
 import itertools
 import json
-import os
 import statistics
 import sys
 import time
@@ -25,6 +24,8 @@ from typing import Any
 import torch
 import tyro
 from torch import nn
+
+from rlscale.cpus import usable_cpus
 
 from .measuring import NATURE, NO_HEADS, NO_ITERATION, median_and_spread, output_of, print_table, train, write_result
 
@@ -271,7 +272,7 @@ def main(
     if only is not None:
         print(json.dumps(SYSTEMS[only](iterations)))
         return
-    if (cores := len(os.sched_getaffinity(0))) != CORES:
+    if (cores := usable_cpus()) != CORES:
         mend = f"Give it {CORES}: taskset -c 0,1 python -m {__spec__.name}"
         print(f"peers: all systems are set up for {CORES} cores, and this process has {cores}. {mend}", file=sys.stderr)
         sys.exit(2)

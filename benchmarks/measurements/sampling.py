@@ -9,7 +9,6 @@ round compares like with like.
 """
 
 import multiprocessing
-import os
 import statistics
 import sys
 import time
@@ -26,6 +25,7 @@ from rlscale.agents.cluster import connect, disconnect
 from rlscale.agents.machine import keep_freed_memory
 from rlscale.agents.networks import ActingNetwork, flatten_parameters, make_network
 from rlscale.agents.rollout import RayFleet, WorkerSettings
+from rlscale.cpus import usable_cpus
 from rlscale.envs import Task, find_task
 from rlscale.envs.atari import rom_of
 from rlscale.errors import UsageError
@@ -51,7 +51,7 @@ def main(
         rollout_length: Steps of a fragment.
         out: Where the record goes.
     """
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cpus()
     # Actors, and CPUs of each.
     fleets = [(n, 1) for n in sorted({1, 2, cores, 2 * cores})] + [(n, 2) for n in sorted({1, max(cores // 2, 1)})]
     readings, rows = [], []

@@ -1,7 +1,6 @@
 """`SweepOptions`: what a person can say about a sweep, and the plan it makes for a task. Nothing is run here."""
 
 import math
-import os
 import re
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal
@@ -14,6 +13,7 @@ from rlscale.agents.config import Budget, NoiseSettings, Rollout, TrainConfig, U
 from rlscale.agents.memory import PROCESS_BYTES, count_parameters, require_network, require_processes
 from rlscale.agents.supervised import SupervisedConfig, SupervisedUpdate
 from rlscale.analysis.predictions import FEWEST_POOLED
+from rlscale.cpus import usable_cpus
 from rlscale.envs import Network, Task, find_task
 from rlscale.envs.supervised import SupervisedTask, find_supervised
 from rlscale.errors import UsageError
@@ -305,7 +305,7 @@ def _shared(task: Task | SupervisedTask, options: SweepOptions) -> dict[str, Any
 def _cpus(options: SweepOptions) -> int:
     """Of this machine, or of the cluster, which is joined for the sweep."""
     if options.ray_address is None:
-        return len(os.sched_getaffinity(0))
+        return usable_cpus()
     connect(options.ray_address, 1)
     import ray
 
@@ -318,23 +318,11 @@ def _check(task_id: str, options: SweepOptions, goals: tuple[float, ...]) -> Non
         raise UsageError("--goals", problem, "Name returns to reach, for example --goals 10 20")
     if any(not math.isfinite(goal) for goal in goals) or sorted(set(goals)) != list(goals):
         raise UsageError("--goals", f"{' '.join(map(str, goals))} are not ascending", "Name each once, the lowest first")
-    require_positive(
-        {
-            "rates": options.rates,
-            "seeds": options.seeds,
-            "rollout-length": options.rollout_length,
-            "observations": options.observations,
-            "total-observations": options.total_observations,
-            "hours": options.hours,
-            "learning-rate": options.learning_rate,
-            "evaluation-episodes": options.evaluation_episodes,
-            "epochs": options.epochs,
-            "mini-batches": options.mini_batches,
-            "pilot-batch": options.pilot_batch,
-            "clones": options.clones,
-            "rate-batch": options.rate_batch,
-        }
+    positive = (
+        *("rates", "seeds", "rollout_length", "observations", "total_observations", "hours", "learning_rate"),
+        *("evaluation_episodes", "epochs", "mini_batches", "pilot_batch", "clones", "rate_batch"),
     )
+    require_positive({name.replace("_", "-"): getattr(options, name) for name in positive})
     check_counts(options)
     require_not_negative(
         {
@@ -371,6 +359,10 @@ def _check(task_id: str, options: SweepOptions, goals: tuple[float, ...]) -> Non
 def _check_quick(options: SweepOptions) -> None:
     if options.batch_sizes is not None:
         raise UsageError("--quick", "a grid makes all of its runs", "Leave out --quick or --batch-sizes")
+    for name in ("interval_ratio", "total_observations", "hours"):
+        if getattr(options, name) != getattr(SweepOptions, name):
+            problem = "a quick sweep ends after its pilot and noise runs"
+            raise UsageError("--" + name.replace("_", "-"), problem, "Leave it out, or --quick")
     if options.epochs > 1 or options.mini_batches > 1:
         raise UsageError(
             "--quick",

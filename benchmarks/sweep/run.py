@@ -21,6 +21,7 @@ from rlscale.agents.cluster.processes import enter_user_folder
 from rlscale.agents.cluster.sigterm import interrupted_by_sigterm
 from rlscale.agents.compute import resolve_device
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
+from rlscale.cpus import usable_cpus
 from rlscale.errors import UsageError
 from rlscale.records import Sweep, Trial, TrialResult, folder_name
 from rlscale.text import first_line, true_error
@@ -218,7 +219,7 @@ class RayPool:
         beside = max(plan.rollout_cpus for plan in plans)
         # A trial with rollout actors learns while they wait, and they sample while it waits: one share of CPUs serves both.
         cpus = max(1, beside)
-        here = len(os.sched_getaffinity(0))
+        here = usable_cpus()
         connect(options.ray_address, cpus if options.ray_address else max(here, (options.jobs or 1) * cpus))
         import ray
 

@@ -12,6 +12,7 @@ import tyro
 
 from rlscale.agents.checks import require_not_negative, require_positive
 from rlscale.agents.cluster import free_cpus
+from rlscale.cpus import usable_cpus
 from rlscale.errors import UsageError
 from rlscale.records.files import lock_folder
 from rlscale.text import parse_duration
@@ -24,8 +25,8 @@ __all__ = [
     "cpus_for_actors",
     "describe_nodes",
     "hold_folder",
-    "learner_offers_cpus",
     "make_folder",
+    "share_beside_learner",
 ]
 
 
@@ -53,8 +54,8 @@ class WorkersOptions:
     """The run may cost, in the currency of the prices: the fastest plan that does."""
     price_cpu_hour: float | None = None
     """Price of one CPU for an hour; None: costs are in CPU hours."""
-    price_gpu_hour: float = 0.0
-    """Price of the learner's GPU for an hour."""
+    price_gpu_hour: float | None = None
+    """Price of the learner's GPU for an hour, where it has one."""
     again: bool = False
     """Measure anew what an earlier command measured here; without it only what it left out is measured."""
     validate: bool = False
@@ -73,7 +74,7 @@ def check_cpus(cpus: int | None, ray_address: str | None) -> None:
     Raises:
         UsageError: more CPUs than this machine has.
     """
-    here = len(os.sched_getaffinity(0))
+    here = usable_cpus()
     if ray_address is None and cpus is not None and cpus > here:
         raise UsageError("--cpus", f"this machine has {here}, not {cpus}", "Give fewer, or a cluster with --ray-address")
 
@@ -84,7 +85,7 @@ def cpus_for_actors(cpus: int | None, ray_address: str | None) -> int:
     Raises:
         UsageError: nothing is free.
     """
-    found = cpus or (len(os.sched_getaffinity(0)) if ray_address is None else free_cpus())
+    found = cpus or (usable_cpus() if ray_address is None else free_cpus())
     if not found:
         mend = "Wait until some are free ('ray status' shows them)"
         raise UsageError("--ray-address", "all CPUs of the cluster are in use", mend)
@@ -110,14 +111,15 @@ def cpus_by_node(ray_address: str | None) -> tuple[int, ...] | None:
     return tuple(int(free.get("CPU", 0)) for free in available_resources_per_node().values())
 
 
-def learner_offers_cpus(ray_address: str | None) -> bool:
-    """Whether actors may be put on the machine that the command runs and learns on, so that both use its CPUs."""
+def share_beside_learner(ray_address: str | None) -> float:
+    """The part of the actors that is put on the machine which this command learns on; they are spread evenly over nodes."""
     if ray_address is None:
-        return True
+        return 1.0
     import ray
 
     here = ray.get_runtime_context().get_node_id()
-    return any(node["NodeID"] == here and node["Resources"].get("CPU", 0) > 0 for node in ray.nodes())
+    offering = [node["NodeID"] for node in ray.nodes() if node["Resources"].get("CPU", 0) > 0]
+    return 1 / len(offering) if here in offering else 0.0
 
 
 def make_folder(folder: Path) -> None:
@@ -161,12 +163,12 @@ def check_options(options: WorkersOptions) -> float | None:
     check_cpus(options.cpus, options.ray_address)
     require_not_negative({"price-cpu-hour": options.price_cpu_hour, "price-gpu-hour": options.price_gpu_hour})
     if options.sweep is None:
-        given = [flag for flag in ("goal", "deadline", "budget", "price_cpu_hour") if getattr(options, flag) is not None]
-        for flag in given or (["price_gpu_hour"] if options.price_gpu_hour else []):
+        flags = "goal", "deadline", "budget", "price_cpu_hour", "price_gpu_hour"
+        for flag in (flag for flag in flags if getattr(options, flag) is not None):
             name = "--" + flag.replace("_", "-")
             mend = "Name the folder of one with --sweep, or leave it out"
             raise UsageError(name, "how long a run takes follows from a sweep of its task", mend)
-    if options.price_gpu_hour and options.price_cpu_hour is None:
+    if options.price_gpu_hour is not None and options.price_cpu_hour is None:
         mend = "Give --price-cpu-hour as well, 0 where it is in the GPU's price"
         raise UsageError("--price-gpu-hour", "it cannot be added to CPU hours without a price", mend)
     if options.budget is not None and options.price_cpu_hour is None:

@@ -6,7 +6,6 @@ How the measuring is done is in `calibration`, the arithmetic in `rlscale.sizing
 
 import contextlib
 import json
-import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -20,6 +19,7 @@ from rlscale.agents.cluster import connected, watch_head
 from rlscale.agents.compute import Compute, resolve_compute
 from rlscale.agents.config import MOST_BLOCKS, TrainConfig, default_config
 from rlscale.agents.machine import busy_cpus, describe_machine, find_commit, find_versions
+from rlscale.cpus import usable_cpus
 from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
 from rlscale.records.files import now, write_atomically
@@ -57,7 +57,7 @@ from .options import (
     cpus_for_actors,
     describe_nodes,
     hold_folder,
-    learner_offers_cpus,
+    share_beside_learner,
 )
 from .plan import Known, choose, find_frontier, make_plan, say_asked
 from .recommendation import (
@@ -98,16 +98,19 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
     if options.price_gpu_hour and compute.device.type == "cpu":
         mend = "Leave it out, or give the --device that is hired"
         raise UsageError("--price-gpu-hour", "the learner works on a CPU here", mend)
+    if options.price_cpu_hour is not None and options.price_gpu_hour is None and compute.device.type != "cpu":
+        mend = "Give it, 0 where it is in the CPU's price, or --device cpu"
+        raise UsageError("--price-gpu-hour", "the learner takes a GPU, which has no price yet", mend)
     if options.lag and options.ray_address is None and compute.device.type == "cpu":
         raise _shared_cores("on this machine")
     folder = Path(options.out or f"workers/{config.task.replace('/', '-').replace(':', '-').replace('@', '-')}")
     busy = busy_cpus()
-    with connected(options.ray_address, options.cpus or (1 if options.ray_address else len(os.sched_getaffinity(0)))):
+    with connected(options.ray_address, options.cpus or (1 if options.ray_address else usable_cpus())):
         say_if_busy(console, busy)
         cpus = cpus_for_actors(options.cpus, options.ray_address)
         nodes = cpus_by_node(options.ray_address)
-        taking_turns = learner_offers_cpus(options.ray_address)
-        if options.lag and compute.device.type == "cpu" and taking_turns and len(nodes or ()) == 1:
+        beside = share_beside_learner(options.ray_address)
+        if options.lag and compute.device.type == "cpu" and beside == 1:
             raise _shared_cores("in this cluster of one machine")
         clones = config.rollout.clones
         grid = candidates(task, cpus, nodes, clones)
@@ -137,7 +140,7 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
                 validation = validate(options, config, task, compute, law, learner, fleets, grid, found.shape, kept, console)
     made = None
     if known is not None:
-        made = make_plan(known, law, learner, price_of(options, compute, taking_turns=taking_turns), cpus, options.lag)
+        made = make_plan(known, law, learner, price_of(options, compute, beside), cpus, options.lag)
     held_out = [] if validation is None else [Shape(**row["shape"]) for row in validation["rows"]]
     used = {reading.shape for reading in fleets} | set(held_out)
     record = {
@@ -376,16 +379,20 @@ def validate(
     }
 
 
-def price_of(options: WorkersOptions, compute: Compute, *, taking_turns: bool) -> Price:
+def price_of(options: WorkersOptions, compute: Compute, beside: float) -> Price:
     """What is hired: a CPU for every worker, and for the learner a GPU and a CPU, or as many CPUs as it has threads.
 
     Workers that take turns with a learner on its CPUs have those for nothing; at lag 1 both work at once.
+
+    Args:
+        options, compute: of the command.
+        beside: part of the workers that is on the learner's machine.
     """
     on_gpu = compute.device.type != "cpu"
     return Price(
         cpu_hour=1.0 if options.price_cpu_hour is None else options.price_cpu_hour,
-        gpu_hour=options.price_gpu_hour,
+        gpu_hour=options.price_gpu_hour or 0.0,
         learner_cpus=1.0 if on_gpu else float(compute.threads),
         learner_gpus=float(on_gpu),
-        taking_turns=not on_gpu and taking_turns and options.lag == 0,
+        beside=beside if not on_gpu and options.lag == 0 else 0.0,
     )

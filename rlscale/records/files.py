@@ -281,14 +281,19 @@ def lock_folder(folder: Path, field: str) -> int:
     """Hold the folder for this process, until the returned file descriptor is closed.
 
     Raises:
-        UsageError: another process holds it; `field` is what the user named it with.
+        UsageError: another process holds it, or nobody can; `field` is what the user named it with.
     """
-    descriptor = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+    descriptor = -1
     try:
+        descriptor = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise UsageError(field, f"{folder} is being written by another process", "Wait for it, or stop it") from None
+    except OSError as error:
+        if descriptor >= 0:
+            os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            raise UsageError(field, f"{folder} is being written by another process", "Wait for it, or stop it") from None
+        mend = "Choose a folder of your own, on a file system with locks"
+        raise UsageError(field, f"cannot lock {folder}: {error.strerror}", mend) from None
     return descriptor
 
 

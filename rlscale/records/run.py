@@ -179,7 +179,11 @@ class Run:
             raise UsageError(field, f"cannot write {folder}: {error.strerror}", mend) from None
         full = {"schema": SCHEMA, "state": "running", "reason": None, "created": now(), **manifest, **_process()}
         write_atomically(folder / _MANIFEST, dump_json(full, indent=1).encode())
-        return cls(folder, full, field)
+        try:
+            return cls(folder, full, field)
+        except UsageError:  # it cannot be locked
+            shutil.rmtree(folder)
+            raise
 
     @classmethod
     def resume(cls, folder: Path, field: str = "--resume") -> Run:

@@ -83,7 +83,8 @@ class Price:
         gpu_hour: price of one GPU for an hour.
         worker_cpus: CPUs of each worker.
         learner_cpus, learner_gpus: those of the learner, whatever the number of workers.
-        taking_turns: workers and learner use the same CPUs, so that only the larger number of them is hired.
+        beside: part of the workers that is on the learner's machine and takes turns with it on its CPUs, of which only the larger
+            number is hired there: 1 on a single machine, 0 where the learner has CPUs of its own.
     """
 
     cpu_hour: float
@@ -91,12 +92,13 @@ class Price:
     worker_cpus: float = 1.0
     learner_cpus: float = 1.0
     learner_gpus: float = 0.0
-    taking_turns: bool = False
+    beside: float = 0.0
 
     def of_hour(self, workers: float) -> float:
         """The price of an hour of so many workers and the learner."""
-        cpus = workers * self.worker_cpus, self.learner_cpus
-        return self.cpu_hour * (max(cpus) if self.taking_turns else sum(cpus)) + self.gpu_hour * self.learner_gpus
+        beside = self.beside * workers * self.worker_cpus
+        cpus = workers * self.worker_cpus - beside + max(beside, self.learner_cpus)
+        return self.cpu_hour * cpus + self.gpu_hour * self.learner_gpus
 
 
 @dataclass(frozen=True)

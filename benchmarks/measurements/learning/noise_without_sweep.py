@@ -22,6 +22,7 @@ from typing import Any
 import tyro
 
 from rlscale.analysis.summary import noise_over_run, noise_windows, returns
+from rlscale.cpus import usable_cpus
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
@@ -50,7 +51,7 @@ class Options:
     """Of each run, as typed after `rlscale train TASK`; write --settings='--network …'."""
     observations: int = 2_000_000
     """Of each run; a run that ended with fewer goes on."""
-    jobs: int = len(os.sched_getaffinity(0))
+    jobs: int = usable_cpus()
     """Runs side by side, a core each."""
     runs: str = "runs/noise-without-sweep"
     """Where they are while they run."""

@@ -11,7 +11,6 @@ record already holds are not made again: on another machine name another file.
 """
 
 import json
-import os
 import shlex
 import statistics
 import sys
@@ -29,6 +28,7 @@ from rlscale.agents.machine import describe_machine, find_commit
 from rlscale.benchmarks.bench.suite import ENVIRONMENTS, UPDATE
 from rlscale.benchmarks.bench.suite import TASK as SAMPLED
 from rlscale.benchmarks.workers.calibration import Shape, measure_fleet
+from rlscale.cpus import usable_cpus
 from rlscale.envs import find_task
 from rlscale.returns import EPISODES, RecentReturn
 
@@ -117,7 +117,7 @@ def main(options: Options) -> None:
 
 def sampling_rate() -> float:
     """Observations per second that `rlscale bench` would find for Pong with an actor on each core."""
-    task, cores = find_task(SAMPLED), len(os.sched_getaffinity(0))
+    task, cores = find_task(SAMPLED), usable_cpus()
     usual = default_config(task)
     config = replace(usual, update=replace(usual.update, **UPDATE))
     with connected(None, cores):

@@ -43,7 +43,7 @@ def measuring(monkeypatch, known):
         return 9e3
 
     planted = {"connected": contextlib.nullcontext(), "sample_fragments": [], "find_frontier": known}
-    planted |= {"describe_nodes": [], "learner_offers_cpus": True, "watch_head": contextlib.nullcontext()}
+    planted |= {"describe_nodes": [], "share_beside_learner": 1.0, "watch_head": contextlib.nullcontext()}
     for name, value in planted.items():
         monkeypatch.setattr(workers, name, lambda *_, value=value: value)
     monkeypatch.setattr(workers, "measure_fleet", measure)

@@ -23,7 +23,7 @@ from rlscale.benchmarks.workers import calibration
 from rlscale.benchmarks.workers import run as workers
 from rlscale.benchmarks.workers.calibration import Shape, fit_fleet, measure_learner, sample_fragments
 from rlscale.benchmarks.workers.display import say_resets
-from rlscale.benchmarks.workers.options import WorkersOptions, cpus_by_node, learner_offers_cpus
+from rlscale.benchmarks.workers.options import WorkersOptions, cpus_by_node, share_beside_learner
 from rlscale.benchmarks.workers.plan import make_plan
 from rlscale.benchmarks.workers.recommendation import candidates, to_measure
 from rlscale.envs import find_task
@@ -151,7 +151,7 @@ def test_the_learner_s_cpus_are_paid_once_where_it_takes_turns(monkeypatch, addr
     monkeypatch.setattr("ray.get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "a"))
     options = WorkersOptions("classic/cartpole", ray_address=address, lag=lag)
     compute = replace(resolve_compute(default_config(find_task("classic/cartpole"))), device=torch.device("cpu"), threads=8)
-    price = workers.price_of(options, compute, taking_turns=learner_offers_cpus(address))
+    price = workers.price_of(options, compute, share_beside_learner(address))
     assert price.of_hour(16) == paid
 
 

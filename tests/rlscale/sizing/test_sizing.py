@@ -158,8 +158,11 @@ def test_the_pareto_set_and_its_questions(frontier):
     learner = LearnerTime(0.1, 0.0, 1e-4, 0.0)
     price = Price(cpu_hour=0.04, gpu_hour=2.0, worker_cpus=2, learner_cpus=4, learner_gpus=1)
     assert price.of_hour(8) == pytest.approx(0.04 * 20 + 2)
-    turns = Price(cpu_hour=0.04, worker_cpus=2, learner_cpus=4, taking_turns=True)
+    turns = Price(cpu_hour=0.04, worker_cpus=2, learner_cpus=4, beside=1.0)
     assert [turns.of_hour(n) for n in (1, 2, 8)] == pytest.approx([0.16, 0.16, 0.64])
+    # Four nodes of sixteen CPUs, one of them the learner's: a quarter of the workers takes turns with it.
+    spread = Price(cpu_hour=1.0, learner_cpus=16, beside=0.25)
+    assert [spread.of_hour(n) for n in (8, 16, 32, 64)] == [22, 28, 40, 64]
     found = plan(frontier, curve, learner, price, batch_sizes=SIZES, workers=range(1, 17))
     assert len(found.choices) == len(SIZES) * 16
     for choice in found.choices:
