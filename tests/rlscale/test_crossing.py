@@ -54,6 +54,17 @@ def test_a_crossing_without_noise_is_exact_for_a_straight_line():
     assert crossing.interval == pytest.approx((100.0, 100.0), rel=1e-6)
 
 
+@pytest.mark.parametrize("goal", [500.0, 1.0, 0.98, 0.1, -200.0])
+def test_a_goal_that_is_the_best_return_there_is_is_reached(goal):
+    """Policies that all return exactly the goal, as CartPole's 500: the curve through them is the goal but for rounding."""
+    steps = [s for s in range(1, 400) if is_on_grid(s)]
+    always = find_crossing([Evaluated(s, goal, 0.0, 64) for s in steps], goal).optimizer_steps
+    assert always.value == pytest.approx(10)
+    rising = [Evaluated(s, min(goal, goal + (s - 100) / 10), 0.0, 64) for s in steps]
+    later = find_crossing(rising, goal).optimizer_steps
+    assert 100 < later.value < 200  # where the smoothing no longer reaches back to those below
+
+
 @pytest.mark.parametrize(("inner_steps", "earliest"), [(1, 10), (2, 5), (3, 4), (4, 3), (12, 3)])
 def test_iterations_of_many_optimizer_steps_count_sooner(inner_steps, earliest):
     """A return of S²: a goal of 25 is reached after five steps, one of 144 after twelve."""

@@ -182,7 +182,7 @@ def planted(tmp_path, monkeypatch):
 
     def ask(config, *words, suggestion=None, policy=None, rate=1e-3):
         manifest = run.manifest | {"config": config_to_dict(config), "task": run.manifest["task"] | {"id": TASK.id}}
-        of_batch = {"learning_rate": rate, "batch_observations": round(ask.valid * config.batch)}
+        of_batch = {"learning_rate": rate} | ({} if config.adaptive else {"batch_observations": round(ask.valid * config.batch)})
         record = replace(run, manifest=manifest, rows=[row | of_batch for row in run.rows])
         monkeypatch.setattr(advise_run, "read_run", lambda *_: record)
         noise = read_noise(record)
@@ -218,13 +218,14 @@ def test_steps_that_only_reset_an_environment_are_no_observations(planted, capsy
     assert found[1]["settings"] == found[0]["settings"]
 
 
-def test_a_batch_that_followed_the_noise_is_what_it_was_on_average(planted, capsys):
-    """Not one round of all environments, which would stay as the mini-batch in use."""
-    config = run_with({"environments": 512, "rollout_length": 16, "batch_size": "adaptive"}, {"epochs": 1, "mini_batch": None})
-    assert planted(config) == 0
+@pytest.mark.parametrize("epochs", [1, 4])
+def test_a_batch_that_followed_the_noise_is_what_it_was_on_average(planted, capsys, epochs):
+    """Not one round of all environments, which would stay as the mini-batch in use, and not an epoch's part of it."""
+    rollout = {"environments": 512, "rollout_length": 16, "batch_size": "adaptive"}
+    assert planted(run_with(rollout, {"epochs": epochs, "mini_batch": None})) == 0
     found = json.loads(capsys.readouterr().out)
-    last = advise_run.read_run("made").rows[-1]
-    assert found["mini_batch"] == pytest.approx(last["observations"] / last["optimizer_steps"], abs=8)
+    batches = [row["batch_observations"] for row in advise_run.read_run("made").rows]
+    assert found["mini_batch"] == pytest.approx(sum(batches) / len(batches), abs=8)
     assert found["mini_batch"] < 512 * 16
 
 

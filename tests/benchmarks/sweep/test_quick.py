@@ -16,6 +16,7 @@ from rlscale.analysis.verdict import rungs_of
 from rlscale.benchmarks.commands.compare import terminal_tables
 from rlscale.benchmarks.sweep import kinds
 from rlscale.benchmarks.sweep.options import SweepOptions
+from rlscale.benchmarks.sweep.options import make_plan as plan_of
 from rlscale.benchmarks.sweep.run import run_sweeps
 from rlscale.errors import UsageError
 from rlscale.records import read_sweep
@@ -179,3 +180,10 @@ def test_on_linear_regression_it_predicts_the_noise_scale_that_is_known_exactly(
     assert stages(record) == ["pilot"] * 3 + ["noise"] * 4
     assert found.value == pytest.approx(NOISE_SCALE, rel=0.15)
     assert found.interval[0] < NOISE_SCALE < found.interval[1]
+
+
+@pytest.mark.parametrize(("name", "value"), [("hours", 1.0), ("total_observations", 10), ("interval_ratio", 1.5)])
+def test_what_ends_a_whole_sweep_is_refused(name, value):
+    asked = SweepOptions(tasks=("classic/cartpole",), quick=True, **{name: value})
+    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')}: a quick sweep ends after its pilot and noise runs"):
+        plan_of("classic/cartpole", asked)

@@ -272,6 +272,15 @@ def test_a_gpu_that_nobody_learns_on_has_no_price(capsys):
     assert capsys.readouterr().err == f"rlscale: {problem}\n"
 
 
+def test_a_gpu_that_somebody_learns_on_has_a_price_where_cpus_have_one(monkeypatch, capsys):
+    compute = SimpleNamespace(prepare_process=lambda: None, device=torch.device("cuda"), threads=1)
+    monkeypatch.setattr(workers, "resolve_compute", lambda _: compute)
+    words = ["--sweep", "results/ladder/pendulum", "--price-cpu-hour", "0.04"]
+    assert main(["workers", "classic/pendulum", *words]) == 2
+    problem = "--price-gpu-hour: the learner takes a GPU, which has no price yet"
+    assert capsys.readouterr().err == f"rlscale: {problem}. Give it, 0 where it is in the CPU's price, or --device cpu\n"
+
+
 def test_a_cluster_of_one_machine_is_no_other_machine(monkeypatch, tmp_path, capsys):
     """`ray start --head` here, and then its address: actors and learner share the same cores all the same."""
     nodes = [{"NodeID": "a", "Resources": {"CPU": 2.0}, "Alive": True}]

@@ -1,8 +1,10 @@
 """Records: nothing is overwritten, nothing torn is believed, nothing good is lost."""
 
+import errno
 import gzip
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +18,7 @@ from run_records import FACTS, make_run
 from rlscale.agents.job_record import refuse_existing, require_writable
 from rlscale.errors import UsageError
 from rlscale.noise import BlockStatistics
+from rlscale.records import files
 from rlscale.records.files import read_lines, unpack
 from rlscale.records.run import Run, pack_statistics, read_checkpoint, read_run, unpack_statistics
 
@@ -298,3 +301,16 @@ def test_noise_of_one_kind_of_blocks_is_not_that_of_another(tmp_path):
     for row in record.rows:
         row["noise"].append({**row["noise"][0], "kind": "mini-batch", "optimizer_step": 100})
     assert [len(record.noise("policy", kind)) for kind in ("rollout", "mini-batch", None)] == [3, 3, 6]
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.ENOSYS])
+def test_a_folder_that_cannot_be_locked_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, error):
+    """Another user's lock file, or a file system without locks."""
+
+    def refuse(*_):
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(files.fcntl, "flock", refuse)
+    with pytest.raises(UsageError, match=rf"--run: cannot lock .*: {os.strerror(error)}\. Choose a folder of your own"):
+        Run.create(tmp_path / "run", {"task": {"id": "classic/cartpole"}})
+    assert not (tmp_path / "run").exists()
