@@ -39,8 +39,15 @@ def check_idle_options(config: TrainConfig) -> None:
         raise UsageError("--clones", problem, "Give --mini-batch None, or more environments")
     if u.beta2 != Update().beta2 and u.optimizer != "adam":
         raise UsageError("--beta2", f"{u.optimizer} has none", "Leave it out, or give --optimizer adam as well")
+    if config.rollout.environments // config.rollout.clones < 2:
+        for head in ("policy", "value", "entropy", "iteration"):
+            if getattr(config.noise, f"{head}_noise_period"):
+                problem = "a single environment shows no noise between environments"
+                raise UsageError(f"--{head}-noise-period", problem, "Leave it out, or give more --environments")
     if config.noise.iteration_noise_period and not config.shuffles_transitions:
         problem = "blocks of whole environments show that noise in every step"
+        if (held := _different(config)) < 3:
+            problem = f"it is measured where transitions are shuffled, and steps of {held} whole environments show none"
         mend = "Leave it out" if u.stream else "Leave it out, or give --shuffle transitions as well"
         raise UsageError("--iteration-noise-period", problem, mend)
     device, _, number = u.device.partition(":")

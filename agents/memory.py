@@ -5,6 +5,7 @@ share it), and read by the learner chunk by chunk. So a batch that is held costs
 the fragments under way. Nothing is allocated here.
 """
 
+import itertools
 import math
 import os
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rlscale.control_groups import control_groups
 from rlscale.envs import Task
 from rlscale.errors import UsageError
 from rlscale.text import format_bytes, parse_bytes
@@ -42,16 +44,10 @@ PROCESS_BYTES = {"run": 700 << 20, "ray": 400 << 20, "actor": 350 << 20, "learne
 # copies and its bytes. Measured with 2 and 5 million parameters: 12 to 17.
 LEARNER_VECTORS = 20
 WORKER_VECTORS = 3  # the parameters as they came, a network of them, and its copy for acting
-CONTROL_GROUP = Path("/sys/fs/cgroup")
 # Files of a control group: the limit, what is used, and statistics with the name of what is cached of files not read lately. That
 # counts as used, and yet the kernel gives it to whoever needs memory.
 _VERSION_2 = ("memory.max", "memory.current", "memory.stat", "inactive_file")
-_VERSION_1 = (
-    "memory/memory.limit_in_bytes",
-    "memory/memory.usage_in_bytes",
-    "memory/memory.stat",
-    "total_inactive_file",
-)
+_VERSION_1 = "memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat", "total_inactive_file"
 LONGEST_USUAL = 16_384  # steps of a rollout: of longer ones it is not the environments that take the memory
 STORE_SHARE = 0.75  # of an object store that fragments may fill: from 80% on Ray writes what it holds to disk
 
@@ -351,16 +347,16 @@ def _shared_memory() -> int:
 
 
 def available_bytes() -> int:
-    """Memory that this process and its children could take now: the machine's, or what its control group leaves."""
+    """Memory that this process and its children could take now: the machine's, or what its control groups leave."""
     text = Path("/proc/meminfo").read_text()
     found = re.search(r"MemAvailable:\s+(\d+) kB", text)
     available = int(found.group(1)) * 1024 if found else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    for limit, used, statistics, inactive in (_VERSION_2, _VERSION_1):
+    for group, (limit, used, statistics, inactive) in itertools.product(control_groups("memory"), (_VERSION_2, _VERSION_1)):
         try:
-            most = (CONTROL_GROUP / limit).read_text().strip()
+            most = (group / limit).read_text().strip()
             if most != "max":
-                free = int(most) - int((CONTROL_GROUP / used).read_text())
-                available = min(available, free + _statistic(CONTROL_GROUP / statistics, inactive))
+                free = int(most) - int((group / used).read_text())
+                available = min(available, free + _statistic(group / statistics, inactive))
         except (OSError, ValueError):
             continue
     return available

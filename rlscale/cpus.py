@@ -4,26 +4,27 @@ import math
 import os
 from pathlib import Path
 
-__all__ = ["usable_cpus"]
+from .control_groups import control_groups
 
-CONTROL_GROUP = Path("/sys/fs/cgroup")
+__all__ = ["usable_cpus"]
 
 
 def usable_cpus() -> int:
-    """The CPUs that this process may run on, or as many as its control group gives it the time of, if those are fewer.
+    """The CPUs that this process may run on, or as many as its control groups give it the time of, if those are fewer.
 
     A container's limit (`docker run --cpus 4`, a pod's `limits: cpu`) is such a time and leaves the process on all CPUs.
     """
-    return max(1, math.ceil(min(len(os.sched_getaffinity(0)), _quota())))
+    quotas = [_quota(group) for group in control_groups("cpu")]
+    return max(1, math.ceil(min([len(os.sched_getaffinity(0)), *quotas])))
 
 
-def _quota() -> float:
+def _quota(group: Path) -> float:
     """CPUs whose time the control group may take; infinite where it has no limit."""
     try:  # version 2: both numbers in one file
-        taken, period = (CONTROL_GROUP / "cpu.max").read_text().split()
+        taken, period = (group / "cpu.max").read_text().split()
     except (OSError, ValueError):
         try:
-            taken, period = ((CONTROL_GROUP / "cpu" / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+            taken, period = ((group / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
         except OSError:
             return math.inf
     try:

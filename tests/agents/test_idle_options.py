@@ -34,6 +34,16 @@ def settings(words: str) -> TrainConfig:
             "--iteration-noise-period: blocks of whole environments show that noise in every step. Leave it out",
         ),
         (
+            "--iteration-noise-period 1 --environments 8 --rollout-length 16 --mini-batch 32 --shuffle environments",
+            "--iteration-noise-period: it is measured where transitions are shuffled, and steps of 2 whole environments show none. "
+            "Leave it out, or give --shuffle transitions as well",
+        ),
+        (
+            "--policy-noise-period 1 --environments 1 --rollout-length 128 --mini-batch 32",
+            "--policy-noise-period: a single environment shows no noise between environments. "
+            "Leave it out, or give more --environments",
+        ),
+        (
             "--learners 2 --device cuda:1",
             "--device: each of 2 learners gets an accelerator of its own, by Ray's choice. Give --device cuda",
         ),

@@ -125,15 +125,17 @@ def test_where_transitions_are_shuffled_every_learner_has_the_whole_batch(monkey
     [
         (("memory.max", "memory.current", "memory.stat"), "anon 1024\ninactive_file 3145728\nactive_file 1"),
         (
-            ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
+            ("memory/job/memory.limit_in_bytes", "memory/job/memory.usage_in_bytes", "memory/job/memory.stat"),
             "inactive_file 0\ntotal_inactive_file 3145728\ntotal_active_file 1",
         ),
     ],
 )
 def test_files_that_the_kernel_can_forget_are_no_used_memory_of_a_container(tmp_path, monkeypatch, files, cached):
     """As Kubernetes counts: what was read from disk long ago gives way to whoever needs the memory."""
-    monkeypatch.setattr("rlscale.agents.memory.CONTROL_GROUP", tmp_path)
-    (tmp_path / "memory").mkdir()
+    monkeypatch.setattr("rlscale.control_groups.ROOT", tmp_path)
+    monkeypatch.setattr("rlscale.control_groups.OWN", tmp_path / "own")
+    (tmp_path / "own").write_text("4:memory:/job\n0::/\n")
+    (tmp_path / "memory" / "job").mkdir(parents=True)
     for name, text in zip(files, (str(16 << 20), str(9 << 20), cached), strict=True):
         (tmp_path / name).write_text(text + "\n")
     assert available_bytes() == (16 - 9 + 3) << 20
