@@ -35,8 +35,8 @@ def settings(words: str) -> TrainConfig:
         ),
         (
             "--iteration-noise-period 1 --environments 8 --rollout-length 16 --mini-batch 32 --shuffle environments",
-            "--iteration-noise-period: it is measured where transitions are shuffled, and steps of 2 whole environments show none. "
-            "Leave it out, or give --shuffle transitions as well",
+            "--iteration-noise-period: it is measured where transitions are shuffled, and steps of 2 whole environments show "
+            "none. Leave it out, or give --shuffle transitions as well",
         ),
         (
             "--policy-noise-period 1 --environments 1 --rollout-length 128 --mini-batch 32",
