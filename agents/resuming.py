@@ -75,7 +75,8 @@ def kept_environments(checkpoint: dict[str, Any], config: TrainConfig) -> int | 
 
     A run whose actors may become more begins with smaller groups, since an actor has at least one.
     """
-    if checkpoint["fleet"] is None or (config.elastic and not config_from_dict(checkpoint["config"]).elastic):
+    before = config_from_dict(checkpoint["config"])
+    if not _has_states(checkpoint) or _kind(before) != _kind(config) or (config.elastic and not before.elastic):
         return None
     kept: int = checkpoint["fragment_environments"]
     return kept if config.rollout.environments // config.workers % kept == 0 else None
@@ -89,12 +90,12 @@ def why_afresh(checkpoint: dict[str, Any], config: TrainConfig, memory: MemoryPl
         config: of the run that goes on.
         memory: the fragments that its batches are made of.
     """
-    before, fleet = config_from_dict(checkpoint["config"]), checkpoint["fleet"]
-    if not isinstance(fleet, dict) or "states" not in fleet:
+    before = config_from_dict(checkpoint["config"])
+    if not _has_states(checkpoint):
         return "the checkpoint holds no state of them"
-    if (before.rollout.clones, before.adaptive) != (config.rollout.clones, config.adaptive):
+    if _kind(before) != _kind(config):
         return "their batches or their clones are of another kind now"
-    saved = checkpoint["fragment_environments"], len(fleet["states"])
+    saved = checkpoint["fragment_environments"], len(checkpoint["fleet"]["states"])
     if saved != (memory.environments, memory.groups):
         return f"they are {memory.groups} groups of {memory.environments} now, and were {saved[1]} of {saved[0]}"
     asked = max(checkpoint["asked"], default=0)
@@ -103,3 +104,13 @@ def why_afresh(checkpoint: dict[str, Any], config: TrainConfig, memory: MemoryPl
     if asked > memory.most_batch_fragments:
         return f"a batch of {asked} fragments had been begun, and there is room for {memory.most_batch_fragments}"
     return None
+
+
+def _has_states(checkpoint: dict[str, Any]) -> bool:
+    """Whether its environments could be saved, and in the form of this version."""
+    return isinstance(checkpoint["fleet"], dict) and "states" in checkpoint["fleet"]
+
+
+def _kind(config: TrainConfig) -> tuple[int, bool]:
+    """Of fragments, which go on as no other."""
+    return config.rollout.clones, config.adaptive

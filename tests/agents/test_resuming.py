@@ -39,6 +39,8 @@ def checkpoint(config=CONFIG, environments=4, groups=2, asked=()):
         ({"actors": 0}, {"actors": "auto"}, None),
         ({"actors": "auto"}, {"actors": "auto"}, 4),
         ({"actors": "auto"}, {"actors": 2}, 4),
+        ({}, {"clones": 2}, None),
+        ({}, {"batch_size": "adaptive"}, None),
     ],
 )
 def test_groups_are_kept_where_they_fit_the_actors_of_now(before, now, kept):
@@ -46,7 +48,10 @@ def test_groups_are_kept_where_they_fit_the_actors_of_now(before, now, kept):
 
 
 def test_without_states_there_is_no_group_to_keep():
-    assert kept_environments({**checkpoint(), "fleet": None}, CONFIG) is None
+    for fleet in (None, [{}, {}]):  # the last of an earlier version, which did not say how they were grouped either
+        stored = {**checkpoint(), "fleet": fleet}
+        del stored["fragment_environments"]
+        assert kept_environments(stored, CONFIG) is None
 
 
 @pytest.mark.parametrize(
