@@ -54,6 +54,12 @@ def test_the_published_sweep_of_a_variational_autoencoder_says_what_it_said():
     assert found == [pytest.approx((-2, 8.42, 70.0, 46.0), rel=5e-3), pytest.approx((-1.5, 16.8, 137, 39.7), rel=5e-3)]
 
 
+def test_the_published_sweep_of_a_text_says_what_it_said():
+    rows = compare([read_sweep(RESULTS / "supervised" / "text")], []).rows
+    found = [(row.goal, row.measured.value, row.s_min.value, row.predicted(*row.predictor).value) for row in rows]
+    assert found == [pytest.approx((-2.5, 285, 28.0, 575), rel=5e-3), pytest.approx((-2.25, 928, 39.3, 1160), rel=5e-3)]
+
+
 def test_a_goal_of_a_loss_is_said_as_a_loss():
     row = compare([read_sweep(RESULTS / "supervised" / "digits-autoencoder")], []).rows[-1]
     assert say_aim(row) == f"a loss of {-row.goal:g}"
