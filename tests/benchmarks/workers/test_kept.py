@@ -158,6 +158,7 @@ def test_fleets_of_another_cluster_are_not_used(tmp_path, measuring, monkeypatch
 
 def test_a_plan_for_lag_1_says_that_its_frontier_is_of_lag_0(tmp_path, measuring, monkeypatch, capsys):
     monkeypatch.setattr(workers, "cpus_by_node", lambda _: (2, 2))
+    monkeypatch.setattr(workers, "share_beside_learner", lambda _: 0.5)
     words = ["workers", "minatar/breakout", "--cpus", "2", "--sweep", "planted", "--ray-address", "auto", "--out", str(tmp_path)]
     learned = []
     doubt = "The sweep's runs were at lag 0; at lag 1 a run may need more iterations than this plan takes."

@@ -255,7 +255,8 @@ def test_one_task_is_no_conclusion(tmp_path):
     lost = write_sweep(tmp_path / "v", Planted(), "minatar/freeway")
     (row,) = [rung.row for rung in rungs_of(compare([lost], []))]
     few = replace(row, predictions=(Prediction(*PRIMARY, Estimate(100.0, (50.0, 200.0)), resolved=7, runs=8, gain=None),))
-    rungs = [replace(rung, row=few) if rung.row.task == row.task else rung for rung in rungs_of(compare([one, lost], []))]
+    plain, missed = rungs_of(compare([one, lost], []))
+    rungs = [plain, replace(missed, row=few, left_out=None)]
     said = say_conclusion(rungs)
     assert "Noise runs that missed the goal are left out (v): with them the verdict may be another." in said
     silent = write_sweep(tmp_path / "u", Planted(), plan=make_plan(noise_runs=0))
