@@ -91,7 +91,10 @@ def noise_over_run(run: RunRecord, head: str, kind: str, metric: str = "plain") 
     measured = _evenly_measured(run, head, kind, metric)
     # An adaptive batch grows by orders of magnitude on the way, and with it the part of a full-batch step that a step makes.
     is_adaptive = (run.manifest["config"].get("rollout") or {}).get("batch_size") == "adaptive"
-    batch = [row["batch_observations"] for row, _ in measured] if is_adaptive else mean_batch(run)
+    batch: float | list[float] = mean_batch(run)
+    if is_adaptive:
+        steps = float(np.mean([row["batch_observations"] for row in run.rows])) / mean_batch(run)  # an iteration, by its epochs
+        batch = [row["batch_observations"] / steps for row, _ in measured]
     return run_average([statistics for _, statistics in measured], batch) if measured else None
 
 

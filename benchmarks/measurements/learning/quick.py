@@ -65,8 +65,8 @@ def measure(rung: Rung, seed: int) -> dict[str, Any]:
         "ratio": ratio(measured.measured, predicted).value,
         "cost": spent(runs),
         "whole_cost": spent(run for run in whole.results.values() if run.stage != "noise"),
-        "seconds": sum(run.seconds for run in runs) / quick.plan["jobs"],
-        "whole_seconds": sum(run.seconds for run in whole.results.values() if run.stage != "noise") / whole.plan["jobs"],
+        "seconds": 3600 * sum(run.hours(quick.plan["jobs"]) for run in runs),
+        "whole_seconds": 3600 * sum(run.hours(whole.plan["jobs"]) for run in whole.results.values() if run.stage != "noise"),
         "runs": [
             {
                 "stage": run.stage,

@@ -54,6 +54,11 @@ def test_the_steps_of_an_adaptive_run_are_as_full_as_their_own_batches():
         row["batch_observations"] = 128 if row["iteration"] < 100 else 8192
     run.rows[-1]["observations"] = 100 * (128 + 8192)
     assert noise_over_run(run, "policy", "rollout").noise_scale.value == pytest.approx(4160)
+    for row in run.rows:
+        row["optimizer_steps"] *= 4  # of four epochs; each step is then a fifth of a full-batch step, and 𝓑 weighs as before
+    assert noise_over_run(run, "policy", "rollout").noise_scale.value == pytest.approx(4160)
+    for row in run.rows:
+        row["optimizer_steps"] //= 4
     run.manifest["config"]["rollout"]["batch_size"] = None
     assert noise_over_run(run, "policy", "rollout").noise_scale.value < 2500, (
         "with one batch for all the early steps count too much"
