@@ -244,6 +244,18 @@ def test_what_a_sweep_takes_follows_from_the_runs_own_mini_batch(tmp_path):
         took = f"roughly {hours[0]:.2g} h to {hours[1]:.2g} h here{more}"
         took = f"to the return of 7 that this run reached, this is {took}"
         assert line.endswith(spent + took)
+    half = replace(advice, reading=reading, mini_batch=128, valid=0.5)  # of 128 steps as many as of 64 are observations
+    assert [one for one in advice_lines(half) if one.endswith(f"{hours[1]:.2g} h here.")]
+
+
+@pytest.mark.parametrize(("valid", "times"), [(1.0, "3.6"), (0.9, "3.3"), (0.5, None)])
+def test_a_mini_batch_in_use_is_too_large_by_its_observations(tmp_path, valid, times):
+    """Of 256 steps, where 100 observations are suggested: 1 + 256 valid / 100 times the fewest, told beyond three times."""
+    _run, advice = advice_of(tmp_path, valid=valid)
+    reading = replace(advice.reading, suggestion=Estimate(100.0, (80.0, 120.0)))
+    said = advice_lines(replace(advice, reading=reading))[0]
+    assert ("Mini-batches of 256 stay, as in use" in said) == (times is not None)
+    assert times is None or f"they cost {times} times the fewest observations" in said
 
 
 def test_the_page_begins_with_the_answer(tmp_path):
