@@ -30,6 +30,11 @@ def exact(b_crit=500.0, s_min=80.0, below=0.2, above=0.4, exponent=0.4):
     return SIZES, best * np.exp(OFF), steps
 
 
+def test_the_same_fit_is_made_once():
+    assert fit_surface(*exact()) is fit_surface(*exact())
+    assert fit_surface(*exact(), confidence=0.9).b_crit.interval != fit_surface(*exact()).b_crit.interval
+
+
 def test_runs_without_noise_give_the_surface_back():
     surface = fit_surface(*exact())
     assert surface.b_crit.value == pytest.approx(500, rel=0.02)
