@@ -19,9 +19,8 @@ from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.records import Run, read_run
 from rlscale.records.events import TensorBoard, WeightsAndBiases
-from rlscale.records.files import tell
 from rlscale.returns import RecentReturn
-from rlscale.text import first_line, true_error
+from rlscale.text import first_line, tell, true_error
 
 from .checks import check_config
 from .cluster import connect, disconnect, head_address, require_room, watch_head

@@ -1,8 +1,10 @@
-"""Quantities as people write and read them: numbers, amounts of memory, times. And what an exception says, in one line."""
+"""Quantities as people write and read them: numbers, amounts of memory, times. And what is said in one line, errors too."""
 
 import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 
 from .errors import UsageError
@@ -16,6 +18,7 @@ __all__ = [
     "parse_bytes",
     "parse_duration",
     "stretches",
+    "tell",
     "true_error",
 ]
 
@@ -28,6 +31,12 @@ def first_line(error: BaseException) -> str:
     """The first line of what an exception says; the name of its class where it says nothing. See `true_error`."""
     error = true_error(error)
     return next((line.strip() for line in str(error).strip().splitlines()), type(error).__name__)
+
+
+def tell(line: str) -> None:
+    """Say something on standard error, or nothing where that cannot be written to: it may be a log on the disk that is full."""
+    with suppress(OSError, ValueError):
+        print(line, file=sys.stderr, flush=True)
 
 
 def true_error(error: BaseException) -> BaseException:

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlscale.records.files import tell
-from rlscale.text import first_line
+from rlscale.text import first_line, tell
 
 from ..cluster import BusyClusterError, free_cpus
 from ..cluster.placement import SPREAD, rollout_resources

@@ -13,6 +13,7 @@ from torch import nn
 from rlscale.envs.supervised import Examples
 from rlscale.noise import BlockStatistics, block_statistics
 
+from ..learning.optimizer import without_compiler
 from ..networks import flatten_parameters
 from .config import SupervisedConfig
 from .networks import SupervisedNetwork
@@ -67,7 +68,7 @@ class SupervisedLearner:
         self._network = network.to(device)
         self._flat = nn.Parameter(flatten_parameters(self._network))
         update = config.update
-        self._optimizer = torch.optim.SGD([self._flat], lr=update.learning_rate, momentum=update.momentum)
+        self._optimizer = without_compiler(torch.optim.SGD)([self._flat], lr=update.learning_rate, momentum=update.momentum)
         self._inputs = torch.from_numpy(examples.inputs).to(device)
         self._targets = torch.from_numpy(examples.targets).to(device)
         self._rng = np.random.default_rng(np.random.SeedSequence([config.seed, 0xBA7C4]))

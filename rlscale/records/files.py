@@ -11,7 +11,6 @@ import math
 import os
 import re
 import shlex
-import sys
 import time
 import zlib
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
+from ..text import tell
 
 __all__ = [
     "RESTORE",
@@ -39,7 +39,6 @@ __all__ = [
     "read_manifest",
     "read_object",
     "refuse_record",
-    "tell",
     "when_there_is_room",
     "write_atomically",
 ]
@@ -223,12 +222,6 @@ def refuse_record(path: Path, field: str) -> None:
 def is_full(error: OSError) -> bool:
     """Whether that went wrong because there is no room left, on the disk or in the user's share of it."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
-def tell(line: str) -> None:
-    """Say something on standard error, or nothing where that cannot be written to: it may be a log on the disk that is full."""
-    with suppress(OSError, ValueError):
-        print(line, file=sys.stderr, flush=True)
 
 
 def when_there_is_room(write: Callable[[], None], path: Path, give_up: Callable[[], bool]) -> None:

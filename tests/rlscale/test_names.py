@@ -21,6 +21,13 @@ def test_the_package_alone_loads_nothing_that_takes_long():
     assert not loaded_by("import rlscale") & (HEAVY | {"numpy", "scipy", "pandas"})
 
 
+def test_a_rollout_worker_loads_pytorch_but_neither_scipy_nor_altair():
+    """It is one process of many; Ray itself is there already where it begins."""
+    loaded = loaded_by("import rlscale.agents.rollout.actors")
+    assert "torch" in loaded
+    assert not loaded & {"scipy", "altair", "tyro", "tensorboard"}
+
+
 def test_no_name_loads_torch_ray_or_altair():
     names = [name for name in rlscale.__all__ if not name.startswith("_")]
     assert len(names) == 11
