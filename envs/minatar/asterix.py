@@ -7,7 +7,7 @@ The game is by Kenny Young and Tian Tian (MinAtar, arXiv:1903.03176), vectorized
 
 import numpy as np
 
-from .base import Game, Streams, members, within
+from .base import Game, members, starts, within
 
 __all__ = ["Asterix"]
 
@@ -24,28 +24,18 @@ class Asterix(Game):
     channels = 4
     actions = 5
 
-    def __init__(self, num_envs: int, streams: Streams) -> None:
-        super().__init__(num_envs, streams)
-        self.x = np.zeros(num_envs, dtype=np.int64)
-        self.y = np.ones(num_envs, dtype=np.int64)
-        # (8, N), one for each row from y = 1: what is there (its channel, 0 for nothing), where, and going which way.
-        self.kind = np.zeros((8, num_envs), dtype=np.int16)
-        self.thing_x = np.zeros((8, num_envs), dtype=np.int16)
-        self.heading = np.ones((8, num_envs), dtype=np.int16)
-        self.spawn_speed = np.zeros(num_envs, dtype=np.int16)
-        self.spawn_timer = np.zeros(num_envs, dtype=np.int16)
-        self.move_speed = np.zeros(num_envs, dtype=np.int16)
-        self.move_timer = np.zeros(num_envs, dtype=np.int16)
-        self.ramp_timer = np.zeros(num_envs, dtype=np.int16)
-        self.ramp_index = np.zeros(num_envs, dtype=np.int16)
-
-    def restart(self, which: np.ndarray) -> None:
-        self.x[which] = self.y[which] = 5
-        self.kind[:, which] = 0
-        self.spawn_speed[which] = self.spawn_timer[which] = 10
-        self.move_speed[which] = self.move_timer[which] = 5
-        self.ramp_timer[which] = 100
-        self.ramp_index[which] = 0
+    x = starts(5)
+    y = starts(5)
+    # (8, N), one for each row from y = 1: what is there (its channel, 0 for nothing), where, and going which way.
+    kind = starts(0, np.int16, 8)
+    thing_x = starts(0, np.int16, 8, kept=True)
+    heading = starts(1, np.int16, 8, kept=True)
+    spawn_speed = starts(10, np.int16)
+    spawn_timer = starts(10, np.int16)
+    move_speed = starts(5, np.int16)
+    move_timer = starts(5, np.int16)
+    ramp_timer = starts(100, np.int16)
+    ramp_index = starts(0, np.int16)
 
     def play(self, actions: np.ndarray, live: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         spawning = np.flatnonzero((self.spawn_timer == 0) & live)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-3.0-only
-"""What the MinAtar games share: the random streams they draw from, what a game must do, and small help with arrays. No rules.
+"""What the MinAtar games share: random streams, how a game keeps its state and what it must do, small help with arrays. No rules.
 
 The games are by Kenny Young and Tian Tian (MinAtar, arXiv:1903.03176), vectorized here; this file is under the GPL-3.0, see
 `rlscale.envs.minatar`.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
-__all__ = ["Game", "Streams", "members", "within"]
+__all__ = ["Game", "Streams", "members", "starts", "within"]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -63,13 +63,34 @@ def within(values: np.ndarray, low: int, high: int) -> np.ndarray:
     return np.minimum(np.maximum(values, low), high)
 
 
+class _Start(NamedTuple):
+    value: Any
+    dtype: type[np.generic]
+    rows: tuple[int, ...]
+    kept: bool
+
+
+def starts(value: Any, dtype: type[np.generic] = np.int64, *rows: int, kept: bool = False) -> np.ndarray:
+    """Declare an array of a game's state in its class, by what each environment has in it at the start of an episode.
+
+    An instance has an array of that name in its place: (*rows, N, *shape of the value).
+
+    Args:
+        value: a number, or an array of them.
+        dtype: of the array.
+        rows: sizes of the axes before that of the environments.
+        kept: whether a restart leaves it as it is, because it means nothing until the game has written it.
+    """
+    return cast(np.ndarray, _Start(value, dtype, rows, kept))
+
+
 class Game:
     """N environments of one game. x grows to the right and y downwards, both from 0 to 9.
 
     A step is worked out for all N, those included that it only resets, because that is cheaper than leaving them out; what
     comes out for these is thrown away. Only draws must be spared (`live`), or a stream would run ahead.
 
-    Every array attribute is saved as state.
+    A game declares its arrays with `starts`. Every array attribute is saved as state.
 
     Attributes:
         streams: where random numbers come from.
@@ -84,10 +105,15 @@ class Game:
     def __init__(self, num_envs: int, streams: Streams) -> None:
         self.streams = streams
         self.lanes = np.arange(num_envs)
+        self._starts = {name: start for name, start in vars(type(self)).items() if isinstance(start, _Start)}
+        for name, start in self._starts.items():
+            setattr(self, name, np.full((*start.rows, num_envs, *np.shape(start.value)), start.value, start.dtype))
 
     def restart(self, which: np.ndarray) -> None:
-        """Put the environments of these indices at the start of an episode."""
-        raise NotImplementedError
+        """Put the environments of these indices at the start of an episode; a game adds what it draws."""
+        for name, start in self._starts.items():
+            if not start.kept:
+                getattr(self, name)[(slice(None),) * len(start.rows) + (which,)] = start.value
 
     def play(self, actions: np.ndarray, live: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """One step of all: (N,) rewards and (N,) ends. Only environments of the (N,) mask `live` may draw."""

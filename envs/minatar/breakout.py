@@ -7,11 +7,12 @@ The game is by Kenny Young and Tian Tian (MinAtar, arXiv:1903.03176), vectorized
 
 import numpy as np
 
-from .base import Game, Streams, within
+from .base import Game, starts, within
 
 __all__ = ["Breakout"]
 
 _DX = np.array([0, -1, 1])
+_WALL = np.pad(np.ones((3, 10), dtype=np.uint8), ((1, 6), (0, 0)))  # [y, x]
 
 
 class Breakout(Game):
@@ -23,28 +24,21 @@ class Breakout(Game):
     channels = 4
     actions = 3
 
-    def __init__(self, num_envs: int, streams: Streams) -> None:
-        super().__init__(num_envs, streams)
-        self.paddle = np.zeros(num_envs, dtype=np.int64)
-        self.x = np.zeros(num_envs, dtype=np.int64)
-        self.y = np.zeros(num_envs, dtype=np.int64)
-        self.dx = np.ones(num_envs, dtype=np.int64)
-        self.dy = np.ones(num_envs, dtype=np.int64)
-        self.last_x = np.zeros(num_envs, dtype=np.int64)
-        self.last_y = np.zeros(num_envs, dtype=np.int64)
-        self.inside = np.zeros(num_envs, dtype=bool)  # the ball met a brick in the last step; it breaks no other until it is out
-        self.bricks = np.zeros((num_envs, 10, 10), dtype=np.uint8)
+    paddle = starts(4)
+    x = starts(0)
+    y = starts(3)
+    dx = starts(1)
+    dy = starts(1)
+    last_x = starts(0)
+    last_y = starts(3)
+    inside = starts(False, np.bool_)  # the ball met a brick in the last step; it breaks no other until it is out
+    bricks = starts(_WALL, np.uint8)
 
     def restart(self, which: np.ndarray) -> None:
+        super().restart(which)
         from_right = self.streams.integers(which, 0, 2) == 1
         self.x[which] = self.last_x[which] = np.where(from_right, 9, 0)
-        self.y[which] = self.last_y[which] = 3
         self.dx[which] = np.where(from_right, -1, 1)
-        self.dy[which] = 1
-        self.paddle[which] = 4
-        self.inside[which] = False
-        self.bricks[which] = 0
-        self.bricks[which, 1:4] = 1
 
     def play(self, actions: np.ndarray, live: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         self.paddle = within(self.paddle + _DX[actions], 0, 9)

@@ -7,7 +7,7 @@ The game is by Kenny Young and Tian Tian (MinAtar, arXiv:1903.03176), vectorized
 
 import numpy as np
 
-from .base import Game, Streams
+from .base import Game, starts
 
 __all__ = ["Freeway"]
 
@@ -24,23 +24,18 @@ class Freeway(Game):
     channels = 7
     actions = 3
 
-    def __init__(self, num_envs: int, streams: Streams) -> None:
-        super().__init__(num_envs, streams)
-        self.y = np.zeros(num_envs, dtype=np.int64)
-        self.move_timer = np.zeros(num_envs, dtype=np.int16)
-        self.time_left = np.zeros(num_envs, dtype=np.int16)
-        # (8, N), one for each row from y = 1. A car moves once in `pause` + 1 steps.
-        self.car_x = np.zeros((8, num_envs), dtype=np.int16)
-        self.car_timer = np.zeros((8, num_envs), dtype=np.int16)
-        self.pause = np.ones((8, num_envs), dtype=np.int16)
-        self.heading = np.ones((8, num_envs), dtype=np.int16)
+    y = starts(9)
+    move_timer = starts(3, np.int16)
+    time_left = starts(2500, np.int16)
+    # (8, N), one for each row from y = 1. A car moves once in `pause` + 1 steps.
+    car_x = starts(0, np.int16, 8)
+    car_timer = starts(0, np.int16, 8)
+    pause = starts(1, np.int16, 8)
+    heading = starts(1, np.int16, 8)
 
     def restart(self, which: np.ndarray) -> None:
+        super().restart(which)
         self._new_speeds(which)
-        self.car_x[:, which] = 0
-        self.y[which] = 9
-        self.move_timer[which] = 3
-        self.time_left[which] = 2500
 
     def _new_speeds(self, which: np.ndarray) -> None:
         for row in range(8):

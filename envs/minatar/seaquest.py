@@ -14,7 +14,7 @@ where several share a cell. Here the two bullets and the two divers that can be 
 
 import numpy as np
 
-from .base import Game, Streams, members, within
+from .base import Game, members, starts, within
 
 __all__ = ["Seaquest"]
 
@@ -50,55 +50,35 @@ class Seaquest(Game):
     channels = 10
     actions = 6
 
-    def __init__(self, num_envs: int, streams: Streams) -> None:
-        super().__init__(num_envs, streams)
-        self.x = np.zeros(num_envs, dtype=np.int64)
-        self.y = np.zeros(num_envs, dtype=np.int64)
-        self.heading = np.ones(num_envs, dtype=np.int64)
-        self.shot_timer = np.zeros(num_envs, dtype=np.int16)
-        self.oxygen = np.zeros(num_envs, dtype=np.int64)
-        self.aboard = np.zeros(num_envs, dtype=np.int64)
-        self.surfaced = np.zeros(num_envs, dtype=bool)
-        self.age = np.zeros(num_envs, dtype=np.int64)
-        self.spawn_speed = np.zeros(num_envs, dtype=np.int16)
-        self.spawn_timer = np.zeros(num_envs, dtype=np.int16)
-        self.diver_spawn_timer = np.zeros(num_envs, dtype=np.int16)
-        self.move_speed = np.zeros(num_envs, dtype=np.int16)
-        self.ramp_index = np.zeros(num_envs, dtype=np.int16)
-        # (2, N): a bullet flies at most 9 steps and 5 lie between two shots; a diver is about for less than 60 steps and one
-        # comes every 30.
-        self.bullet = np.full((2, num_envs), _SPENT, dtype=np.int16)
-        self.bullet_heading = np.ones((2, num_envs), dtype=np.int16)
-        self.diver = np.zeros((2, num_envs), dtype=np.int16)
-        self.diver_heading = np.ones((2, num_envs), dtype=np.int16)
-        self.diver_timer = np.zeros((2, num_envs), dtype=np.int16)
-        # (places, N): fish and submarines; more places are added when an environment needs them. A free place is in cell 0.
-        self.enemy = np.zeros((4, num_envs), dtype=np.int16)
-        self.enemy_heading = np.ones((4, num_envs), dtype=np.int16)
-        self.enemy_timer = np.zeros((4, num_envs), dtype=np.int16)
-        self.reload = np.zeros((4, num_envs), dtype=np.int16)
-        self.is_sub = np.zeros((4, num_envs), dtype=bool)
-        self.born = np.zeros((4, num_envs), dtype=np.int64)
-        # (2, 9, N): enemy bullets going left, then right; bit x of a row is its cell x.
-        self.shots = np.zeros((2, 9, num_envs), dtype=np.int16)
-
-    def restart(self, which: np.ndarray) -> None:
-        self.x[which] = 5
-        self.y[which] = 0
-        self.heading[which] = -1
-        self.shot_timer[which] = 0
-        self.oxygen[which] = _FULL
-        self.aboard[which] = 0
-        self.surfaced[which] = True
-        self.age[which] = 0
-        self.spawn_speed[which] = self.spawn_timer[which] = 20
-        self.diver_spawn_timer[which] = 30
-        self.move_speed[which] = 5
-        self.ramp_index[which] = 0
-        self.bullet[:, which] = _SPENT
-        self.diver[:, which] = 0
-        self.enemy[:, which] = 0
-        self.shots[:, :, which] = 0
+    x = starts(5)
+    y = starts(0)
+    heading = starts(-1)
+    shot_timer = starts(0, np.int16)
+    oxygen = starts(_FULL)
+    aboard = starts(0)
+    surfaced = starts(True, np.bool_)
+    age = starts(0)
+    spawn_speed = starts(20, np.int16)
+    spawn_timer = starts(20, np.int16)
+    diver_spawn_timer = starts(30, np.int16)
+    move_speed = starts(5, np.int16)
+    ramp_index = starts(0, np.int16)
+    # (2, N): a bullet flies at most 9 steps and 5 lie between two shots; a diver is about for less than 60 steps and one
+    # comes every 30.
+    bullet = starts(_SPENT, np.int16, 2)
+    bullet_heading = starts(1, np.int16, 2, kept=True)
+    diver = starts(0, np.int16, 2)
+    diver_heading = starts(1, np.int16, 2, kept=True)
+    diver_timer = starts(0, np.int16, 2, kept=True)
+    # (places, N): fish and submarines; more places are added when an environment needs them. A free place is in cell 0.
+    enemy = starts(0, np.int16, 4)
+    enemy_heading = starts(1, np.int16, 4, kept=True)
+    enemy_timer = starts(0, np.int16, 4, kept=True)
+    reload = starts(0, np.int16, 4, kept=True)
+    is_sub = starts(False, np.bool_, 4, kept=True)
+    born = starts(0, np.int64, 4, kept=True)
+    # (2, 9, N): enemy bullets going left, then right; bit x of a row is its cell x.
+    shots = starts(0, np.int16, 2, 9)
 
     def play(self, actions: np.ndarray, live: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         spawning = np.flatnonzero((self.spawn_timer == 0) & live)

@@ -7,13 +7,15 @@ The game is by Kenny Young and Tian Tian (MinAtar, arXiv:1903.03176), vectorized
 
 import numpy as np
 
-from .base import Game, Streams, within
+from .base import Game, starts, within
 
 __all__ = ["SpaceInvaders"]
 
 _DX = np.array([0, -1, 1, 0])
 # [x of the cannon, column]: the smaller, the nearer; of two at the same distance the left one.
 _NEARNESS = np.array([[2 * abs(column - x) + (column > x) for column in range(10)] for x in range(10)])
+_NOTHING = np.zeros((10, 10), dtype=bool)  # [y, x]
+_WAVE = np.pad(np.ones((4, 6), dtype=bool), ((0, 6), (2, 2)))
 
 
 class SpaceInvaders(Game):
@@ -26,27 +28,15 @@ class SpaceInvaders(Game):
     channels = 6
     actions = 4
 
-    def __init__(self, num_envs: int, streams: Streams) -> None:
-        super().__init__(num_envs, streams)
-        self.x = np.zeros(num_envs, dtype=np.int64)
-        self.shot_timer = np.zeros(num_envs, dtype=np.int16)
-        self.bullets = np.zeros((num_envs, 10, 10), dtype=bool)
-        self.alien_bullets = np.zeros((num_envs, 10, 10), dtype=bool)
-        self.aliens = np.zeros((num_envs, 10, 10), dtype=bool)
-        self.aliens[:, 0:4, 2:8] = True
-        self.heading = np.ones(num_envs, dtype=np.int16)
-        self.interval = np.zeros(num_envs, dtype=np.int16)  # the longest pause between moves
-        self.move_timer = np.zeros(num_envs, dtype=np.int16)
-        self.alien_shot_timer = np.zeros(num_envs, dtype=np.int16)
-
-    def restart(self, which: np.ndarray) -> None:
-        self.x[which] = 5
-        self.shot_timer[which] = 0
-        self.bullets[which] = self.alien_bullets[which] = self.aliens[which] = False
-        self.aliens[which, 0:4, 2:8] = True
-        self.heading[which] = -1
-        self.interval[which] = self.move_timer[which] = 12
-        self.alien_shot_timer[which] = 10
+    x = starts(5)
+    shot_timer = starts(0, np.int16)
+    bullets = starts(_NOTHING, np.bool_)
+    alien_bullets = starts(_NOTHING, np.bool_)
+    aliens = starts(_WAVE, np.bool_)
+    heading = starts(-1, np.int16)
+    interval = starts(12, np.int16)  # the longest pause between moves
+    move_timer = starts(12, np.int16)
+    alien_shot_timer = starts(10, np.int16)
 
     def play(self, actions: np.ndarray, live: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         shooting = np.flatnonzero((actions == 3) & (self.shot_timer == 0))
