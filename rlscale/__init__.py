@@ -1,7 +1,7 @@
 """Measures how far a reinforcement-learning task can be parallelized: its gradient noise scale and its critical batch size.
 
     estimate, errors, text                  what every figure and every complaint looks like
-    noise, crossing, frontier, agreement    the mathematics, without files, Ray or environments
+    noise, crossing, frontier               the mathematics, without files, Ray or environments
     records, analysis                       what a run and a sweep write, and the results that follow from it
     sizing, report                          how many workers and at what cost; pages and charts
     envs, agents, benchmarks                environments; training; the command, the sweeps and the measurements

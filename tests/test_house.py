@@ -129,7 +129,7 @@ def test_rooms_are_small():
 
 def test_the_mathematics_needs_neither_ray_nor_environments_nor_files():
     for name, path in MODULES.items():
-        if name.split(".")[1:2] in (["noise"], ["estimate"], ["frontier"], ["crossing"], ["agreement"]):
+        if name.split(".")[1:2] in (["noise"], ["estimate"], ["frontier"], ["crossing"]):
             used = {target.split(".")[0] for target in imports_of(name)}
             assert not used & {"ray", "gymnasium", "ale_py", "pathlib", "os", "io"}
             assert "open(" not in path.read_text()

@@ -7,13 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..agreement import Agreement, agreement
 from ..errors import UsageError
 from ..records import RunRecord, SweepRecord, TrialResult
-from .rows import LEAST_STEPS, Row, row_of_goal, row_of_run
+from .rows import Row, row_of_goal, row_of_run
 from .summary import distinct_names
 
-__all__ = ["ComparedSweep", "Comparison", "agreement_of", "compare"]
+__all__ = ["ComparedSweep", "Comparison", "compare"]
 
 _NAMED = 4  # of several runs that failed
 
@@ -90,17 +89,6 @@ def compare(sweeps: Sequence[SweepRecord], runs: Sequence[RunRecord], left_out: 
         why = "; ".join(notes)
         raise UsageError("FOLDER", f"there is no result to compare ({why})", "Let the sweep run until its first runs have ended")
     return Comparison(tuple(rows), tuple(compared), tuple(usable), tuple(notes))
-
-
-def agreement_of(rows: Sequence[Row], head: str, quantity: str, least_steps: float = LEAST_STEPS) -> Agreement | None:
-    """Agreement over the scored rows where both figures are resolved, clustered by task; None where there is no such row."""
-    pairs = [
-        (row.measured.value, predicted.value, row.task)
-        for row in rows
-        for predicted in [row.predicted(head, quantity)]
-        if row.scored(least_steps) and predicted.value is not None
-    ]
-    return agreement(*zip(*pairs, strict=True)) if pairs else None
 
 
 def _names(sweeps: Sequence[SweepRecord]) -> list[str]:

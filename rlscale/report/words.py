@@ -4,12 +4,11 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 
-from ..agreement import FEWEST_TASKS
-from ..analysis.comparison import ComparedSweep, agreement_of
+from ..analysis.comparison import ComparedSweep
 from ..analysis.extension import next_command
 from ..analysis.predictions import ADVISED, HEADS, ONLY_LOSS, PLAIN, PRIMARY, QUANTITIES
 from ..analysis.rows import LEAST_STEPS, Row
-from ..analysis.verdict import FEWEST_SCORED, Rung, Verdict, interventions_of, verdict
+from ..analysis.verdict import FEWEST_SCORED, FEWEST_TASKS, Rung, Verdict, agreement_of, interventions_of, verdict
 from ..estimate import Estimate
 from ..text import format_quantity
 
@@ -74,9 +73,9 @@ AGREEMENT_COLUMNS = (
 )
 AGREEMENT_NOTE = (
     "Decades are powers of ten. With so many candidates the best one looks good by luck. The verdict above is about the one "
-    "named beforehand, over tasks at their last goals. This table has all scored goals, of interventions too, but not what is "
-    "unresolved: so it can say otherwise, and its constant differs from row to row. Only the cumulative ones mean the same as "
-    "B_crit."
+    "named beforehand, over tasks at their last goals. This table has all scored goals, of interventions too, and a task counts "
+    "by the mean of its goals; it has not what is unresolved. So it can say otherwise, and its constant differs from row to row. "
+    "Only the cumulative ones mean the same as B_crit."
 )
 
 
@@ -283,19 +282,21 @@ def say_gain(doubled: float | None, most: str) -> str:
 def say_all_agreements(rows: Sequence[Row]) -> list[list[str]]:
     """A table row for every head and quantity, in the order of `AGREEMENT_COLUMNS`.
 
-    One more has the paper's predictor over goals of twice the steps that are asked for, and one the baseline.
+    One more has the paper's predictor over goals of twice the steps that are asked for, and one the baseline. Fewer than three
+    tasks are described by their offset and their error; nothing is concluded from them.
     """
     named = [(head, quantity, LEAST_STEPS, "") for head in HEADS for quantity in QUANTITIES]
     named.append((*PLAIN, 2 * LEAST_STEPS, f", S_min from {2 * LEAST_STEPS} steps on"))
     found = []
     for head, quantity, least_steps, which in named:
-        a = agreement_of(rows, head, quantity, least_steps)
-        if a is not None:
-            figures = (a.r_squared, a.r_squared_offset, a.offset, a.rms, a.rms_offset, a.left_out)
-            name = f"{head_name(head)}, {QUANTITY_LABELS[quantity]}{which}"
-            said = [figure.say("–") for figure in figures]
-            found += [[name, str(a.goals), *said]] if set(said) != {"–"} else []
-    plain = agreement_of(rows, *PLAIN)
-    if plain is not None and plain.constant.value is not None:
-        found.append(["none: a constant", str(plain.goals), *["–"] * 5, plain.constant.say("–")])
+        if agreement := agreement_of(rows, head, quantity, least_steps):
+            goals, a = agreement
+            figures = [figure.say("–") for figure in (a.r_squared, a.r_squared_offset, a.offset, a.error, a.rms, a.left_out)]
+            if a.tasks < FEWEST_TASKS:
+                figures = ["–", "–", *figures[2:4], "–", "–"]
+            found.append([f"{head_name(head)}, {QUANTITY_LABELS[quantity]}{which}", str(goals), *figures])
+    if plain := agreement_of(rows, *PLAIN):
+        goals, a = plain
+        if a.tasks >= FEWEST_TASKS:
+            found.append(["none: a constant", str(goals), *["–"] * 5, a.constant.say("–")])
     return found

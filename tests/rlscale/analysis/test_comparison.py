@@ -10,9 +10,10 @@ import pytest
 from planted import Planted, make_plan, read_again, write_sweep
 from run_records import make_run
 
-from rlscale.analysis.comparison import agreement_of, compare
+from rlscale.analysis.comparison import compare
 from rlscale.analysis.export import to_csv, to_parquet
 from rlscale.analysis.predictions import geometric_mean, ratio
+from rlscale.analysis.verdict import agreement_of
 from rlscale.crossing import Evaluated
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
@@ -104,7 +105,7 @@ def test_goals_of_few_steps_are_shown_and_not_scored(tmp_path):
     assert [row.scored() for row in rows] == [False, False, False]
     assert [row.scored(30) for row in rows] == [False, False, True]
     assert agreement_of(rows, "policy", "cumulative") is None
-    assert agreement_of(rows, "policy", "cumulative", least_steps=20).goals == 2
+    assert agreement_of(rows, "policy", "cumulative", least_steps=20)[0] == 2
     config = make_plan().config
     inner = make_plan(mini_batches=4, config=replace(config, update=replace(config.update, epochs=3)))
     assert all(row.scored() for row in compare([write_sweep(tmp_path / "inner", Planted(s_min=40), plan=inner)], []).rows)
@@ -221,8 +222,8 @@ def test_two_sweeps_of_one_task_are_kept_apart_and_are_one_task(tmp_path):
     comparison = compare(records, [])
     names = list(dict.fromkeys(row.name for row in comparison.rows))
     assert names == [f"atari/pong ({tmp_path / 'a' / 'pong'})", f"atari/pong ({tmp_path / 'b' / 'pong'})", "atari/pong (other)"]
-    found = agreement_of(comparison.rows, "policy", "cumulative")
-    assert (found.tasks, found.goals) == (1, 9)
+    goals, found = agreement_of(comparison.rows, "policy", "cumulative")
+    assert (found.tasks, goals) == (1, 9)
 
 
 def test_damaged_results_are_left_out_and_the_rest_is_used(tmp_path):
