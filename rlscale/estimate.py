@@ -1,4 +1,4 @@
-"""`Estimate`, the one type for every estimated figure, and how it is said. No formulas live here."""
+"""`Estimate`, the one type for every estimated figure, and how it is said."""
 
 import math
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .text import format_quantity
 
-__all__ = ["Estimate"]
+__all__ = ["Estimate", "from_logarithms"]
 
 
 @dataclass(frozen=True)
@@ -49,3 +49,8 @@ class Estimate:
         if low > 0 and math.isfinite(low):
             return f"{missing}, above {format_quantity(low)}"
         return f"{missing}, below {format_quantity(high)}" if math.isfinite(high) else missing
+
+
+def from_logarithms(value: float, ends: tuple[float, float], reason: str | None = None) -> Estimate:
+    """The figure with that natural logarithm, and its interval; no value where a reason is given."""
+    return Estimate(None if reason else math.exp(value), (math.exp(ends[0]), math.exp(ends[1])), reason)

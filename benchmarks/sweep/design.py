@@ -100,7 +100,6 @@ def rounded(rate: float) -> float:
 class Known:
     """The surface through the runs so far; intervals are computed where they are asked for."""
 
-    runs: Response
     best: Fitted
     rise: float
 
@@ -110,7 +109,7 @@ class Known:
 
     @property
     def middle(self) -> float:
-        return self.runs.middle
+        return self.best.runs.middle
 
     def best_rate(self, size: float) -> float:
         return math.exp(self.theta[response.P] + self.theta[response.Q] * (math.log(size) - self.middle))
@@ -131,7 +130,7 @@ class Known:
 
     def interval(self) -> tuple[float, float]:
         """Of ln B_crit; infinite where the runs give no end."""
-        return critical_interval(self.runs, self.best, self.rise)
+        return critical_interval(self.best, self.rise)
 
 
 def fit_known(ended: Sequence[RunSoFar]) -> Known | None:
@@ -141,8 +140,8 @@ def fit_known(ended: Sequence[RunSoFar]) -> Known | None:
     columns = zip(*((r.batch_size, r.optimizer_steps, r.observations, r.learning_rate) for r in ended), strict=True)
     sizes, steps, observations, rates = columns
     points = check_runs(sizes, steps, observations, None)
-    runs = Response(points, np.array(rates))
-    return Known(runs, runs.best(tries=1), allowed_rise(points, STOPPED_CONFIDENCE))
+    best = Response(points, np.array(rates)).best(tries=1)
+    return Known(best, allowed_rise(points, STOPPED_CONFIDENCE))
 
 
 def next_run(
@@ -335,7 +334,7 @@ def _slopes(theta: np.ndarray, made: np.ndarray, known: Known) -> tuple[np.ndarr
     bend_at = theta[response.C] - x
     bend = 1 / (1 + np.exp(-bend_at))
     slopes = np.column_stack([np.ones(len(x)), bend, to_rate, to_rate * (x - middle), lift, side * lift, bend * bend_at])
-    stuck = response.stuck_share(theta, u, np.minimum(known.runs.nearness_to_ends(x), 2.0))
+    stuck = response.stuck_share(theta, u, np.minimum(known.best.runs.nearness_to_ends(x), 2.0))
     sigma = math.exp(theta[response.SIGMA])
     steps = np.exp(theta[response.A] + np.logaddexp(0.0, bend_at))
     cost = (np.exp(x) + STEP_COST) * steps * ((1 - stuck) * np.exp(np.minimum(lift, math.log(PATIENCE))) + stuck * PATIENCE)

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import stdtrit
 
-from ..estimate import Estimate
+from ..estimate import Estimate, from_logarithms
+from .runs import rise_for
 
 __all__ = ["LocalFrontier", "fit_branches"]
 
@@ -115,7 +115,7 @@ def fit_branches(
     if len(np.unique(b)) < 3 or len(b) < 10:
         raise ValueError("batch_size: a local frontier needs three batch sizes and ten branches")
     fit = _Fit(np.log(b), np.log(rate), g, d, error, start_error)
-    low, best, high = fit.profile(_allowed_rise(len(b), confidence))
+    low, best, high = fit.profile(rise_for(len(b), _PARAMETERS, confidence))
     sizes = np.unique(b)
     theta, c = best
     rise = fit.best_gain(theta, c)
@@ -135,19 +135,13 @@ def fit_branches(
     resolved = math.isfinite(high) and math.isfinite(low)
     reason = None if resolved else _say_why(low, high) if learned else _NOTHING
     return LocalFrontier(
-        b_local=Estimate(math.exp(c) if resolved else None, (math.exp(low), math.exp(high)), reason),
+        b_local=from_logarithms(c, (low, high), reason),
         progress=math.exp(theta[_P]) if learned else math.nan,
         scatter=math.exp(theta[_TAU]),
         sizes=tuple(float(s) for s in sizes),
         best_rates=tuple(math.exp(theta[_A] + theta[_Q] * (math.log(s) - fit.middle)) for s in sizes),
         gains=tuple(gains),
     )
-
-
-def _allowed_rise(branches: int, confidence: float) -> float:
-    """How far twice the loss may rise inside the interval, as for the surface of a sweep."""
-    degrees = max(branches - _PARAMETERS, 1)
-    return branches / degrees * float(stdtrit(degrees, 0.5 + confidence / 2)) ** 2
 
 
 def _say_why(low: float, high: float) -> str:

@@ -13,12 +13,12 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from scipy.special import stdtrit
 
-from ..estimate import Estimate
+from ..estimate import Estimate, from_logarithms
 from .advice import say_too_few, say_unidentified
 from .likelihood import Likelihood, find_minimum, find_reach, find_rises
 from .runs import Point, check_runs
@@ -27,6 +27,7 @@ __all__ = ["Frontier", "fit"]
 
 _Floats = TypeVar("_Floats", float, np.ndarray)
 _EXPONENTS = 0.1, 10.0  # the range in which the free exponent is sought
+UNRESOLVED_EXPONENT = "these runs do not resolve the exponent: add batch sizes at both ends, or more runs"
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Frontier:
     residual: float
     points: tuple[Point, ...]
     confidence: float = 0.95
+    _fitted_parameters: ClassVar[int] = 2  # taken off the number of runs for the degrees of freedom
 
     def optimizer_steps(self, batch_size: _Floats) -> _Floats:
         """S = s_min (1 + b_crit/B) for a batch size or an array of them.
@@ -59,9 +61,7 @@ class Frontier:
         Raises:
             ValueError: the frontier is not identified, or a batch size is not positive.
         """
-        s_min, b_crit = self._identified()
-        if not np.all(np.asarray(batch_size) > 0):
-            raise ValueError("batch_size must be positive")
+        s_min, b_crit = self._identified_at(batch_size)
         return s_min * (1.0 + b_crit / batch_size)
 
     def observations(self, batch_size: _Floats) -> _Floats:
@@ -70,9 +70,7 @@ class Frontier:
         Raises:
             ValueError: the frontier is not identified, or a batch size is not positive.
         """
-        s_min, b_crit = self._identified()
-        if not np.all(np.asarray(batch_size) > 0):
-            raise ValueError("batch_size must be positive")
+        s_min, b_crit = self._identified_at(batch_size)
         return s_min * (batch_size + b_crit)
 
     def overhead_batch(self, overhead: float = 0.2) -> Estimate:
@@ -88,20 +86,6 @@ class Frontier:
         return self.b_crit.map(lambda b: overhead * b)
 
     @property
-    def scatter(self) -> float:
-        """Rms of ln S about the mean of its own batch size, over the runs that reached the goal; nan without repetitions.
-
-        No curve can remove this part of `residual`. Degrees of freedom: runs - sizes.
-        """
-        reached: dict[float, list[float]] = {}
-        for p in self.points:
-            if not p.censored:
-                reached.setdefault(p.batch_size, []).append(math.log(p.optimizer_steps))
-        logs = [np.array(values) for values in reached.values()]
-        freedom = sum(len(values) - 1 for values in logs)
-        return math.sqrt(sum(float(((v - v.mean()) ** 2).sum()) for v in logs) / freedom) if freedom else math.nan
-
-    @property
     def run_half_width(self) -> float:
         """Half the width of the 95% interval of ln S of one further run about the law, if it reaches the goal; nan as `residual`.
 
@@ -110,11 +94,6 @@ class Frontier:
         reached = sum(not p.censored for p in self.points)
         freedom = max(reached - self._fitted_parameters, 1)
         return self.residual * math.sqrt(reached / freedom) * float(stdtrit(freedom, 0.975))
-
-    @property
-    def _fitted_parameters(self) -> int:
-        """Taken off the number of runs for the degrees of freedom."""
-        return 2
 
     @cached_property
     def exponent(self) -> Estimate:
@@ -128,9 +107,11 @@ class Frontier:
         rest = {size: tuple(p for p in self.points if p.batch_size != size) for size in sizes}
         return {size: _fit(points, self.confidence).b_crit.value if points else None for size, points in rest.items()}
 
-    def _identified(self) -> tuple[float, float]:
+    def _identified_at(self, batch_size: float | np.ndarray) -> tuple[float, float]:
         if self.b_crit.value is None or self.s_min.value is None:
             raise ValueError(f"the frontier is not identified: {self.b_crit.reason}")
+        if not np.all(np.asarray(batch_size) > 0):
+            raise ValueError("batch_size must be positive")
         return self.s_min.value, self.b_crit.value
 
 
@@ -216,14 +197,14 @@ def _fit(points: tuple[Point, ...], confidence: float) -> Frontier:
     high = math.inf if high == top or best.c > runs.sizes[-1] else high
     reason = say_unidentified(points, low, high)
 
-    def estimate(value: float, ends: tuple[float, float], known: bool) -> Estimate:
-        interval = math.exp(ends[0]) if known else 0.0, math.exp(ends[1])
-        return Estimate(math.exp(value) if known else None, interval, None if known else reason)
+    def projected_estimate(value: float, rise: float, slope: float, known: bool) -> Estimate:
+        least, most = projected(rise, slope)
+        return from_logarithms(value, (least if known else -math.inf, most), None if known else reason)
 
     return Frontier(
-        s_min=estimate(best.a, projected(s_rise, 0.0), high < math.inf),
-        e_min=estimate(best.a + best.c, projected(e_rise, 1.0), low > -math.inf),
-        b_crit=Estimate(None if reason else math.exp(best.c), (math.exp(low), math.exp(high)), reason),
+        s_min=projected_estimate(best.a, s_rise, 0.0, high < math.inf),
+        e_min=projected_estimate(best.a + best.c, e_rise, 1.0, low > -math.inf),
+        b_crit=from_logarithms(best.c, (low, high), reason),
         residual=best.rms,
         points=points,
         confidence=confidence,
@@ -250,4 +231,4 @@ def _fit_exponent(points: tuple[Point, ...], confidence: float) -> Estimate:
     interval = math.exp(ends[0]) if ends[0] > low else 0.0, math.exp(ends[1]) if ends[1] < high else math.inf
     if ends[0] > low and ends[1] < high:
         return Estimate(best.alpha, interval)
-    return Estimate(None, interval, "these runs do not resolve the exponent: add batch sizes at both ends, or more runs")
+    return Estimate(None, interval, UNRESOLVED_EXPONENT)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.special import erfcx, expit, log_ndtr, stdtrit
 
-from .runs import Point
+from .runs import Point, group_names, logarithms, number_groups
 
 __all__ = ["Best", "Likelihood", "find_minimum", "find_reach", "find_rises"]
 
@@ -30,12 +30,8 @@ class Likelihood:
     """
 
     def __init__(self, points: Sequence[Point]) -> None:
-        self.missed = np.array([p.censored for p in points])
-        self.x = np.log([p.batch_size for p in points])
-        self.y = np.log([p.observations / p.batch_size if p.censored and p.observations else p.optimizer_steps for p in points])
-        names = [(0, p.group) if p.group is not None else (1, i) for i, p in enumerate(points)]
-        number = {name: i for i, name in enumerate(dict.fromkeys(names))}
-        self.group = np.array([number[name] for name in names])
+        self.missed, self.x, self.y = logarithms(points)
+        self.group = number_groups(group_names(points))
         self.sizes, self.size, self.count = np.unique(self.x, return_inverse=True, return_counts=True)
         self.sigma = 1.0
         # Up to a constant, Q depends on the runs of one size that reached the goal only through their mean.

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.linalg import null_space
 
 from . import response
-from .response import ALPHA, Fitted, Response
+from .response import ALPHA, Fitted
 
 __all__ = ["critical_interval", "ends", "reach", "scan", "unit"]
 
@@ -25,48 +25,46 @@ def unit(theta: np.ndarray, *summed: int) -> np.ndarray:
     return along
 
 
-def scan(runs: Response, best: Fitted) -> list[Fitted]:
+def scan(best: Fitted) -> list[Fitted]:
     """Roughly the least loss at B_crit of a step below the smallest size, and so on to a step above the largest.
 
     A likelihood may have several wells: with another bend, other runs are the ones that are stuck, or another rate is the best.
     From the best fit no path leads to the others. So each place is looked at from what the fit begins with and from the best fit,
     and then from its neighbours, upwards and downwards.
     """
+    runs = best.runs
     low, high = float(runs.x.min()) - _STEP, float(runs.x.max()) + _STEP
     places = np.linspace(low, high, math.ceil((high - low) / _STEP) + 1)
     begun = [*runs.starts(), best.theta]
 
-    def look(theta: np.ndarray, place: float) -> Fitted:
-        return runs.minimize(_slid(runs, theta, place), (response.C, ALPHA), roughly=True)
+    def slid(theta: np.ndarray, place: float) -> np.ndarray:
+        """The same parameters with ln B_crit at that place, and S_min such that the runs' mean ln S stays."""
+        moved = theta.copy()
+        moved[response.C] = place
+        moved[response.A] += float(np.mean(runs.bend(theta) - runs.bend(moved)))
+        return moved
 
-    found = [look(min(begun, key=lambda theta: runs.loss(_slid(runs, theta, place))[0]), place) for place in places.tolist()]
+    def look(theta: np.ndarray, place: float) -> Fitted:
+        return runs.minimize(slid(theta, place), (response.C, ALPHA), roughly=True)
+
+    found = [look(min(begun, key=lambda theta: runs.loss(slid(theta, place))[0]), place) for place in places.tolist()]
     upwards = range(1, len(found))
     for number, neighbour in [*((n, n - 1) for n in upwards), *((n - 1, n) for n in reversed(upwards))]:
         found[number] = min(found[number], look(found[neighbour].theta, places[number]), key=lambda one: one.loss)
     return found
 
 
-def _slid(runs: Response, theta: np.ndarray, place: float) -> np.ndarray:
-    """The same parameters with ln B_crit at that place, and S_min such that the runs' mean ln S stays."""
-    moved = theta.copy()
-    moved[response.C] = place
-    moved[response.A] += float(np.mean(runs.bend(theta) - runs.bend(moved)))
-    return moved
-
-
-def critical_interval(
-    runs: Response, best: Fitted, rise: float, scanned: Sequence[Fitted] = (), *, exactly: bool = True
-) -> tuple[float, float]:
+def critical_interval(best: Fitted, rise: float, scanned: Sequence[Fitted] = (), *, exactly: bool = True) -> tuple[float, float]:
     """Both ends of the interval of ln B_crit, exactly or further out; infinite where the runs give none."""
-    edges = float(runs.x.min()) - _BEYOND, float(runs.x.max()) + _BEYOND
-    low, high = ends(runs, best, rise, unit(best.theta, response.C), edges, scanned, exactly=exactly)
+    x = best.runs.x
+    edges = float(x.min()) - _BEYOND, float(x.max()) + _BEYOND
+    low, high = ends(best, rise, unit(best.theta, response.C), edges, scanned, exactly=exactly)
     # A bend outside the sizes would follow from the model and not from the data: only one limit is kept.
     at = best.theta[response.C]
-    return -math.inf if at < runs.x.min() else low, math.inf if at > runs.x.max() else high
+    return -math.inf if at < x.min() else low, math.inf if at > x.max() else high
 
 
 def ends(
-    runs: Response,
     best: Fitted,
     rise: float,
     along: np.ndarray,
@@ -84,19 +82,18 @@ def ends(
     inside = [one for one in scanned if 2 * (one.loss - best.loss) < rise]
     found = []
     for sign, edge in zip((-1, 1), edges, strict=True):
-        end = reach(runs, best, rise, along, sign, edges, free, exactly=exactly)
+        end = reach(best, rise, along, sign, edges, free, exactly=exactly)
         if inside:
             outermost = max(inside, key=lambda one: sign * float(along @ one.theta))
             at = float(along @ outermost.theta)
             if sign * end < sign * at < sign * edge:
                 left = rise - 2 * (outermost.loss - best.loss)
-                end = reach(runs, outermost, left, along, sign, edges, free, exactly=exactly)
+                end = reach(outermost, left, along, sign, edges, free, exactly=exactly)
         found.append(end)
     return found[0], found[1]
 
 
 def reach(
-    runs: Response,
     best: Fitted,
     rise: float,
     along: np.ndarray,
@@ -111,8 +108,7 @@ def reach(
     The root of √(twice the rise) against the distance is sought, which is a straight line where the likelihood is Gaussian.
 
     Args:
-        runs: the likelihood.
-        best: its least loss.
+        best: the least loss.
         rise: how far twice the loss may rise.
         along: (parameters,) of zeros and ones, those that are summed.
         sign: -1 for the lower end, 1 for the upper one.
@@ -120,6 +116,7 @@ def reach(
         free: parameters that are fitted.
         exactly: False where it matters only whether there is an end: then it may be given too far out.
     """
+    runs = best.runs
     start = float(along @ best.theta)
     most = abs(edges[sign > 0] - start)
     # All combinations of the free parameters that leave the sum as it is, scaled to a loss about a unit sphere.

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import minimize
 from scipy.special import expit, ndtr
 
-from .runs import Point
+from .runs import Point, group_names, logarithms, number_groups
 
 __all__ = ["Fitted", "Response"]
 
@@ -47,10 +47,14 @@ _LEAST_SIGMA = 0.02
 
 @dataclass(frozen=True)
 class Fitted:
-    """The parameters with the highest posterior density, in the order of this module's indices, and its negative logarithm."""
+    """The parameters with the highest posterior density, in the order of this module's indices, and its negative logarithm.
+
+    `runs` is the likelihood that was maximized.
+    """
 
     theta: np.ndarray
     loss: float
+    runs: Response
 
 
 class Response:
@@ -63,10 +67,8 @@ class Response:
     """
 
     def __init__(self, points: Sequence[Point], learning_rate: np.ndarray, offset_sd: float = 0.0) -> None:
-        self.missed = np.array([p.censored for p in points])
-        self.x = np.log([p.batch_size for p in points])
+        self.missed, self.x, self.y = logarithms(points)
         self.r = np.log(learning_rate)
-        self.y = np.log([p.observations / p.batch_size if p.censored and p.observations else p.optimizer_steps for p in points])
         self.middle = float(self.x.mean())
         self.z = self.x - self.middle
         self.ends = self.nearness_to_ends(self.x)
@@ -86,7 +88,7 @@ class Response:
             (-5, 5),
         ]
         self.rate_prior = float((self.r - 0.5 * self.z).mean()), 1.5
-        self.names = [(0, p.group) if p.group is not None else (1, i) for i, p in enumerate(points)]
+        self.names = group_names(points)
         self.group = number_groups(self.names)
         self.offset_sd = offset_sd
         self.offsets = int(self.group.max() + 1) if offset_sd > 0 else 0
@@ -193,7 +195,7 @@ class Response:
         options = {"maxcor": 30, "ftol": 1e-4 if roughly else 1e-10, "gtol": 1e-3 if roughly else 1e-5}
         found = minimize(loss, start[free], jac=True, method="L-BFGS-B", bounds=bounds, options=options)
         loss(found.x)
-        return Fitted(theta.copy(), float(found.fun))
+        return Fitted(theta.copy(), float(found.fun), self)
 
     def curvature(self, theta: np.ndarray) -> np.ndarray:
         """The matrix of second derivatives of the loss, from differences of the gradient."""
@@ -218,7 +220,7 @@ class Response:
 
         options = {"maxcor": 30, "ftol": 1e-9, "gtol": 1e-3}
         found = minimize(loss, np.zeros(directions.shape[1]), jac=True, method="L-BFGS-B", options=options)
-        return Fitted(start + directions @ found.x, float(found.fun))
+        return Fitted(start + directions @ found.x, float(found.fun), self)
 
     def starts(self) -> list[np.ndarray]:
         """Where to begin: several values of c, of the best rate at the mean size, and of the curvature.
@@ -244,12 +246,6 @@ class Response:
         """The least loss from the best starts."""
         starts = sorted(self.starts(), key=lambda theta: self.loss(theta)[0])[:tries]
         return min((self.minimize(theta, fixed) for theta in starts), key=lambda fitted: fitted.loss)
-
-
-def number_groups(names: Sequence[Hashable]) -> np.ndarray:
-    """A number for each distinct name, in the order of their first occurrence."""
-    number = {name: i for i, name in enumerate(dict.fromkeys(names))}
-    return np.array([number[name] for name in names])
 
 
 def prior_deviation(index: int) -> float:

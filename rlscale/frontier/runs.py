@@ -1,4 +1,4 @@
-"""The runs that a frontier is fitted to, as they were given and checked."""
+"""The runs that a frontier is fitted to, as they were given and checked, and what its likelihoods have in common."""
 
 import math
 from collections.abc import Hashable, Sequence
@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.special import stdtrit
 
-__all__ = ["Point", "check_runs"]
+__all__ = ["Point", "check_runs", "group_names", "logarithms", "number_groups", "rise_for"]
 
 
 @dataclass(frozen=True)
@@ -48,3 +49,29 @@ def check_runs(batch_size: Any, optimizer_steps: Any, observations: Any, group: 
         Point(float(b[i]), float(s[i]), None if math.isnan(e[i]) else float(e[i]), names[i], math.isinf(s[i]))
         for i in range(b.size)
     )
+
+
+def logarithms(points: Sequence[Point]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Which runs missed the goal, x = ln B and y = ln S, or ln of the limit of S for a run that missed it; each (N,)."""
+    y = [p.observations / p.batch_size if p.censored and p.observations else p.optimizer_steps for p in points]
+    return np.array([p.censored for p in points]), np.log([p.batch_size for p in points]), np.log(y)
+
+
+def group_names(points: Sequence[Point]) -> list[Hashable]:
+    """The group of each run; one of its own for a run by itself."""
+    return [(0, p.group) if p.group is not None else (1, i) for i, p in enumerate(points)]
+
+
+def number_groups(names: Sequence[Hashable]) -> np.ndarray:
+    """A number for each distinct name, in the order of their first occurrence."""
+    number = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    return np.array([number[name] for name in names])
+
+
+def rise_for(runs: int, parameters: int, confidence: float) -> float:
+    """How far twice the loss may rise inside an interval.
+
+    The likelihood takes the noise for smaller than it is, by as many runs as there are parameters: hence the first factor.
+    """
+    degrees = max(runs - parameters, 1)
+    return runs / degrees * float(stdtrit(degrees, 0.5 + confidence / 2)) ** 2

@@ -11,18 +11,17 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from scipy.special import stdtrit
 
-from ..estimate import Estimate
+from ..estimate import Estimate, from_logarithms
 from . import response
 from .advice import say_too_few, say_unidentified
-from .hyperbola import Frontier
+from .hyperbola import UNRESOLVED_EXPONENT, Frontier
 from .profile import critical_interval, ends, reach, scan, unit
-from .response import Fitted, Response, number_groups
-from .runs import Point, check_runs
+from .response import Fitted, Response
+from .runs import Point, check_runs, number_groups, rise_for
 
 __all__ = ["STOPPED_CONFIDENCE", "Surface", "allowed_rise", "fit_surface"]
 
@@ -34,7 +33,6 @@ the worst setting of simulated sweeps, by hand; at 0.97 see results/README.md, S
 """
 
 _KEPT = 64  # fits that are remembered
-_PARAMETERS = 8  # taken off the number of runs for the degrees of freedom
 _BENT = 5.0  # twice the gain in log-likelihood by a free exponent, above which the surface is said not to fit
 _EXPONENTS = math.log(0.2), math.log(5.0)  # the range in which the free exponent is sought
 
@@ -48,14 +46,13 @@ class Surface(Frontier):
     Attributes:
         learning_rates: of each run, in the order of `points`.
         stuck: fraction of the runs, at rates below the brink and batch sizes between the ends, that is stuck.
-        fitted: the parameters, in natural logarithms; see `response`.
-        runs: the runs as the likelihood holds them.
+        fitted: the parameters, in natural logarithms, and the runs as the likelihood holds them; see `response`.
     """
 
     learning_rates: tuple[float, ...] = ()
     stuck: float = math.nan
     fitted: Fitted | None = None
-    runs: Response | None = None
+    _fitted_parameters: ClassVar[int] = 8
 
     def best_rate(self, batch_size: float) -> float:
         """ε*(B), the learning rate with the fewest optimizer steps at a batch size.
@@ -63,18 +60,14 @@ class Surface(Frontier):
         Raises:
             ValueError: fewer than three batch sizes have a run that reached the goal.
         """
-        theta, x = self._theta(), math.log(batch_size)
-        return math.exp(theta[response.P] + theta[response.Q] * (x - self._runs().middle))
-
-    @property
-    def _fitted_parameters(self) -> int:
-        return _PARAMETERS
+        fitted, x = self._fit(), math.log(batch_size)
+        return math.exp(fitted.theta[response.P] + fitted.theta[response.Q] * (x - fitted.runs.middle))
 
     @property
     def steps_at_best_rate(self) -> tuple[float, ...]:
         """What each run's S would have been at the best rate of its batch size; for a run that missed the goal, its limit."""
-        runs = self._runs()
-        return tuple(float(s) for s in np.exp(runs.y - runs.lift(self._theta())))
+        fitted = self._fit()
+        return tuple(float(s) for s in np.exp(fitted.runs.y - fitted.runs.lift(fitted.theta)))
 
     @cached_property
     def exponent(self) -> Estimate:
@@ -82,13 +75,10 @@ class Surface(Frontier):
         if self.fitted is None or len({p.batch_size for p in self.points if not p.censored}) < 4:
             return Estimate(None, None, "a free exponent needs four batch sizes at which a run reached its goal")
         rise = allowed_rise(self.points, self.confidence)
-        along = unit(self._theta(), response.ALPHA)
-        free = np.arange(len(along))
-        low, high = (reach(self._runs(), self._bent, rise, along, sign, _EXPONENTS, free) for sign in (-1, 1))
-        interval = math.exp(low), math.exp(high)
-        if math.isfinite(low) and math.isfinite(high):
-            return Estimate(math.exp(self._bent.theta[response.ALPHA]), interval)
-        return Estimate(None, interval, "these runs do not resolve the exponent: add batch sizes at both ends, or more runs")
+        along = unit(self._bent.theta, response.ALPHA)
+        low, high = (reach(self._bent, rise, along, sign, _EXPONENTS, np.arange(len(along))) for sign in (-1, 1))
+        reason = None if math.isfinite(low) and math.isfinite(high) else UNRESOLVED_EXPONENT
+        return from_logarithms(self._bent.theta[response.ALPHA], (low, high), reason)
 
     @cached_property
     def leave_one_size_out(self) -> Mapping[float, float | None]:
@@ -99,9 +89,9 @@ class Surface(Frontier):
             points, rates = tuple(self.points[i] for i in kept), np.array([self.learning_rates[i] for i in kept])
             found[size] = None
             if fitted := _likeliest(points, rates, self):
-                limits = critical_interval(*fitted, allowed_rise(points, self.confidence), exactly=False)
+                limits = critical_interval(fitted, allowed_rise(points, self.confidence), exactly=False)
                 if not say_unidentified(points, *limits):
-                    found[size] = math.exp(fitted[1].theta[response.C])
+                    found[size] = math.exp(fitted.theta[response.C])
         return found
 
     @cached_property
@@ -120,17 +110,13 @@ class Surface(Frontier):
     @cached_property
     def _bent(self) -> Fitted:
         """The fit with a free exponent."""
-        return self._runs().minimize(self._theta(), ())
+        fitted = self._fit()
+        return fitted.runs.minimize(fitted.theta, ())
 
-    def _theta(self) -> np.ndarray:
+    def _fit(self) -> Fitted:
         if self.fitted is None:
             raise ValueError(f"the surface is not fitted: {self.b_crit.reason}")
-        return self.fitted.theta
-
-    def _runs(self) -> Response:
-        self._theta()
-        assert self.runs is not None
-        return self.runs
+        return self.fitted
 
 
 def fit_surface(
@@ -182,40 +168,37 @@ def fit_surface(
 @lru_cache(maxsize=_KEPT)
 def _fit(points: tuple[Point, ...], learning_rates: tuple[float, ...], confidence: float) -> Surface:
     """`fit_surface` of runs that were checked. A page, its verdict and what comes next ask for the same fits, of seconds each."""
-    fitted = _likeliest(points, np.array(learning_rates))
-    if fitted is None:
+    best = _likeliest(points, np.array(learning_rates))
+    if best is None:
         nothing = Estimate(None, None, say_too_few(points))
         return Surface(nothing, nothing, nothing, math.nan, points, confidence, learning_rates)
-    runs, best = fitted
-    scanned = scan(runs, best)
+    runs, scanned = best.runs, scan(best)
     best = min(best, runs.minimize(min(scanned, key=lambda one: one.loss).theta), key=lambda one: one.loss)
     rise = allowed_rise(points, confidence)
     theta = best.theta
-    b_crit = _critical(runs, best, rise, scanned, points)
-    assert b_crit.interval is not None
-    low, high = b_crit.interval
+    low, high = critical_interval(best, rise, scanned)
+    reason = say_unidentified(points, low, high)
 
-    def estimate(along: np.ndarray, known: bool) -> Estimate:
+    def estimate(known: bool, *summed: int) -> Estimate:
+        along = unit(theta, *summed)
         value = float(along @ theta)
-        low, high = ends(runs, best, rise, along, (value - 30.0, value + 30.0), scanned)
-        interval = math.exp(low) if known else 0.0, math.exp(high)
-        return Estimate(math.exp(value) if known else None, interval, None if known else b_crit.reason)
+        least, most = ends(best, rise, along, (value - 30.0, value + 30.0), scanned)
+        return from_logarithms(value, (least if known else -math.inf, most), None if known else reason)
 
     return Surface(
-        s_min=estimate(unit(theta, response.A), high < math.inf),
-        e_min=estimate(unit(theta, response.A, response.C), low > 0),
-        b_crit=b_crit,
+        s_min=estimate(high < math.inf, response.A),
+        e_min=estimate(low > -math.inf, response.A, response.C),
+        b_crit=from_logarithms(theta[response.C], (low, high), reason),
         residual=math.sqrt(2.0) * runs.sigma(theta),
         points=points,
         confidence=confidence,
         learning_rates=learning_rates,
         stuck=runs.usually_stuck(theta),
         fitted=best,
-        runs=runs,
     )
 
 
-def _likeliest(points: Sequence[Point], rates: np.ndarray, near: Surface | None = None) -> tuple[Response, Fitted] | None:
+def _likeliest(points: Sequence[Point], rates: np.ndarray, near: Surface | None = None) -> Fitted | None:
     """The likelihood of these runs and its least loss; None where fewer than three sizes have a run that reached the goal.
 
     It is sought from where it is for nearly the same runs, if these are given.
@@ -223,41 +206,32 @@ def _likeliest(points: Sequence[Point], rates: np.ndarray, near: Surface | None 
     if len({p.batch_size for p in points if not p.censored}) < 3:
         return None
     runs = Response(points, rates)
-    if near is None or near.fitted is None or near.runs is None:
+    if near is None or near.fitted is None:
         best = runs.best()
     else:
         start = near.fitted.theta[: response.OFFSETS].copy()
-        start[response.P] += start[response.Q] * (runs.middle - near.runs.middle)  # ln of the best rate at the mean of ln B
+        start[response.P] += start[response.Q] * (
+            runs.middle - near.fitted.runs.middle
+        )  # ln of the best rate at the mean of ln B
         best = runs.minimize(start)
-    offset_sd = _shared_offsets(runs, best)
+    offset_sd = _shared_offsets(best)
     if offset_sd > 0:
         runs = Response(points, rates, offset_sd)
         best = runs.minimize(np.concatenate([best.theta, np.zeros(runs.offsets)]))
-    return runs, best
-
-
-def _critical(runs: Response, best: Fitted, rise: float, scanned: Sequence[Fitted], points: Sequence[Point]) -> Estimate:
-    """B_crit with its interval."""
-    low, high = critical_interval(runs, best, rise, scanned)
-    reason = say_unidentified(points, low, high)
-    return Estimate(None if reason else math.exp(best.theta[response.C]), (math.exp(low), math.exp(high)), reason)
+    return best
 
 
 def allowed_rise(points: Sequence[Point], confidence: float) -> float:
-    """How far twice the loss may rise inside an interval.
-
-    The likelihood takes the noise for smaller than it is, by as many runs as there are parameters: hence the first factor.
-    """
-    reached = sum(not p.censored for p in points)
-    degrees = max(reached - _PARAMETERS, 1)
-    return reached / degrees * float(stdtrit(degrees, 0.5 + confidence / 2)) ** 2
+    """How far twice the loss may rise inside an interval, of which only runs that reached the goal say something."""
+    return rise_for(sum(not p.censored for p in points), Surface._fitted_parameters, confidence)
 
 
-def _shared_offsets(runs: Response, best: Fitted) -> float:
+def _shared_offsets(best: Fitted) -> float:
     """Standard deviation of the offset that the runs of one seed share, by the method of moments; 0 where none is seen.
 
     Stuck runs would count as large offsets, so residuals are cut off at three scales of the noise.
     """
+    runs = best.runs
     kept = ~runs.missed
     group = number_groups([runs.names[i] for i in np.flatnonzero(kept)])
     counts = np.bincount(group)

@@ -215,6 +215,8 @@ def test_the_next_run_is_the_one_that_sharpens_most_for_its_cost():
     assert (size, rate) == (best[1], pytest.approx(best[2]))
     # At the best rate a run costs its steps, or four times as many where it is stuck.
     at_best = np.log([[one, known.best_rate(one)] for one in sizes])
-    stuck = response.stuck_share(known.theta, np.zeros(len(sizes)), np.minimum(known.runs.nearness_to_ends(at_best[:, 0]), 2.0))
+    stuck = response.stuck_share(
+        known.theta, np.zeros(len(sizes)), np.minimum(known.best.runs.nearness_to_ends(at_best[:, 0]), 2.0)
+    )
     expected = [(one + 256) * known.steps(one) * (1 + 3 * share) for one, share in zip(sizes, stuck, strict=True)]
     assert _slopes(known.theta, at_best, known)[2].tolist() == pytest.approx(expected)

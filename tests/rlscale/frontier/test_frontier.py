@@ -571,12 +571,3 @@ def test_fit_refuses_options():
         fit([1, 2, 4], [4, 3, 2], group=[1, 2])
     with pytest.raises(ValueError, match="confidence"):
         fit([1, 2, 4], [4, 3, 2], confidence=95)
-
-
-def test_the_scatter_is_that_of_the_seeds_about_the_mean_of_their_size():
-    """Pairs e^±0.1 and e^±0.2 about their means, a missed run and a single run that say nothing: √((2·0.01 + 2·0.04)/2)."""
-    steps = [100 * math.exp(0.1), 100 * math.exp(-0.1), 70 * math.exp(0.2), 70 * math.exp(-0.2), math.inf, 50.0]
-    sizes = [64, 64, 256, 256, 256, 1024]
-    frontier = fit(sizes, steps, [math.nan, math.nan, math.nan, math.nan, 256 * 90.0, math.nan])
-    assert frontier.scatter == pytest.approx(math.sqrt(0.05))
-    assert math.isnan(fit([64, 256, 1024], [100.0, 70.0, 50.0]).scatter)

@@ -227,7 +227,7 @@ def test_an_open_frontier_has_no_lower_limit_that_the_runs_do_not_give():
     surface = fit_surface(batch, rate, steps, spent, confidence=0.97)
     assert surface.b_crit.interval == (0.0, math.inf)
     # Another fit, with S_min taken along by hand, is as good at the smallest size as the interval allows.
-    theta, runs = surface.fitted.theta.copy(), surface.runs
+    theta, runs = surface.fitted.theta.copy(), surface.fitted.runs
     before = runs.bend(theta)
     theta[names.C] = runs.x.min()
     theta[names.A] += np.mean(before - runs.bend(theta))
@@ -241,7 +241,7 @@ def test_it_warns_where_twice_the_log_likelihood_gains_five(bend, seed, warned):
     sizes, rates, steps = (np.tile(v, 2) for v in exact())
     scatter = np.exp(0.2 * np.random.default_rng(seed).standard_normal(len(steps)))
     surface = fit_surface(sizes, rates, steps / (1 + 500 / sizes) * (1 + (500 / sizes) ** bend) * scatter)
-    gain = 2 * (surface.fitted.loss - surface.runs.minimize(surface.fitted.theta, ()).loss)
+    gain = 2 * (surface.fitted.loss - surface.fitted.runs.minimize(surface.fitted.theta, ()).loss)
     assert (5 < gain < 10) if warned else (2.5 < gain < 5)
     assert (surface.warning is not None) is warned
 
@@ -255,7 +255,7 @@ def test_the_interval_holds_every_well_of_the_likelihood(rung, goal):
     """
     row = next(row for row in compare([read_sweep(RESULTS / "ladder" / rung)], []).sweeps[0].rows if row.goal == goal)
     surface = row.frontier
-    runs, best = surface.runs, surface.fitted
+    runs, best = surface.fitted.runs, surface.fitted
     rise = allowed_rise(surface.points, surface.confidence)
     rng = np.random.default_rng(0)
 
