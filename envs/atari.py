@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -141,19 +142,18 @@ class AtariEnv(TaskEnv):
 
     def reset(self, seeds: np.ndarray) -> np.ndarray:
         self._seeded = True
-        observation, info = self._env.reset(seed=np.asarray(seeds, dtype=np.int64))
-        self._remember(info)
-        return observation
+        return self._start(seed=np.asarray(seeds, dtype=np.int64))
 
     def begin_episodes(self, seeds: np.ndarray) -> np.ndarray:
         if not self._seeded:
             return self.reset(seeds)
-        observation, info = self._env.reset()  # with a seed ale-py loads the game anew, which takes as long as 250 steps
-        self._remember(info)
-        return observation
+        return self._start()  # with a seed ale-py loads the game anew, which takes as long as 250 steps
 
     def restart(self, which: np.ndarray, seeds: np.ndarray) -> np.ndarray:
-        observation, info = self._env.reset(seed=np.asarray(seeds[which], dtype=np.int64), options={"reset_mask": which})
+        return self._start(seed=np.asarray(seeds[which], dtype=np.int64), options={"reset_mask": which})
+
+    def _start(self, **how: Any) -> np.ndarray:
+        observation, info = self._env.reset(**how)
         self._remember(info)
         return observation
 
