@@ -33,6 +33,7 @@ from .words import flags, head_name
 
 __all__ = ["ladder_figure", "verdict_figure"]
 
+_PREDICTED, _MEASURED = "predicted: noise scale (observations)", "measured: critical batch size (observations)"
 _HEADS = ("policy", "value", "joint", "joint_policy_parameters")
 
 
@@ -41,38 +42,18 @@ def ladder_figure(rows: Sequence[Row]) -> Figure | None:
     points = [point for head in _HEADS for row in rows if (point := _ladder_point(row, head)) is not None]
     if not points:
         return None
-    paper = _paper()
-    domain = log_domain([v for p in (*points, *paper) for v in (p["x"], p["y"])], padding=3)
-    for p in points:
-        for axis in ("x", "y"):
-            low, high = p[f"{axis}_ends"]
-            p[f"{axis}1"], p[f"{axis}2"] = clip(low or 0.0, domain), clip(math.inf if high is None else high, domain)
+    _, x, y, background = _against(points, intervals=True)
     losses = [name for name in map(head_name, _HEADS) if any(p["loss"] == name for p in points)]
     chosen = alt.param(name="loss", value=losses[0], bind=alt.binding_select(options=losses, name="loss: "))
-    x = log_axis(alt.X, "x", "predicted: noise scale (observations)", domain)
-    y = log_axis(alt.Y, "y", "measured: critical batch size (observations)", domain)
     everyone = list(dict.fromkeys(row.name for row in rows if row.goal is not None))
     names = [name for name in everyone if any(p["task"] == name for p in points)]
     by = colour("task", names, colours=[_colour_of(everyone.index(name)) for name in names])
     about = [alt.Tooltip(f"{field}:N") for field in ("task", "goal", "predicted", "measured", "flags")]
-    of_paper = [alt.Tooltip("task:N", title="the paper")]
-    of_paper += numbers(y="B_crit, end of training", x="B_simple, average over training")
     open_ended = [p for p in points if p["open"]]
     resolved = [p for p in points if p["mark"] == "resolved"]
     circles = [p for p in resolved if not p["open"]]
     limits = [p for p in points if p["mark"] != "resolved" and not p["open"]]
     at = {"x": x, "y": y, "color": by, "tooltip": about}
-    grey = {"color": GREY, "opacity": 0.5, "strokeWidth": 3}
-    background = [
-        *layer(
-            [{"x": end, "y": end} for end in domain], "line", {"x": x, "y": y}, color="#000", strokeWidth=1, strokeDash=[5, 4]
-        ),
-        *layer(paper, "rule", {"x": alt.X("x1:Q"), "x2": "x2:Q", "y": y}, **grey),
-        *layer(paper, "rule", {"x": x, "y": alt.Y("y1:Q"), "y2": "y2:Q"}, **grey),
-        *layer(
-            paper, "point", {"x": x, "y": y, "tooltip": of_paper}, shape="cross", color=GREY, size=60, filled=True, opacity=0.8
-        ),
-    ]
     own = [
         *layer(points, "rule", {"x": alt.X("x1:Q"), "x2": "x2:Q", "y": y, "color": by}, opacity=0.5),
         *layer(resolved, "rule", {"x": x, "y": alt.Y("y1:Q"), "y2": "y2:Q", "color": by}, opacity=0.5),
@@ -90,6 +71,33 @@ def ladder_figure(rows: Sequence[Row]) -> Figure | None:
         "training, in images, tokens or observations."
     )
     return Figure("ladder", "Predicted against measured critical batch size, every goal", note, finish(chart, 420))
+
+
+def _against(points: Sequence[dict[str, Any]], *, intervals: bool) -> tuple[tuple[float, float], Any, Any, list[Any]]:
+    """What lies behind the points: the domain of both axes, x, y, and the layers of y = x and of the paper's tasks.
+
+    Args:
+        points: with `x`, `y` and their `x_ends` and `y_ends`, None for an open one; each gets `x1`, `x2`, `y1` and `y2`, the ends
+            as far as the axes reach.
+        intervals: draw those of the paper's tasks too.
+    """
+    paper = _paper()
+    domain = log_domain([v for p in (*points, *paper) for v in (p["x"], p["y"])], padding=3)
+    for p in points:
+        for axis in ("x", "y"):
+            low, high = p[f"{axis}_ends"]
+            p[f"{axis}1"], p[f"{axis}2"] = clip(low or 0.0, domain), clip(math.inf if high is None else high, domain)
+    x, y = log_axis(alt.X, "x", _PREDICTED, domain), log_axis(alt.Y, "y", _MEASURED, domain)
+    at = {"x": x, "y": y}
+    background = layer([{"x": end, "y": end} for end in domain], "line", at, color="#000", strokeWidth=1, strokeDash=[5, 4])
+    if intervals:
+        grey = {"color": GREY, "opacity": 0.5, "strokeWidth": 3}
+        background += layer(paper, "rule", {"x": alt.X("x1:Q"), "x2": "x2:Q", "y": y}, **grey)
+        background += layer(paper, "rule", {"x": x, "y": alt.Y("y1:Q"), "y2": "y2:Q"}, **grey)
+    about = [alt.Tooltip("task:N", title="the paper")]
+    about += numbers(y="B_crit, end of training", x="B_simple, average over training")
+    cross = {"shape": "cross", "color": GREY, "size": 60, "filled": True, "opacity": 0.8}
+    return domain, x, y, background + layer(paper, "point", {**at, "tooltip": about}, **cross)
 
 
 def _ladder_point(row: Row, head: str) -> dict[str, Any] | None:
@@ -120,21 +128,12 @@ def verdict_figure(rungs: Sequence[Rung]) -> Figure | None:
     points = [point for rung in rungs if (point := _rung_point(rung)) is not None]
     if not points:
         return None
-    paper = _paper()
-    domain = log_domain([v for p in (*points, *paper) for v in (p["x"], p["y"])], padding=3)
+    domain, x, y, background = _against(points, intervals=False)
     numbered = sorted(points, key=lambda p: -p["y"])
     _place_labels(numbered, domain)
-    for p in points:
-        p["x1"], p["x2"] = clip(p["low"] or 0.0, domain), clip(math.inf if p["high"] is None else p["high"], domain)
-        p["y1"], p["y2"] = (clip(end, domain) for end in p["y_ends"])
-    measured = "measured: critical batch size (observations)"
-    x_title = "predicted: noise scale (observations)"
-    x = log_axis(alt.X, "x", x_title, domain)
-    y = log_axis(alt.Y, "y", measured, domain)
     roles = [role for role in _ROLES if any(p["role"] == role for p in points)]
     by = colour("role", roles, colours=[_ROLES[role] for role in roles])
     about = [alt.Tooltip(f"{field}:N") for field in ("task", "goal", "predicted", "measured", "scored")]
-    of_paper = numbers(y="B_crit, end of training", x="B_simple, average over training")
     at = {"x": x, "y": y, "color": by, "tooltip": about}
     scored, unscored = ([p for p in points if (p["scored"] == "yes") == which] for which in (True, False))
     closed, open_ended = ([p for p in points if (p["mark"] == "resolved") == which] for which in (True, False))
@@ -142,20 +141,8 @@ def verdict_figure(rungs: Sequence[Rung]) -> Figure | None:
     moves = [
         {"pair": p["folder"], "x": q["x"], "y": q["y"]} for p in points if p["base"] in by_name for q in (by_name[p["base"]], p)
     ]
-    grey = {"color": GREY, "opacity": 0.8}
     layers = [
-        *layer(
-            [{"x": end, "y": end} for end in domain], "line", {"x": x, "y": y}, color="#000", strokeWidth=1, strokeDash=[5, 4]
-        ),
-        *layer(
-            paper,
-            "point",
-            {"x": x, "y": y, "tooltip": [alt.Tooltip("task:N", title="the paper"), *of_paper]},
-            shape="cross",
-            size=60,
-            filled=True,
-            **grey,
-        ),
+        *background,
         *layer(moves, "line", {"x": x, "y": y, "detail": "pair:N"}, color=_ROLES["intervention"], strokeWidth=1, opacity=0.6),
         *layer(points, "rule", {"x": alt.X("x1:Q"), "x2": "x2:Q", "y": y, "color": by}, opacity=0.5),
         *layer(points, "rule", {"x": x, "y": alt.Y("y1:Q"), "y2": "y2:Q", "color": by}, opacity=0.5),
@@ -164,8 +151,8 @@ def verdict_figure(rungs: Sequence[Rung]) -> Figure | None:
         *layer(open_ended, "point", {**at, "shape": alt.value("triangle-right")}, size=80, filled=False, strokeWidth=1.5),
     ]
     number = {
-        "x": log_axis(alt.X, "label_x", x_title, domain),
-        "y": log_axis(alt.Y, "label_y", measured, domain),
+        "x": log_axis(alt.X, "label_x", _PREDICTED, domain),
+        "y": log_axis(alt.Y, "label_y", _MEASURED, domain),
         "text": "number:Q",
     }
     line = {"x": x, "y": y, "x2": "label_x:Q", "y2": "label_y:Q"}
@@ -241,8 +228,7 @@ def _rung_point(rung: Rung) -> dict[str, Any] | None:
         "goal": row.goal_label,
         "mark": predicted["mark"],
         "x": predicted["value"],
-        "low": predicted["low"],
-        "high": predicted["high"],
+        "x_ends": (predicted["low"], predicted["high"]),
         "y": row.measured.value,
         "y_ends": row.measured.interval,
         "predicted": predicted["text"],
