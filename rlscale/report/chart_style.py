@@ -152,14 +152,19 @@ def clip(value: float, domain: tuple[float, float]) -> float:
     return min(max(value, domain[0]), domain[1])
 
 
-def colour(field: str, names: list[str], *, colours: list[str] | None = None, own_shapes: bool = False) -> Any:
-    """A colour for each name, with a legend below the chart; of circles, or of the shapes that the names have in the chart."""
+def colour(
+    field: str, names: list[str], *, colours: list[str] | None = None, own_shapes: bool = False, alone: bool = True
+) -> Any:
+    """A colour for each name, with a legend below the chart; of circles, or of the shapes that the names have in the chart.
+
+    `alone`: a single name has a legend too.
+    """
     columns = max(1, min(4, _LETTERS // (4 + max(map(len, names), default=0))))
     circles = {} if own_shapes else {"symbolType": "circle"}
     legend = alt.Legend(orient="bottom", columns=columns, labelLimit=320, symbolOpacity=1, **circles)
     chosen = colours or [PALETTE[i % len(PALETTE)] for i in range(len(names))]
     scale = alt.Scale(domain=names, range=chosen)
-    return alt.Color(f"{field}:N", title=None, scale=scale, legend=legend)
+    return alt.Color(f"{field}:N", title=None, scale=scale, legend=legend if alone or len(names) > 1 else None)
 
 
 def message(text: str) -> Any:

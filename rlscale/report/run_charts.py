@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import altair as alt
-import numpy as np
 
 from ..analysis.summary import NoiseWindow, head_kinds, noise_windows, returns, time_shares
 from ..records import RunRecord
-from .chart_style import PALETTE, SI_LABEL, draw, finish, layer, message
+from .chart_style import SI_LABEL, clip, colour, draw, finish, layer, log_axis, log_domain, message
+from .words import head_name
 
 __all__ = ["diagnostic_chart", "head_label", "noise_chart", "policy_chart", "return_chart", "speed_chart", "time_chart"]
 
@@ -22,12 +22,6 @@ def _observations_axis() -> Any:
         axis=alt.Axis(labelExpr=SI_LABEL, tickCount=5, labelOverlap="greedy", labelSeparation=8),
         scale=alt.Scale(nice=False, domainMin=0),
     )
-
-
-def _colour(field: str, domain: list[str], *, symbol: str = "stroke") -> Any:
-    legend = alt.Legend(orient="bottom", columns=2, labelLimit=300, symbolOpacity=1, symbolType=symbol, symbolStrokeWidth=3)
-    scale = alt.Scale(domain=domain, range=[PALETTE[i % len(PALETTE)] for i in range(len(domain))])
-    return alt.Color(f"{field}:N", title=None, scale=scale, legend=legend if len(domain) > 1 else None)
 
 
 def _axis(values: Iterable[float], **usual: Any) -> Any:
@@ -55,7 +49,7 @@ def return_chart(runs: Sequence[RunRecord], names: list[str]) -> Any:
         .encode(
             x=_observations_axis(),
             y=alt.Y("return:Q", title="return (raw score)", scale=alt.Scale(zero=False), axis=_axis(p["return"] for p in data)),
-            color=_colour("run", names),
+            color=colour("run", names, alone=False),
             tooltip=[
                 alt.Tooltip("run:N"),
                 alt.Tooltip("observations:Q", format=","),
@@ -76,11 +70,10 @@ def return_chart(runs: Sequence[RunRecord], names: list[str]) -> Any:
 
 def head_label(head: str, kind: str) -> str:
     """A head's name for people; the kind of its blocks is said unless they are sets of environments."""
-    named = {"policy_last_layer": "policy, last layer", "joint_policy_parameters": "joint, policy's parameters"}
-    return named.get(head, head) + ("" if kind == "rollout" else f" ({kind})")
+    return head_name(head) + ("" if kind == "rollout" else f" ({kind})")
 
 
-def _noise_layers(series: dict[str, list[NoiseWindow]]) -> Any:
+def _noise_scales(series: dict[str, list[NoiseWindow]]) -> Any:
     """Lines and bands where resolved, a triangle with a line upwards where only a lower bound is known; log axis."""
     resolved: list[dict[str, Any]] = []
     unresolved: list[dict[str, Any]] = []
@@ -101,28 +94,19 @@ def _noise_layers(series: dict[str, list[NoiseWindow]]) -> Any:
                 stretch += 1  # a line is not drawn across a window that is not resolved
                 unresolved.append({**point, "low": low, "bound": low or None})
     if not resolved and not unresolved:
-        return alt.Chart(alt.Data(values=[{}])).mark_text(text="not measured", fontSize=14)
-    seen = [p["value"] for p in resolved] + [p["low"] for p in unresolved if p["low"] > 0]
-    floor = 10.0 ** np.floor(np.log10(min(seen, default=1.0) / 2))
-    top = 10.0 ** np.ceil(np.log10(max(seen, default=10.0) * 3))
-    for p in (*resolved, *unresolved):  # what lies outside the axis is cut off at its edge, tooltips keep the numbers
-        p["from"], p["to"] = min(max(p["low"], floor), top), min(p.get("high", top), top)
-    names = list(series)
-    colour = _colour("series", names)
-    decades = [10.0**e for e in range(round(np.log10(floor)), round(np.log10(top)) + 1)]
-    axis = alt.Axis(labelExpr=SI_LABEL, values=decades, title="noise scale (observations)")
-
-    def y(field: str) -> Any:
-        return alt.Y(f"{field}:Q", scale=alt.Scale(type="log", domain=[floor, top]), axis=axis)
-
-    x = _observations_axis()
+        return message("not measured")
+    domain = log_domain([p["value"] for p in resolved] + [p["low"] for p in unresolved], padding=3)
+    for p in (*resolved, *unresolved):
+        p["from"], p["to"] = clip(p["low"], domain), clip(p.get("high", math.inf), domain)
+    x, by = _observations_axis(), colour("series", list(series), alone=False)
+    bottom, middle = (log_axis(alt.Y, field, "noise scale (observations)", domain) for field in ("from", "value"))
     about = [alt.Tooltip("series:N", title="head"), alt.Tooltip("observations:Q", format=",.0f"), "updates:Q", "blocks:Q"]
     numbers = [alt.Tooltip(f"{name}:Q", format=",.3~g") for name in ("value", "low", "high")]
     bound = alt.Tooltip("bound:Q", title="not resolved, above", format=",.3~g")
-    band = {"x": x, "y": y("from"), "y2": "to:Q", "color": colour}
-    line = {"x": x, "y": y("value"), "color": colour, "detail": "stretch:N", "tooltip": [*about, *numbers]}
-    triangle = {"x": x, "y": y("from"), "color": colour, "tooltip": [*about, bound]}
-    return alt.layer(
+    band = {"x": x, "y": bottom, "y2": "to:Q", "color": by}
+    line = {"x": x, "y": middle, "color": by, "detail": "stretch:N", "tooltip": [*about, *numbers]}
+    triangle = {"x": x, "y": bottom, "color": by, "tooltip": [*about, bound]}
+    chart = alt.layer(
         *layer(resolved, "area", {**band, "detail": "stretch:N"}, opacity=0.18),
         # A window alone between others that are not resolved has no band; every window shows its own interval.
         *layer(resolved, "rule", band, opacity=0.5),
@@ -130,19 +114,19 @@ def _noise_layers(series: dict[str, list[NoiseWindow]]) -> Any:
         *layer(unresolved, "rule", band, opacity=0.15),
         *layer(unresolved, "point", triangle, shape="triangle-up", size=40, filled=False),
     )
+    return finish(chart, 320)
 
 
 def noise_chart(run: RunRecord) -> Any:
     """Noise scale of every head but entropy, which carries no reward signal and is in the table."""
-    series = {head_label(head, kind): noise_windows(run, head, kind) for head, kind in head_kinds(run) if head != "entropy"}
-    return finish(_noise_layers(series), 320)
+    return _noise_scales(
+        {head_label(head, kind): noise_windows(run, head, kind) for head, kind in head_kinds(run) if head != "entropy"}
+    )
 
 
 def policy_chart(runs: Sequence[RunRecord], names: list[str]) -> Any:
     """The policy's rollout noise scale of several runs."""
-    return finish(
-        _noise_layers({name: noise_windows(run, "policy", "rollout") for run, name in zip(runs, names, strict=True)}), 320
-    )
+    return _noise_scales({name: noise_windows(run, "policy", "rollout") for run, name in zip(runs, names, strict=True)})
 
 
 def diagnostic_chart(name: str, points: list[dict[str, float]]) -> Any:
@@ -181,7 +165,7 @@ def speed_chart(run: RunRecord) -> Any:
         .encode(
             x=_observations_axis(),
             y=alt.Y("rate:Q", title="observations per second", axis=alt.Axis(labelExpr=SI_LABEL), scale=alt.Scale(domainMin=0)),
-            color=_colour("part", ["sampling", "learning", "end to end"]),
+            color=colour("part", ["sampling", "learning", "end to end"]),
             tooltip=["part:N", alt.Tooltip("observations:Q", format=","), alt.Tooltip("rate:Q", format=",.0f")],
         )
     )
@@ -199,7 +183,7 @@ def time_chart(run: RunRecord) -> Any:
             x=alt.X(
                 "seconds:Q", title="seconds", stack=True, axis=alt.Axis(tickCount=8, labelOverlap="greedy", labelSeparation=8)
             ),
-            color=_colour("part", list(shares), symbol="square"),
+            color=colour("part", list(shares)),
             order="order:Q",
             tooltip=["part:N", alt.Tooltip("seconds:Q", format=",.1f")],
         )

@@ -60,7 +60,7 @@ def test_axes_are_labelled_number_by_number(tmp_path):
     assert {"0", "1k", "5k"} <= set(labels)
     assert "0k" not in labels
     labels = re.findall(r">([^<>]+)</text>", vl_convert.vegalite_to_svg(noise_chart(record).to_dict()))
-    assert {"0.1", "1"} <= set(labels)
+    assert {"0.1", "0.5"} <= set(labels)
 
 
 def test_returns_are_means_over_a_hundred_episodes(tmp_path):
