@@ -76,12 +76,12 @@ class Crossing:
     evaluations: int
 
 
-def is_on_grid(optimizer_steps: int, growth: float = GROWTH) -> bool:
-    """Whether S is the nearest whole number to a power of `growth`: every S while small, then every 6%."""
+def is_on_grid(optimizer_steps: int) -> bool:
+    """Whether S is the nearest whole number to a power of 1.06: every S while small, then every 6%."""
     if optimizer_steps < 1:
         return False
-    exponent = round(math.log(optimizer_steps) / math.log(growth))
-    return any(round(growth**k) == optimizer_steps for k in (exponent - 1, exponent, exponent + 1))
+    exponent = round(math.log(optimizer_steps) / math.log(GROWTH))
+    return any(round(GROWTH**k) == optimizer_steps for k in (exponent - 1, exponent, exponent + 1))
 
 
 def smooth(points: Sequence[Evaluated], log_steps: np.ndarray, bandwidth: float = BANDWIDTH) -> np.ndarray:

@@ -39,6 +39,11 @@ class ComparedSweep:
         """Every trial that ended."""
         return list(self.record.results.values())
 
+    @property
+    def last_fitted(self) -> Row | None:
+        """The row of the last goal whose surface is fitted; None where there is none."""
+        return next((row for row in reversed(self.rows) if row.frontier is not None and row.frontier.fitted is not None), None)
+
 
 @dataclass(frozen=True)
 class Comparison:

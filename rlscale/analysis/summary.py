@@ -98,15 +98,15 @@ def noise_over_run(run: RunRecord, head: str, kind: str, metric: str = "plain") 
     return run_average([statistics for _, statistics in measured], batch) if measured else None
 
 
-def noise_of_sums(run: RunRecord, head: str, kind: str, metric: str = "plain") -> NoiseEstimate | None:
+def noise_of_sums(run: RunRecord, head: str, kind: str) -> NoiseEstimate | None:
     """The sum of tr Σ over the run by the sum of |G|², of the same measurements; None where nothing was measured."""
-    measured = evenly_measured(run, head, kind, metric)
+    measured = evenly_measured(run, head, kind)
     return pool(measured) if measured else None
 
 
-def evenly_measured(run: RunRecord, head: str, kind: str, metric: str = "plain") -> list[BlockStatistics]:
+def evenly_measured(run: RunRecord, head: str, kind: str) -> list[BlockStatistics]:
     """What was measured as many iterations apart as at the end of the run, in order; see `noise_over_run`."""
-    return [statistics for _, statistics in _evenly_measured(run, head, kind, metric)]
+    return [statistics for _, statistics in _evenly_measured(run, head, kind, "plain")]
 
 
 def _evenly_measured(run: RunRecord, head: str, kind: str, metric: str) -> list[tuple[dict[str, Any], BlockStatistics]]:

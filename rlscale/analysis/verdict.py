@@ -224,10 +224,10 @@ def _score(table: "TaskTable", head: str, quantity: str) -> PredictorScore:
     )
 
 
-def is_better(rungs: Sequence[Rung], secondary: tuple[str, str], number: int = len(SECONDARY)) -> bool:
+def is_better(rungs: Sequence[Rung], secondary: tuple[str, str]) -> bool:
     """Whether a secondary predictor is better than the primary one by the preregistered rule.
 
-    The interval of the difference of the mean squares about the offset, at a confidence of 1 - 0.05/number, leaves out zero.
+    The interval of the difference of mean squares about the offset leaves out zero, at a confidence of 1 - 0.05/len(SECONDARY).
     """
     first, second = TaskTable.of(rungs, *PRIMARY), TaskTable.of(rungs, *secondary)
     count = len(first.measured)
@@ -236,7 +236,7 @@ def is_better(rungs: Sequence[Rung], secondary: tuple[str, str], number: int = l
     draws = _draws(count)
     difference = float(second.square) - float(first.square)
     spread = (second.take(draws).square - first.take(draws).square).std()
-    t = float(stdtrit(count - 1, 1 - 0.05 / number / 2)) * math.sqrt(count / (count - 1))
+    t = float(stdtrit(count - 1, 1 - 0.05 / len(SECONDARY) / 2)) * math.sqrt(count / (count - 1))
     return difference + t * float(spread) < 0
 
 

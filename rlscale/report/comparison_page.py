@@ -8,7 +8,7 @@ import html
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,12 @@ from ..analysis.rows import Row
 from ..analysis.summary import distinct_names
 from ..analysis.verdict import rungs_of
 from ..frontier import Surface
+from ..records import RunRecord, SweepRecord
 from ..text import format_duration, format_quantity, stretches
 from .answers import CONFIDENCE, answers
 from .chart_style import Figure, unchecked
 from .ladder_charts import ladder_figure, verdict_figure
-from .page import add_chart, command, fold, section, table, write_page
+from .page import add_chart, command, fold, provenance, section, table, write_page
 from .pictures import write_figures
 from .ranking import rank_figure, say_answers, say_ranking
 from .sweep_charts import frontier_figure, rate_figure, return_figure
@@ -117,7 +118,7 @@ def write_comparison(
     made = {sweep.name: _sweep_details(sweep) for sweep in comparison.sweeps}
     for run, label in zip(comparison.runs, distinct_names(comparison.runs), strict=True):
         seeds = [] if run.manifest["seed"] is None else [int(run.manifest["seed"])]  # a job of RLlib need not have one
-        made[f"{label} (single run)"] = _details(run.manifest, run.folder, seeds, run.manifest["config"])
+        made[f"{label} (single run)"] = _details(run, seeds, run.manifest["config"])
     body += [fold(name, content) if len(made) > 1 else section(name, content) for name, content in made.items()]
     write_page(page, f"{title}: critical batch size", body, charts.specifications)
     if figures is not None:
@@ -212,11 +213,9 @@ def _title_of(sweep: ComparedSweep) -> str:
 
 def _rate_table(sweep: ComparedSweep) -> str:
     """The best learning rate of every batch size, to the last goal that was reached."""
-    known = [row for row in sweep.rows if row.frontier is not None and row.frontier.fitted is not None]
-    if not known:
+    row = sweep.last_fitted
+    if row is None or row.frontier is None:
         return ""
-    row = known[-1]
-    assert row.frontier is not None
     valid = {point.run.batch_size: point.batch_size for point in row.points}
     rates = [f"{row.frontier.best_rate(valid[size]):.2g}" for size in row.batch_sizes]
     caption = f"Best rate to goal {row.goal_label}, by batch size B, in this sweep's protocol:"
@@ -345,36 +344,14 @@ def _cost_table(sweeps: Sequence[ComparedSweep]) -> str:
 
 
 def _sweep_details(sweep: ComparedSweep) -> str:
-    record = sweep.record
-    plan = dict(record.plan)
+    plan = dict(sweep.record.plan)
     config = plan.pop("config")
-    seeds = sorted({run.seed for run in sweep.runs})
-    return _details(record.manifest, record.folder, seeds, {"plan": plan, **config})
+    return _details(sweep.record, [run.seed for run in sweep.runs], {"plan": plan, **config})
 
 
-def _details(manifest: Mapping[str, Any], folder: Path, seeds: Sequence[int], settings: Mapping[str, Any]) -> str:
-    """Where a record came from, and every setting."""
-    task, machine = manifest.get("task", {}), manifest.get("machine", {})
-    facts = {
-        "folder": folder,
-        "command": " ".join(manifest.get("command", ())),
-        "commit": manifest.get("commit") or "not run from a checkout",
-        "machine": ", ".join(f"{k.replace('_', ' ')}: {v}" for k, v in machine.items() if v is not None),
-        "seeds": _ranges(seeds),
-        "versions": ", ".join(f"{k} {v}" for k, v in manifest.get("versions", {}).items() if v),
-        "preprocessing": task.get("preprocessing", "–"),
-        "simulator frames for each observation": task.get("frame_skip", "–"),
-        "started": manifest.get("created", "–"),
-    }
-    flat = {
-        f"{group}.{key}" if isinstance(value, dict) else group: item
-        for group, value in settings.items()
-        for key, item in (value.items() if isinstance(value, dict) else [(group, value)])
-    }
-    settings_table = _table(["setting", "value"], list(flat.items()))
-    return (
-        f"{_table(['', ''], list(facts.items()))}<details><summary>all {len(flat)} settings</summary>{settings_table}</details>"
-    )
+def _details(record: SweepRecord | RunRecord, seeds: Iterable[int], settings: Mapping[str, Any]) -> str:
+    known = {"folder": record.folder, "seeds": _ranges(sorted(set(seeds)))}
+    return provenance(record.manifest, known, settings)
 
 
 def _ranges(numbers: Sequence[int]) -> str:

@@ -6,7 +6,7 @@ What a page shows is decided by `run_page` and `comparison_page`; the markup and
 import html
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.resources import files
@@ -16,7 +16,7 @@ from typing import Any
 from ..errors import UsageError
 from ..records.files import dump_json, is_full, refuse_record, write_atomically
 
-__all__ = ["add_chart", "command", "facts", "fold", "section", "table", "write_page"]
+__all__ = ["add_chart", "command", "facts", "fold", "provenance", "section", "table", "write_page"]
 
 
 def write_page(page: Path, title: str, body: Sequence[str], charts: dict[str, Any]) -> None:
@@ -96,6 +96,28 @@ def facts(columns: Sequence[str], values: Sequence[Any]) -> str:
     pairs = zip(columns, values, strict=True)
     cells = "".join(f"<div><dt>{html.escape(c)}</dt><dd>{html.escape(str(v))}</dd></div>" for c, v in pairs)
     return f"<dl class='facts'>{cells}</dl>"
+
+
+def provenance(manifest: Mapping[str, Any], known: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """Where a record came from, what else is known of it, and, behind a click, every setting; markup."""
+    task, machine = manifest.get("task", {}), manifest.get("machine", {})
+    made = {
+        "command": " ".join(manifest.get("command", ())),
+        "commit": manifest.get("commit") or "not run from a checkout",
+        "machine": ", ".join(f"{k.replace('_', ' ')}: {v}" for k, v in machine.items() if v is not None),
+        "versions": ", ".join(f"{k} {v}" for k, v in manifest.get("versions", {}).items() if v),
+        "preprocessing": task.get("preprocessing", "–"),
+        "simulator frames for each observation": task.get("frame_skip", "–"),
+        "started": manifest.get("created", "–"),
+        **known,
+    }
+    flat = {
+        f"{group}.{key}" if isinstance(value, dict) else group: item
+        for group, value in settings.items()
+        for key, item in (value.items() if isinstance(value, dict) else [(group, value)])
+    }
+    every = f"<details><summary>all {len(flat)} settings</summary>{table(['setting', 'value'], flat.items())}</details>"
+    return table(["", ""], made.items()) + every
 
 
 @cache

@@ -31,7 +31,7 @@ from ..records import RunRecord
 from ..text import format_duration, format_quantity
 from .answers import run_answer
 from .chart_style import unchecked
-from .page import add_chart, facts, section, table, write_page
+from .page import add_chart, facts, provenance, section, table, write_page
 from .run_charts import diagnostic_chart, head_label, noise_chart, policy_chart, return_chart, speed_chart, time_chart
 from .words import say_predictor
 
@@ -233,29 +233,12 @@ def _lost_table(lost: Sequence[dict[str, Any]]) -> str:
 
 def _details(run: RunRecord) -> str:
     m = run.manifest
-    lost = lost_actors(run)
+    resumed = [f"at iteration {s['first_iteration']}, environments {s['environments']}" for s in m["segments"][1:]]
     known = {
-        "command": " ".join(m["command"]),
-        "commit": m["commit"] or "not run from a checkout",
         "seed": m["seed"],
-        "machine": ", ".join(f"{k.replace('_', ' ')}: {v}" for k, v in m["machine"].items() if v is not None),
         "device, precision, threads": f"{m['device']}, {m['precision']}, {m['threads']}",
-        "versions": ", ".join(f"{k} {v}" for k, v in m["versions"].items() if v),
         "network parameters": f"{m['parameters']:,}",
-        "preprocessing": m["task"]["preprocessing"],
-        "lost workers": _say_lost(lost),
-        "simulator frames for each observation": m["task"]["frame_skip"],
-        "started": m["created"],
-        "resumed": "; ".join(f"at iteration {s['first_iteration']}, environments {s['environments']}" for s in m["segments"][1:])
-        or "never",
+        "lost workers": _say_lost(lost_actors(run)),
+        "resumed": "; ".join(resumed) or "never",
     }
-    settings = {
-        f"{section}.{key}" if isinstance(value, dict) else section: item
-        for section, value in m["config"].items()
-        for key, item in (value.items() if isinstance(value, dict) else [(section, value)])
-    }
-    return (
-        f"<section><h3>Configuration and machine</h3>{table(['', ''], known.items())}"
-        f"<details><summary>all {len(settings)} settings</summary>"
-        f"{table(['setting', 'value'], settings.items())}</details></section>"
-    )
+    return section("Configuration and machine", provenance(m, known, m["config"]))

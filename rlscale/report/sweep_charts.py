@@ -248,7 +248,7 @@ def rate_figure(sweep: ComparedSweep) -> Figure:
 
 def _best_rates(sweep: ComparedSweep) -> list[dict[str, float]]:
     """The best rate along the batch sizes, by the last goal whose surface is fitted; empty where none is."""
-    row = next((row for row in reversed(sweep.rows) if row.frontier is not None and row.frontier.fitted is not None), None)
+    row = sweep.last_fitted
     if row is None or row.frontier is None:
         return []
     sizes = sorted({(point.run.batch_size, point.batch_size) for point in row.points})

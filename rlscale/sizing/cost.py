@@ -8,7 +8,7 @@ With B observations in an iteration batch, X(n) observations per second of n wor
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
@@ -164,7 +164,7 @@ def plan(
     batch_sizes: Sequence[float],
     workers: Sequence[int],
     lag: int = 0,
-    blocks: int | Callable[[float], int] = 16,
+    blocks: int = 16,
     valid: Mapping[Any, float] = MappingProxyType({}),
 ) -> CostPlan:
     """Wall time and cost to the frontier's goal, for every batch size on every number of workers.
@@ -180,7 +180,7 @@ def plan(
         batch_sizes: batch sizes to choose from; those of the sweep, or sizes between them.
         workers: numbers of workers to choose from, at which the curve is identified.
         lag: see `iteration`.
-        blocks: number of blocks of an update, or that of each batch size.
+        blocks: number of blocks of an update.
         valid: the observations among the steps of a batch size, where a task spends steps on resets, which teach nothing: the
             frontier counts observations, and a machine's time counts steps. A size that is not named has no such steps.
 
@@ -201,7 +201,7 @@ def plan(
                 continue
             rate = _rate(curve, count, size)
             assert rate.value is not None
-            learning = learner.seconds(size, blocks(size) if callable(blocks) else blocks)
+            learning = learner.seconds(size, blocks)
             one = iteration(size, rate.value, learning, lag=lag)
             seen = valid.get(size, size)
             steps = float(frontier.optimizer_steps(seen))

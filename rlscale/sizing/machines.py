@@ -41,9 +41,7 @@ def scale_out(
     learner: LearnerTime,
     *,
     workers: int,
-    threads: int = 1,
     machines: Sequence[int] = (1, 2, 4, 8, 16, 32, 64),
-    blocks: int = 16,
 ) -> list[ScaleOut]:
     """Relative wall times on several machines, each at its best batch size.
 
@@ -55,9 +53,8 @@ def scale_out(
         critical_batch: B_crit, observations of an iteration batch.
         fleet: of one machine.
         learner: which does not grow with the machines.
-        workers, threads: of each machine.
+        workers: of each machine.
         machines: numbers of them; those that are slower than fewer are left out.
-        blocks: of an update.
 
     Raises:
         ValueError: the critical batch size is not positive and finite, or a number of machines is not at least 1.
@@ -65,14 +62,14 @@ def scale_out(
     if not 0 < critical_batch < math.inf or not all(count >= 1 for count in machines):
         raise ValueError("critical_batch must be positive and finite, and machines at least 1")
     environments = [2**k for k in range(_MOST_ENVIRONMENTS.bit_length())]
-    sampling = {count: fleet.seconds(workers, count, threads) for count in environments}
+    sampling = {count: fleet.seconds(workers, count) for count in environments}
 
     def best(count: int) -> tuple[float, int, str]:
         """The shortest wall time in fewest iterations' time, the batch size that gives it, and what bounds it."""
         found = []
         for each in environments:
             size = count * workers * each * fleet.rollout_length
-            learning = learner.seconds(size, blocks)
+            learning = learner.seconds(size)
             bound = "sampling" if sampling[each] >= learning else "learning"
             found.append(((1 + critical_batch / size) * (sampling[each] + learning), size, bound))
         return min(found)
