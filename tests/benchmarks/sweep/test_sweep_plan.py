@@ -283,8 +283,10 @@ def test_by_default_as_many_runs_are_side_by_side_as_there_are_cpus_for(actors, 
     assert make_plan("atari/pong", SweepOptions(tasks=("atari/pong",), actors=actors)).jobs == jobs
 
 
-def test_of_a_cluster_its_own_cpus_count(own_ray):
-    ray.init(address="local", num_cpus=5, include_dashboard=False, logging_level="ERROR")
+def test_of_a_cluster_its_own_cpus_count(monkeypatch):
+    """Where this process has joined one already; tests of clusters join real ones."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 5.0})
     options = SweepOptions(tasks=("classic/cartpole",), ray_address="auto")
     assert make_plan("classic/cartpole", options).jobs == 5
     assert make_plan("classic/cartpole", replace(options, actors=2)).jobs == 2
