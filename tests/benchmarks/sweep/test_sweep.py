@@ -245,12 +245,6 @@ def test_atari_runs_sample_with_rollout_actors(own_ray, tmp_path):
     assert read_run(folder / "trials" / "b260-k+0-s0").rows[0]["transfer_seconds"] > 0
 
 
-def rlscale(*words, folder):
-    return subprocess.run(
-        [sys.executable, "-m", "rlscale", *map(str, words)], capture_output=True, text=True, cwd=folder, timeout=120, check=False
-    )
-
-
 @pytest.mark.parametrize(
     ("words", "field"),
     [
@@ -289,12 +283,12 @@ def test_bad_input_gets_one_line(words, field, tmp_path, monkeypatch, capfd):
     assert not (tmp_path / "sweeps").exists()
 
 
-def test_another_plan_does_not_touch_a_sweep_and_says_what_differs(undisturbed):
+def test_another_plan_does_not_touch_a_sweep_and_says_what_differs(undisturbed, capfd):
     before = (undisturbed.folder / "results.jsonl").read_bytes()
-    ended = rlscale("sweep", *QUICK_WORDS, "--gae-lambda", "0.5", "--out", undisturbed.folder.parent, folder="/")
-    assert ended.returncode == 2
-    assert "another plan (--gae-lambda)" in ended.stderr
-    assert ended.stderr.count("\n") == 1
+    assert main(["sweep", *QUICK_WORDS, "--gae-lambda", "0.5", "--out", str(undisturbed.folder.parent)]) == 2
+    error = capfd.readouterr().err
+    assert "another plan (--gae-lambda)" in error
+    assert error.count("\n") == 1
     assert (undisturbed.folder / "results.jsonl").read_bytes() == before
 
 
@@ -399,15 +393,14 @@ def test_trials_that_began_are_on_record(undisturbed, tmp_path):
     assert (folder / "begun.jsonl").read_text().count("\n") == 3, "a run that begins again has its line already"
 
 
-def test_two_writers_are_kept_apart(undisturbed):
+def test_two_writers_are_kept_apart(undisturbed, capfd):
     plan = make_plan("classic/cartpole", SweepOptions(**QUICK, jobs=0))
     held = Sweep.open(undisturbed.folder, plan.to_dict(), {})
     try:
-        ended = rlscale("sweep", *QUICK_WORDS, "--out", undisturbed.folder.parent, folder="/")
+        assert main(["sweep", *QUICK_WORDS, "--out", str(undisturbed.folder.parent)]) == 2
     finally:
         held.close()
-    assert ended.returncode == 2
-    assert "being written by another process" in ended.stderr
+    assert "being written by another process" in capfd.readouterr().err
 
 
 def copy_of(record, folder):
