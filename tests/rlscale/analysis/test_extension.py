@@ -28,7 +28,7 @@ TASK, FOLDER = ["rlscale", "sweep", "classic/cartpole"], "classic-cartpole"
 
 
 def make_plan(**changes):
-    """A plan of one goal: the command follows from the last goal alone. `sharp` has others before it."""
+    """A plan of one goal: the command follows from the last goal alone. `sharp` and two other sweeps have more before it."""
     return make_plan_of_three_goals(**{"goals": (200.0,), **changes})
 
 
@@ -200,7 +200,7 @@ def test_a_goal_that_most_runs_hold_from_the_start_is_not_sharpened(tmp_path):
 
 
 def test_a_sharp_sweep_without_noise_runs_is_asked_for_a_sharper_interval(tmp_path):
-    plan = make_plan(batch_sizes=None, pilot_batch=640, noise_runs=0)
+    plan = make_plan_of_three_goals(batch_sizes=None, pilot_batch=640, noise_runs=0)
     record = write_sweep(tmp_path / FOLDER, Planted(scatter=0.2), plan=plan)
     assert as_wide(record, 1.5) == ["--interval-ratio", "1.41"]
     assert as_wide(record, 5.0) == [], "it may have been stopped"
@@ -259,7 +259,8 @@ def test_a_sweep_that_was_stopped_goes_on_with_the_same_command(tmp_path):
 
 def test_a_sweep_whose_runs_afford_no_size_beyond_the_bend_is_asked_for_longer_runs_and_goes_on(tmp_path):
     """Where B_crit is 40,000, 500,000 observations afford 2,560 or so: it ends after sixty runs, and goes on with longer ones."""
-    plan, planted = make_plan(batch_sizes=None, pilot_batch=640, most_observations=500_000), Planted(40_000, 6.3, scatter=0.2)
+    plan = make_plan_of_three_goals(batch_sizes=None, pilot_batch=640, most_observations=500_000)
+    planted = Planted(40_000, 6.3, scatter=0.2)
     record = write_sweep(tmp_path / FOLDER, planted, plan=plan)
     assert sum(result.stage != "noise" for result in record.results.values()) in (60, 61)  # two jobs
     assert asked(record) == [*TASK, "--observations", "2000000"]
