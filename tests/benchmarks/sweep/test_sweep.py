@@ -26,6 +26,7 @@ from rlscale.errors import UsageError
 from rlscale.records.run import read_run
 from rlscale.records.sweep import Sweep, read_sweep
 
+ROOT = Path(__file__).parents[3]
 QUICK = {
     "tasks": ("classic/cartpole",),
     "batch_sizes": "80,160,320",
@@ -83,6 +84,19 @@ def test_a_sweep_leaves_a_result_and_a_run_record_for_every_trial(undisturbed):
                 assert 0.8 < share <= 1.0, "observations leave masked steps out"
     assert any(r.noise_windows for r in undisturbed.results.values() if r.measures_noise)
     assert not any(r.noise_windows for r in undisturbed.results.values() if not r.measures_noise)
+
+
+def test_every_field_of_a_sweep_is_in_the_glossary(undisturbed):
+    logged = set(undisturbed.manifest) | set(undisturbed.plan)
+    for trial in undisturbed.results.values():
+        result = trial.to_json()
+        logged |= set(result) | {result["stage"], result["state"]}
+        for part in ("goals", "evaluations", "noise", "noise_windows"):
+            logged |= {key for entry in result[part] for key in entry}
+        logged |= {entry["quantity"] for entry in result["noise"]}
+    assert {"noise", "interval", "gain", "cumulative"} <= logged, "the sweep measured nothing"
+    defined = set(re.findall(r"`([^`]+)`", (ROOT / "docs" / "glossary.md").read_text()))
+    assert logged - defined == set()
 
 
 @pytest.mark.long
