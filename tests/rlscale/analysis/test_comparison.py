@@ -20,7 +20,6 @@ from rlscale.estimate import Estimate
 from rlscale.records.trial import GoalCrossing
 from rlscale.report.words import flags, warnings
 
-
 LAST = {"goals": (200.0,)}  # for tests that look at the last goal alone
 
 
