@@ -124,7 +124,6 @@ def test_a_resumed_run_says_what_it_takes_otherwise(here, capsys):
     assert "going on with other settings: --learning-rate 0.5, was 0.001; --clip None, was 0.2" in said
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("environments", ["100000000", "100000000000"])
 @pytest.mark.parametrize("actors", ["0", "1"])
 def test_a_batch_that_cannot_fit_is_refused_before_anything_is_made(here, capsys, environments, actors):
@@ -138,7 +137,6 @@ def test_a_batch_that_cannot_fit_is_refused_before_anything_is_made(here, capsys
     assert not list(here.iterdir())
 
 
-@pytest.mark.timed
 def test_large_numbers_of_environments_are_divided_at_once():
     """Divided one by one, the hundred billion above would keep the test above for hours before it failed."""
     begun = time.monotonic()
