@@ -46,9 +46,9 @@ def source(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def wheel(source, tmp_path_factory):
-    """The wheel, built from the source distribution."""
+    """The wheel, built from the source distribution by the setuptools that is installed."""
     out = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--outdir", out, source, folder=out)
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, source, folder=out)
     return next(out.glob("*.whl"))
 
 
@@ -73,7 +73,10 @@ def installed(wheel, neighbours, tmp_path_factory):
 
 @pytest.mark.long
 def test_the_wheel_holds_one_package_and_all_of_it(source, wheel, tmp_path):
-    """From the source distribution and from the checkout alike, though there three folders are links."""
+    """From the source distribution and from the checkout alike, though there three folders are links.
+
+    From the checkout with the build requirements alone, as `pip install` builds it.
+    """
     run(sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path, source, folder=tmp_path)
     (direct,) = tmp_path.glob("*.whl")
     assert contents(direct) == contents(wheel)
@@ -104,6 +107,7 @@ def test_the_wheel_works_beside_packages_that_have_our_folders_names(installed, 
     assert "finished" in run(installed / "bin" / "rlscale", *words, folder=tmp_path)
 
 
+@pytest.mark.long
 def test_installed_it_knows_that_it_is_no_checkout(installed, tmp_path):
     """Where the package lies is asked of the package: a module's own name, links resolved, leaves it in a checkout only."""
     code = "from rlscale.agents.machine import find_commit; print(find_commit())"

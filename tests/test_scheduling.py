@@ -20,6 +20,25 @@ def processes_of(run):
     return dict(found)
 
 
+@pytest.mark.parametrize(
+    ("text", "timed"),
+    [
+        ("import pytest\n\n\n@pytest.mark.long\n@pytest.mark.timed\ndef test_it(): ...\n", True),
+        ("class TestIt:\n    @pytest.mark.timed\n    def test_it(self): ...\n", True),
+        ("pytestmark = pytest.mark.timed\n", True),
+        ("pytestmark = [pytest.mark.long, pytest.mark.timed]\n", True),
+        ('TEXT = "@pytest.mark.timed"\n', False),
+        ("def test_it(): ...  # not pytest.mark.timed\n", False),
+    ],
+)
+def test_a_file_is_timed_that_marks_a_test_and_not_one_that_writes_of_it(text, timed, tmp_path):
+    pytest.importorskip("xdist")
+    from scheduling import is_timed
+
+    (tmp_path / "test_it.py").write_text(text)
+    assert is_timed(tmp_path / "test_it.py") is timed
+
+
 @pytest.mark.long
 def test_a_file_stays_in_one_process_and_timed_files_in_the_same(tmp_path):
     (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())

@@ -9,8 +9,7 @@ comes back. A killed learner ends the run; so does a node on which one is. It is
 What is checked in the record: every iteration has one fragment of every group, no fragment entered twice, every killed actor is
 told, and every row is, to the last bit, that of the same run without a kill: environments that can be saved go on where a lost
 actor left them. Only a group that was made afresh, after four losses over one fragment, ends that. What is read beside it, each
-half minute: anonymous memory, file handles and threads of the run's own process, its learners, and Ray's daemons. `chaos` is its
-short form, with runs that learn from other seeds beside it.
+half minute: anonymous memory, file handles and threads of the run's own process, its learners, and Ray's daemons.
 """
 
 import bisect
@@ -18,6 +17,7 @@ import contextlib
 import math
 import os
 import random
+import shlex
 import signal
 import statistics
 import subprocess
@@ -32,17 +32,24 @@ from typing import Any
 
 import tyro
 
-from rlscale.records import read_run
+from rlscale.records import RunRecord, read_run
 
-from .chaos import SETTINGS, STORE_BYTES, facts_of, processes_below, words_of
-from .measuring import print_table, returns_of, settings_of, train, write_result
+from .measuring import NO_HEADS, print_table, processes_below, returns_of, settings_of, train, write_result
 
 __all__ = ["Watched", "growth", "science_of", "untold"]
 
+TASK = "minatar/breakout"  # whose environments can be saved
+SEED = 1000  # of both runs and of the kills
+SETTINGS = (
+    "--environments 64 --rollout-length 32 --fragment-environments 8 --epochs 2 --mini-batch 1024 "
+    "--learning-rate 5e-3 --entropy-coef 0.03 --threads 1"
+)
+STORE_BYTES = 256 << 20  # of each node's object store
+LEARNER_SHARE, NODE_SHARE = 0.01, 0.02  # of the kills; a node goes with all that is on it
 SAMPLE_SECONDS = 30.0
 SETTLED = 120.0  # seconds of a process's life that its growth is not read from: caches fill, libraries load
 BIN = 50_000  # observations of a point of the learning curve
-PROCESSES = ("--actors", "auto", "--learners", "2")
+WORDS = [TASK, *shlex.split(SETTINGS), *NO_HEADS, "--seed", str(SEED), "--actors", "auto", "--learners", "2"]  # of both runs
 WATCHED = {"run": b"rlscale\0train", "learner": b"LearnerActor", "raylet": b"raylet/raylet", "gcs": b"gcs_server"}
 
 
@@ -50,20 +57,10 @@ WATCHED = {"run": b"rlscale\0train", "learner": b"LearnerActor", "raylet": b"ray
 class Options:
     """One run through many kills, and the same run without any."""
 
-    task: str = "minatar/breakout"
-    """The task, whose environments can be saved."""
     kills: int = 1000
     """Kills after which it ends: of actors, learners and nodes."""
     kill_seconds: float = 6.0
     """Mean time between two kills; each lies between half of it and one and a half."""
-    learner_share: float = 0.01
-    """Share of the kills that hit a learner."""
-    node_share: float = 0.02
-    """Share of the kills that hit the second node, with all that is on it."""
-    settings: str = SETTINGS
-    """What both runs have in common, as typed after `rlscale train TASK`."""
-    seed: int = 1000
-    """Of both runs and of the kills."""
     out: Path = Path("results/endurance.json")
     """Where the record goes."""
 
@@ -100,7 +97,7 @@ def main() -> None:
     readings = readings_of(options, disturbed, None)
     write_result(options.out, readings)
     most = str(disturbed["observations"])
-    others = train(*words_of(options.task, options.settings, options.seed, *PROCESSES, "--observations", most)).rows
+    others = train(*WORDS, "--observations", most).rows
     readings["undisturbed"] = {
         "iterations": len(others),
         **returns_of(others),
@@ -108,12 +105,12 @@ def main() -> None:
         "curve": curve_of(others),
     }
     write_result(options.out, readings)
-    report(options, readings)
+    report(readings)
 
 
 def readings_of(options: Options, disturbed: dict[str, Any], undisturbed: dict[str, Any] | None) -> dict[str, Any]:
     """The record, also while the run goes on."""
-    return {"options": settings_of(options), "disturbed": disturbed, "undisturbed": undisturbed}
+    return {"options": settings_of(options), "train": WORDS, "disturbed": disturbed, "undisturbed": undisturbed}
 
 
 def science_of(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,7 +136,7 @@ class Endurance:
     """
 
     def __init__(self, options: Options, run: Path) -> None:
-        self.options, self.folder, self.rng = options, run, random.Random(options.seed)
+        self.options, self.folder, self.rng = options, run, random.Random(SEED)
         self.rows = run / "iterations.jsonl"
         self.events: list[list[Any]] = []
         self.sessions: list[dict[str, Any]] = []
@@ -170,11 +167,9 @@ class Endurance:
 
     def _start(self) -> None:
         """A session: the run's first, or one that resumes it."""
-        task, settings = self.options.task, self.options.settings
         words = ["--resume", str(self.folder)]
         if not self.sessions:
-            words = words_of(task, settings, self.options.seed, *PROCESSES, "--run", str(self.folder))
-            words += ["--ray-address", self._cluster.address, "--observations", "1000000000"]
+            words = [*WORDS, "--run", str(self.folder), "--ray-address", self._cluster.address, "--observations", "1000000000"]
         self._shown = tempfile.TemporaryFile("w+")  # noqa: SIM115  read when the session ends
         command = [sys.executable, "-m", "rlscale", "train", *words]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=self._shown)
@@ -227,10 +222,10 @@ class Endurance:
     def _kill(self, has_second: bool) -> str | None:
         """Kill something; what it was, None where there is none of it."""
         draw = self.rng.random()
-        if draw < self.options.node_share and has_second:
+        if draw < NODE_SHARE and has_second:
             self._cluster.remove_node(self._second)
             return "node"
-        what, name = ("learner", b"LearnerActor") if draw > 1 - self.options.learner_share else ("actor", b"RolloutActor")
+        what, name = ("learner", b"LearnerActor") if draw > 1 - LEARNER_SHARE else ("actor", b"RolloutActor")
         found = processes_below(os.getpid(), name)
         if not found:
             return None
@@ -252,7 +247,6 @@ class Endurance:
         record = read_run(self.folder)
         facts = facts_of(record)
         losses = facts.pop("losses")
-        del facts["curve"], facts["actors"]
         whole = [watched for watched in self.watched.values() if len(watched.samples) > 1]
         return {
             **facts,
@@ -267,6 +261,40 @@ class Endurance:
             "curve": curve_of(record.rows),
             "folder_bytes": sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file()),
         }
+
+
+def facts_of(record: RunRecord) -> dict[str, Any]:
+    """What a run's record says, and whether every iteration has one fragment of every group."""
+    rows = record.rows
+    rollout = record.manifest["config"]["rollout"]
+    environments = record.manifest["memory"]["environments"]
+    groups, fragment = rollout["environments"] // environments, environments * rollout["rollout_length"]
+    entered = [
+        (group, generation, index)
+        for row in rows
+        for first, last, generation, start, end in row["fragment_ids"]
+        for group in range(first, last + 1)
+        for index in range(start, end + 1)
+    ]
+    whole = all(
+        sorted(group for first, last, *_ in row["fragment_ids"] for group in range(first, last + 1)) == list(range(groups))
+        and row["fragments"] == groups
+        for row in rows
+    )
+    return {
+        "iterations": len(rows),
+        "observations": rows[-1]["observations"],
+        "seconds": rows[-1]["seconds"],
+        "steps_per_iteration": sorted({row["fragments"] * fragment for row in rows}),  # those that only reset included
+        "every_group_once_an_iteration": whole,
+        "fragments": len(entered),
+        "fragments_twice": len(entered) - len(set(entered)),
+        "losses": [loss for row in rows for loss in row["losses"]],
+        "longest_iteration_seconds": max(
+            after["seconds"] - before["seconds"] for before, after in zip([{"seconds": 0.0}, *rows], rows, strict=False)
+        ),
+        **returns_of(rows),
+    }
 
 
 def untold(events: Sequence[Sequence[Any]], sessions: Sequence[int], lines: bytes, rows: Sequence[Mapping[str, Any]]) -> int:
@@ -325,7 +353,7 @@ def curve_of(rows: Sequence[dict[str, Any]]) -> list[list[float]]:
     ]
 
 
-def report(options: Options, readings: dict[str, Any]) -> None:
+def report(readings: dict[str, Any]) -> None:
     """Tables for people."""
     run = readings["disturbed"]
     recovered = [seconds for seconds in run["recovery_seconds"] if seconds is not None]
@@ -340,7 +368,7 @@ def report(options: Options, readings: dict[str, Any]) -> None:
         ["lost actors not told", run["untold"]],
         ["recovery, s: median, most", f"{statistics.median(recovered):.1f}, {max(recovered):.1f}" if recovered else "none"],
     ]
-    print_table(f"{options.task} through {len(run['events']):,} kills", ["what", "found"], facts)
+    print_table(f"{TASK} through {len(run['events']):,} kills", ["what", "found"], facts)
     rows: list[Sequence[object]] = []
     for watched in run["watched"]:
         samples = watched["samples"]

@@ -3,7 +3,6 @@
     python -m rlscale.benchmarks.measurements.learner blocks        its speed against the size of blocks and chunks
     python -m rlscale.benchmarks.measurements.learner precision     what bfloat16 does to the noise that it measures
     python -m rlscale.benchmarks.measurements.learner noise-cost    what the noise measurement costs it
-    python -m rlscale.benchmarks.measurements.learner metric        what Adam's metric costs beside the plain products
     python -m rlscale.benchmarks.measurements.learner several       what a second thread and a second learner bring
 
 Each takes `--rounds N` and `--out FILE`; `--help` lists the rest. A pass over the whole batch is one optimizer step. All cases
@@ -13,24 +12,21 @@ take turns in each round and learn from the same fragments.
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import tyro
 
 from rlscale.agents.cluster import connected
 from rlscale.agents.config import NoiseSettings, TrainConfig, default_config
-from rlscale.agents.learning import Learner, RemoteLearners, adam_metric, arrange_slots, learn_batch
-from rlscale.agents.machine import keep_freed_memory
-from rlscale.agents.networks import flatten_parameters, make_network, policy_columns
+from rlscale.agents.learning import Learner, RemoteLearners, arrange_slots, learn_batch
 from rlscale.agents.rollout import Fragment, RolloutWorker, WorkerSettings
-from rlscale.envs import Network, find_task
-from rlscale.noise import block_products, estimate
+from rlscale.envs import find_task
+from rlscale.noise import estimate
 
 from .measuring import CPU, NATURE, median_and_spread, precisions, print_table, rounds_of, write_result
 
@@ -40,11 +36,6 @@ CHUNKS = (128, 256, 512, 1024, 2048)
 USUAL = (256, 512)  # block and chunk
 HEADS = ("joint", "policy", "value")
 SUMS = 5  # timed in a row
-METRIC: tuple[tuple[str, Network], ...] = (
-    ("atari/pong", NATURE),
-    ("minatar/breakout", "minatar_cnn"),
-    ("classic/cartpole", "mlp"),
-)
 JOINT = NoiseSettings(policy_noise_period=0, value_noise_period=0, entropy_noise_period=0, iteration_noise_period=0)
 NOTHING = replace(JOINT, joint_noise_period=0)
 ALL = replace(JOINT, policy_noise_period=1, value_noise_period=1, entropy_noise_period=1)
@@ -220,60 +211,6 @@ def measure_noise_cost(
     write_result(out, readings)
 
 
-def time_products(task: str, network: Network, count: int, rounds: int) -> tuple[int, dict[str, list[float]]]:
-    """Number of parameters of a task's network, and seconds of reducing the gradients of so many blocks in four ways."""
-    made = make_network(find_task(task), network, 0)
-    part, parameter = policy_columns(made), torch.nn.Parameter(flatten_parameters(made))
-    matrix = torch.randn(count, len(parameter), generator=torch.Generator().manual_seed(0))
-    mean, sizes = torch.empty(len(parameter)), np.full(count, 256.0)
-    optimizer = torch.optim.Adam([parameter], fused=True)
-    parameter.grad = matrix[0].clone()
-    optimizer.step()
-    metric = adam_metric([optimizer], [parameter])
-
-    def reduce(part: Sequence[slice] = (), metric: torch.Tensor | None = None) -> object:
-        return block_products(matrix, sizes=sizes, mean_out=mean, part=part, metric=metric)
-
-    tasks: dict[str, Callable[[], object]] = {
-        "plain": reduce,
-        "policy": lambda: reduce(part),
-        "metric": lambda: reduce((), metric),
-        "all": lambda: reduce(part, adam_metric([optimizer], [parameter])),
-    }
-    return len(parameter), rounds_of(tasks, rounds)
-
-
-def measure_metric(rounds: int = 31, out: Path = Path("results/metric-cost.json")) -> None:
-    """Measure what reducing block gradients in Adam's metric costs beside the plain products, by itself and with all its parts.
-
-    Args:
-        rounds: Paired rounds.
-        out: Where the record goes.
-    """
-    keep_freed_memory()  # as a learner does
-    readings: list[dict[str, Any]] = []
-    rows = []
-    for task, network in METRIC:
-        for count in (8, 32):
-            parameters, seconds = time_products(task, network, count, rounds)
-            readings.append({"task": task, "parameters": parameters, "blocks": count, "seconds": seconds})
-            plain = seconds["plain"]
-            added = [[100 * (b / a - 1) for a, b in zip(plain, seconds[x], strict=True)] for x in ("policy", "metric", "all")]
-            milliseconds = f"{1000 * statistics.median(plain):.2f}"
-            rows.append([task, f"{parameters:,}", count, milliseconds, *map(median_and_spread, added)])
-    columns = [
-        "network of",
-        "parameters",
-        "blocks",
-        "plain products, ms",
-        "policy's part: +%",
-        "Adam's metric: +%",
-        "all, with P: +%",
-    ]
-    print_table("Cost of the products in Adam's metric: median [middle half]", columns, rows)
-    write_result(out, readings)
-
-
 def measure_several(rounds: int = 5, out: Path = Path("results/learner-several.json")) -> None:
     """Measure one learner with one thread and with two, and two learners with a thread each.
 
@@ -344,7 +281,6 @@ if __name__ == "__main__":
             "blocks": measure_blocks,
             "precision": compare_precisions,
             "noise-cost": measure_noise_cost,
-            "metric": measure_metric,
             "several": measure_several,
         },
         description="Measure the learner alone.",

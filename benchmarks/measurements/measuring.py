@@ -2,6 +2,7 @@
 
 import math
 import multiprocessing
+import os
 import shlex
 import statistics
 import subprocess
@@ -37,6 +38,7 @@ __all__ = [
     "output_of",
     "precisions",
     "print_table",
+    "processes_below",
     "returns_of",
     "rounds_of",
     "settings_of",
@@ -93,6 +95,27 @@ def train(*words: object) -> RunRecord:
     with tempfile.TemporaryDirectory() as folder:
         output_of([sys.executable, "-m", "rlscale", "train", *map(str, words), "--run", f"{folder}/run"])
         return read_run(Path(folder) / "run")
+
+
+def processes_below(ancestor: int, name: bytes) -> list[int]:
+    """Ids of the descendants of a process whose command line contains a name, oldest first; Ray names its actors so."""
+    parents: dict[int, int] = {}
+    for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdecimal()):
+        try:
+            parents[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    found = []
+    for pid in sorted(parents):
+        above = pid
+        while above in parents and above != ancestor:
+            above = parents[above]
+        try:
+            if above == ancestor and name in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+        except OSError:
+            continue
+    return found
 
 
 def output_of(words: Sequence[str], cwd: Path | None = None) -> str:

@@ -32,7 +32,7 @@ An interval is shortest when the scatter comes out too small, so stopping then s
 the worst setting of simulated sweeps, by hand; at 0.97 see results/README.md, Simulated sweeps.
 """
 
-_KEPT = 64  # fits that are remembered
+_KEPT = 256  # fits that are remembered: more than the goals of all sweeps of the ladder
 _BENT = 5.0  # twice the gain in log-likelihood by a free exponent, above which the surface is said not to fit
 _EXPONENTS = math.log(0.2), math.log(5.0)  # the range in which the free exponent is sought
 

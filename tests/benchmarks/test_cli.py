@@ -1,5 +1,6 @@
-"""The command as a person meets it: real processes, what they print, what they answer to wrong input."""
+"""The command as a person meets it: what it prints, and what it answers to wrong input; some of it in processes of its own."""
 
+import contextlib
 import io
 import os
 import re
@@ -23,6 +24,14 @@ QUICK = ["--environments", "8", "--rollout-length", "16", "--epochs", "1", "--mi
 
 def rlscale(*words, cwd, **options):
     return subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, cwd=cwd, timeout=120, **options)
+
+
+def in_this_process(folder, *words):
+    """As `rlscale`, where everything is loaded already."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main([str(word) for word in words])
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +135,7 @@ PONG, LADDER = str(ROOT / "results" / "pong"), str(ROOT / "results" / "ladder")
     ],
 )
 def test_bad_input(tmp_path, monkeypatch, capfd, words, field, mend):
-    """In this process, which has loaded everything already; the tests below start the command itself."""
+    """In this process, which has loaded everything already; some of the tests below start the command itself."""
     monkeypatch.chdir(tmp_path)
     code = main(list(words))
     done = subprocess.CompletedProcess(words, code, *capfd.readouterr())
@@ -165,7 +174,8 @@ def test_an_address_without_actors(tmp_path):
 
 def test_an_existing_run(run):
     before = {path.name: path.read_bytes() for path in run.iterdir()}
-    assert_refused(rlscale("train", "classic/cartpole", "--run", "first", cwd=run.parent), "--run", "--resume first")
+    done = in_this_process(run.parent, "train", "classic/cartpole", "--run", "first")
+    assert_refused(done, "--run", "--resume first")
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
 
 
@@ -182,9 +192,8 @@ def test_on_a_busy_machine_it_says_what_one_thread_would_spare(load, threads, sa
 
 
 def test_another_tasks_checkpoint(run):
-    assert_refused(
-        rlscale("train", "classic/acrobot", "--resume", "first", cwd=run.parent), "--resume", "rlscale train classic/cartpole"
-    )
+    done = in_this_process(run.parent, "train", "classic/acrobot", "--resume", "first")
+    assert_refused(done, "--resume", "rlscale train classic/cartpole")
 
 
 def test_a_ray_address_that_does_not_answer(tmp_path):
@@ -257,17 +266,18 @@ def test_a_users_own_environment(tmp_path):
     assert "finished" in done.stdout
 
 
-def test_tasks_and_help(tmp_path):
-    assert "atari/pong " in rlscale("tasks", cwd=tmp_path).stdout
-    assert rlscale("tasks", "classic", cwd=tmp_path).stdout.count("\n") == 3
+def test_tasks_and_help(tmp_path, capsys):
+    assert "atari/pong " in in_this_process(tmp_path, "tasks").stdout
+    assert in_this_process(tmp_path, "tasks", "classic").stdout.count("\n") == 3
     assert "GPL-2.0" in rlscale("--help", cwd=tmp_path).stdout
-    shown = rlscale("train", "classic/cartpole", "--help", cwd=tmp_path)
-    assert shown.returncode == 0
-    assert "--policy-noise-period" in shown.stdout
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "classic/cartpole", "--help"])
+    assert not ended.value.code
+    assert "--policy-noise-period" in capsys.readouterr().out
 
 
 def test_report_writes_a_page(run):
-    done = rlscale("report", "first", "--out", "page.html", cwd=run.parent)
+    done = in_this_process(run.parent, "report", "first", "--out", "page.html")
     assert done.returncode == 0, done.stderr
     assert (run.parent / "page.html").stat().st_size > 500_000
 

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from commands import COMMAND
 from planted import Planted, write_sweep
+from planted import make_plan as planted_plan
 from run_records import charts_of, make_run
 
 from rlscale.agents.checks import check_config, divisors_of
@@ -123,7 +124,6 @@ def test_a_resumed_run_says_what_it_takes_otherwise(here, capsys):
     assert "going on with other settings: --learning-rate 0.5, was 0.001; --clip None, was 0.2" in said
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("environments", ["100000000", "100000000000"])
 @pytest.mark.parametrize("actors", ["0", "1"])
 def test_a_batch_that_cannot_fit_is_refused_before_anything_is_made(here, capsys, environments, actors):
@@ -137,7 +137,6 @@ def test_a_batch_that_cannot_fit_is_refused_before_anything_is_made(here, capsys
     assert not list(here.iterdir())
 
 
-@pytest.mark.timed
 def test_large_numbers_of_environments_are_divided_at_once():
     """Divided one by one, the hundred billion above would keep the test above for hours before it failed."""
     begun = time.monotonic()
@@ -219,6 +218,11 @@ def test_workers_that_do_not_start_end_a_sweep_in_one_line(here, monkeypatch, ca
         pool.close()
 
 
+def write_two_runs(folder):
+    """Too few for a fit; there are a page and tables of them all the same."""
+    write_sweep(folder, Planted(scatter=0.1), plan=planted_plan(batch_sizes=(32, 128), seeds=1), most=2)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("stops", ["at once", "after a line"])
 def test_a_run_goes_on_when_whoever_read_its_lines_has_gone(tmp_path, stops):
@@ -236,7 +240,7 @@ def test_a_run_goes_on_when_whoever_read_its_lines_has_gone(tmp_path, stops):
 
 
 def test_files_are_written_when_whoever_read_the_tables_has_gone(tmp_path):
-    write_sweep(tmp_path / "sweep", Planted(scatter=0.1))
+    write_two_runs(tmp_path / "sweep")
     words = ["compare", "sweep", "--out", "page.html", "--csv", "table.csv"]
     process = subprocess.Popen([*COMMAND, *words], cwd=tmp_path, stdout=subprocess.PIPE)
     process.stdout.close()
@@ -246,7 +250,7 @@ def test_files_are_written_when_whoever_read_the_tables_has_gone(tmp_path):
 
 
 def test_closed_standard_output_is_no_terminal(tmp_path):
-    write_sweep(tmp_path / "sweep", Planted(scatter=0.1))
+    write_two_runs(tmp_path / "sweep")
     for words in ("compare sweep --out None", "runs sweep"):
         shell = f"exec {shlex.join(COMMAND)} {words} >&-"
         done = subprocess.run(["bash", "-c", shell], cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=False)

@@ -1,5 +1,6 @@
 """`rlscale play`: a real checkpoint is played, and the film read back."""
 
+import contextlib
 import re
 import shutil
 import subprocess
@@ -32,8 +33,8 @@ def folder(tmp_path_factory):
     """Where two short runs are."""
     made = tmp_path_factory.mktemp("played")
     for task, name in (("minatar/breakout", "breakout"), ("classic/cartpole", "cartpole")):
-        done = rlscale(made, "train", task, *SMALL, "--observations", "6000", "--run", name, "--snapshot-growth", "2")
-        assert done.returncode == 0, done.stderr
+        with contextlib.chdir(made):
+            assert main(["train", task, *SMALL, "--observations", "6000", "--run", name, "--snapshot-growth", "2"]) == 0
     shutil.copytree(made / "cartpole", made / "keeping-none", ignore=shutil.ignore_patterns("snapshots"))
     shutil.copytree(made / "cartpole", made / "damaged")
     (made / "damaged" / "snapshots" / "0000000004.npy").write_bytes(b"no policy")
@@ -74,10 +75,12 @@ def test_it_says_what_an_evaluation_gives_and_films_the_first_episode(folder):
         assert np.abs(frame[middle].astype(int) - draw(task, moment.observation[0])[middle]).mean() < 12
 
 
-def test_policies_kept_on_the_way_are_played_and_a_goal_is_named(folder):
-    done = rlscale(folder, "play", "cartpole", "--kept", "--episodes", "8", "--seed", "3")
-    assert (done.returncode, done.stderr) == (0, "")
-    heading, columns, *lines = done.stdout.splitlines()
+def test_policies_kept_on_the_way_are_played_and_a_goal_is_named(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    assert main(["play", "cartpole", "--kept", "--episodes", "8", "--seed", "3"]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    heading, columns, *lines = said.out.splitlines()
     kept = sorted((folder / "cartpole" / "snapshots").glob("*.npy"))
     assert heading == f"classic/cartpole: {len(kept)} policies, 8 episodes of each"
     assert columns.split() == ["optimizer", "steps", "observations", "return", "±", "error", "steps", "an", "episode"]

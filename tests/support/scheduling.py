@@ -1,11 +1,12 @@
 """Which tests share a process when several run side by side."""
 
+import re
 from functools import cache
 from pathlib import Path
 
 from xdist.scheduler import LoadScopeScheduling
 
-TIMED = "mark.timed"  # as it stands in a test file
+TIMED = re.compile(r"^(?:\s*@|pytestmark = .*)pytest\.mark\.timed\b", re.MULTILINE)  # over a test, or over all of a file
 
 
 class ByFile(LoadScopeScheduling):
@@ -26,4 +27,4 @@ class ByFile(LoadScopeScheduling):
 @cache
 def is_timed(file: Path) -> bool:
     """Whether a test of the file is marked `timed`."""
-    return TIMED in file.read_text()
+    return TIMED.search(file.read_text()) is not None

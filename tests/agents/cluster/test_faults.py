@@ -7,8 +7,8 @@ import signal
 import pytest
 from commands import SEEN, SMALL, fragments_of, goes_on, losses_of, rows_of, start, wait_for
 
-from rlscale.benchmarks.measurements.chaos import processes_below
 from rlscale.benchmarks.measurements.endurance import science_of
+from rlscale.benchmarks.measurements.measuring import processes_below
 from rlscale.records.run import read_run
 
 pytestmark = [pytest.mark.timed, pytest.mark.long]

@@ -2,7 +2,6 @@
 
 import pytest
 
-from rlscale.benchmarks.measurements.chaos import where_one_more_would_lie
 from rlscale.benchmarks.measurements.endurance import curve_of, growth, same_until, untold
 
 ROWS = b"{}\n" * 10  # ten iterations of three bytes each
@@ -75,11 +74,6 @@ def test_a_point_of_the_curve_weights_every_episode_alike():
         {"observations": 120_000, "episodes": 2, "return_mean": 7.0},
     ]
     assert curve_of(rows) == [[50_000, 4.0], [150_000, 7.0]]
-
-
-def test_one_more_value_lies_within_student_s_prediction_interval():
-    """Of 1, 2, 3: the mean 2, the deviation 1, and 4.3027 of Student's t with two degrees of freedom times √(1 + 1/3)."""
-    assert where_one_more_would_lie([1.0, 2.0, 3.0]) == pytest.approx((2 - 4.9683, 2 + 4.9683), abs=1e-3)
 
 
 def test_rows_are_the_same_until_the_first_that_learned_otherwise():

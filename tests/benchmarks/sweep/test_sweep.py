@@ -26,6 +26,7 @@ from rlscale.errors import UsageError
 from rlscale.records.run import read_run
 from rlscale.records.sweep import Sweep, read_sweep
 
+ROOT = Path(__file__).parents[3]
 QUICK = {
     "tasks": ("classic/cartpole",),
     "batch_sizes": "80,160,320",
@@ -83,6 +84,19 @@ def test_a_sweep_leaves_a_result_and_a_run_record_for_every_trial(undisturbed):
                 assert 0.8 < share <= 1.0, "observations leave masked steps out"
     assert any(r.noise_windows for r in undisturbed.results.values() if r.measures_noise)
     assert not any(r.noise_windows for r in undisturbed.results.values() if not r.measures_noise)
+
+
+def test_every_field_of_a_sweep_is_in_the_glossary(undisturbed):
+    logged = set(undisturbed.manifest) | set(undisturbed.plan)
+    for trial in undisturbed.results.values():
+        result = trial.to_json()
+        logged |= set(result) | {result["stage"], result["state"]}
+        for part in ("goals", "evaluations", "noise", "noise_windows"):
+            logged |= {key for entry in result[part] for key in entry}
+        logged |= {entry["quantity"] for entry in result["noise"]}
+    assert {"noise", "interval", "gain", "cumulative"} <= logged, "the sweep measured nothing"
+    defined = set(re.findall(r"`([^`]+)`", (ROOT / "docs" / "glossary.md").read_text()))
+    assert logged - defined == set()
 
 
 @pytest.mark.long
@@ -245,12 +259,6 @@ def test_atari_runs_sample_with_rollout_actors(own_ray, tmp_path):
     assert read_run(folder / "trials" / "b260-k+0-s0").rows[0]["transfer_seconds"] > 0
 
 
-def rlscale(*words, folder):
-    return subprocess.run(
-        [sys.executable, "-m", "rlscale", *map(str, words)], capture_output=True, text=True, cwd=folder, timeout=120, check=False
-    )
-
-
 @pytest.mark.parametrize(
     ("words", "field"),
     [
@@ -289,12 +297,12 @@ def test_bad_input_gets_one_line(words, field, tmp_path, monkeypatch, capfd):
     assert not (tmp_path / "sweeps").exists()
 
 
-def test_another_plan_does_not_touch_a_sweep_and_says_what_differs(undisturbed):
+def test_another_plan_does_not_touch_a_sweep_and_says_what_differs(undisturbed, capfd):
     before = (undisturbed.folder / "results.jsonl").read_bytes()
-    ended = rlscale("sweep", *QUICK_WORDS, "--gae-lambda", "0.5", "--out", undisturbed.folder.parent, folder="/")
-    assert ended.returncode == 2
-    assert "another plan (--gae-lambda)" in ended.stderr
-    assert ended.stderr.count("\n") == 1
+    assert main(["sweep", *QUICK_WORDS, "--gae-lambda", "0.5", "--out", str(undisturbed.folder.parent)]) == 2
+    error = capfd.readouterr().err
+    assert "another plan (--gae-lambda)" in error
+    assert error.count("\n") == 1
     assert (undisturbed.folder / "results.jsonl").read_bytes() == before
 
 
@@ -399,15 +407,14 @@ def test_trials_that_began_are_on_record(undisturbed, tmp_path):
     assert (folder / "begun.jsonl").read_text().count("\n") == 3, "a run that begins again has its line already"
 
 
-def test_two_writers_are_kept_apart(undisturbed):
+def test_two_writers_are_kept_apart(undisturbed, capfd):
     plan = make_plan("classic/cartpole", SweepOptions(**QUICK, jobs=0))
     held = Sweep.open(undisturbed.folder, plan.to_dict(), {})
     try:
-        ended = rlscale("sweep", *QUICK_WORDS, "--out", undisturbed.folder.parent, folder="/")
+        assert main(["sweep", *QUICK_WORDS, "--out", str(undisturbed.folder.parent)]) == 2
     finally:
         held.close()
-    assert ended.returncode == 2
-    assert "being written by another process" in ended.stderr
+    assert "being written by another process" in capfd.readouterr().err
 
 
 def copy_of(record, folder):

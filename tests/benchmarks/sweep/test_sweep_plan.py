@@ -138,7 +138,7 @@ def decisions(results):
 
 
 def test_with_one_job_the_same_sweep_makes_the_same_runs():
-    plan = replace(SEQUENTIAL, jobs=1)
+    plan = replace(SEQUENTIAL, jobs=1, interval_ratio=4.0)
     finished = [decisions(complete(plan, planted(), order)) for order in range(2)]
     assert finished[0] == finished[1]
     stages = [stage for stage, *_ in dict(sorted(finished[0].items())).values()]
@@ -191,7 +191,7 @@ def test_a_run_that_has_begun_stays_as_it_was_decided():
 
 def test_it_ends_when_the_interval_is_sharp_enough_and_holds_the_truth():
     covered = 0
-    for seed in range(10):
+    for seed in range(5):
         results = complete(SEQUENTIAL, planted(seed))
         known = SEQUENTIAL.known({name: r for name, r in results.items() if r.stage != "noise"})
         low, high = known.interval()
@@ -202,12 +202,12 @@ def test_it_ends_when_the_interval_is_sharp_enough_and_holds_the_truth():
         measured = SEQUENTIAL.noise_scale(results)
         assert 432 / 3 < measured < 432 * 3, "0.3 times B_crit, with an error of a third"
         assert abs(math.log2(size / measured)) <= 0.5
-    assert covered >= 8
+    assert covered >= 4
 
 
 def test_a_smaller_ratio_goes_on_from_what_is_there():
-    results = complete(SEQUENTIAL, planted(3))
-    sharper = replace(SEQUENTIAL, interval_ratio=1.5)
+    results = complete(replace(SEQUENTIAL, interval_ratio=6.0), planted(3))
+    sharper = replace(SEQUENTIAL, interval_ratio=4.0)
     more = dict(results)
     while waiting := sharper.next_trials(more):
         more[waiting[0].id] = planted(3)(sharper, waiting[0])
@@ -215,7 +215,7 @@ def test_a_smaller_ratio_goes_on_from_what_is_there():
     assert {name: more[name] for name in results} == results
     known = sharper.known({name: r for name, r in more.items() if r.stage != "noise"})
     low, high = known.interval()
-    assert high - low <= math.log(1.5)
+    assert high - low <= math.log(4)
 
 
 @pytest.mark.parametrize("budget", [{"total_observations": 20_000_000}, {"hours": 20 * 20 / 3600 / 2}])
@@ -283,8 +283,10 @@ def test_by_default_as_many_runs_are_side_by_side_as_there_are_cpus_for(actors, 
     assert make_plan("atari/pong", SweepOptions(tasks=("atari/pong",), actors=actors)).jobs == jobs
 
 
-def test_of_a_cluster_its_own_cpus_count(own_ray):
-    ray.init(address="local", num_cpus=5, include_dashboard=False, logging_level="ERROR")
+def test_of_a_cluster_its_own_cpus_count(monkeypatch):
+    """Where this process has joined one already; tests of clusters join real ones."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 5.0})
     options = SweepOptions(tasks=("classic/cartpole",), ray_address="auto")
     assert make_plan("classic/cartpole", options).jobs == 5
     assert make_plan("classic/cartpole", replace(options, actors=2)).jobs == 2
@@ -310,8 +312,9 @@ def test_failed_runs_are_passed_over():
         lost = trial.id in ("run-002", "run-007", "run-011", "noise-2")
         return replace(result, state="failed", reason="boom", goals=(), noise=(), noise_windows=()) if lost else result
 
-    results = complete(SEQUENTIAL, respond)
-    assert SEQUENTIAL.known(results).b_crit == pytest.approx(1440, rel=0.5)
+    plan = replace(SEQUENTIAL, interval_ratio=4.0)
+    results = complete(plan, respond)
+    assert plan.known(results).b_crit == pytest.approx(1440, rel=0.5)
 
 
 def test_sizes_are_whole_environments_that_divide_into_mini_batches():

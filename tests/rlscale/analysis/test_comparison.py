@@ -1,5 +1,6 @@
 """From sweeps to rows: planted frontiers come out, the right runs are used, and what is left out is said."""
 
+import copy
 import csv
 import importlib
 import json
@@ -19,6 +20,8 @@ from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
 from rlscale.records.trial import GoalCrossing
 from rlscale.report.words import flags, warnings
+
+LAST = {"goals": (200.0,)}  # for tests that look at the last goal alone
 
 
 def row_of(record, goal=200.0):
@@ -63,8 +66,8 @@ def test_valid_observations_count_in_the_batch_too(tmp_path):
         goals = tuple(replace(g, observations=g.observations and 0.9 * g.observations) for g in result.goals)
         return replace(result, observations=round(0.9 * result.observations), goals=goals)
 
-    plain = row_of(write_sweep(tmp_path / "plain", Planted()))
-    row = row_of(write_sweep(tmp_path / "resets", Planted(), change=with_resets))
+    plain = row_of(write_sweep(tmp_path / "plain", Planted(), plan=make_plan(**LAST)))
+    row = row_of(write_sweep(tmp_path / "resets", Planted(), plan=make_plan(**LAST), change=with_resets))
     assert row.measured.value == pytest.approx(0.9 * plain.measured.value, rel=1e-3)
     assert row.s_min.value == pytest.approx(plain.s_min.value, rel=1e-3)
     assert {round(p.batch_size / p.run.batch_size, 3) for p in row.points} == {0.9}
@@ -140,12 +143,13 @@ def test_a_sweep_that_has_just_begun(tmp_path):
 
 
 def test_a_best_rate_outside_those_tried_is_provisional(tmp_path):
-    row = row_of(write_sweep(tmp_path / "s", Planted(best_rate=-14, curvature=0.01)))
+    row = row_of(write_sweep(tmp_path / "s", Planted(best_rate=-14, curvature=0.01), plan=make_plan(**LAST)))
     assert row.provisional
 
 
 def test_one_branch_is_not_identifiable_and_the_limit_is_kept(tmp_path):
-    row = row_of(write_sweep(tmp_path / "s", Planted(b_crit=100_000, scatter=0.05), plan=make_plan(batch_sizes=(32, 128, 512))))
+    few = make_plan(batch_sizes=(32, 128, 512), **LAST)
+    row = row_of(write_sweep(tmp_path / "s", Planted(b_crit=100_000, scatter=0.05), plan=few))
     assert row.measured.value is None
     assert row.measured.reason == "optimizer steps still fall nearly as 1/B up to a batch size of 512", "the command adds sizes"
     assert row.measured.interval[0] > 100
@@ -158,7 +162,7 @@ def test_failed_runs_are_left_out_and_named(tmp_path):
             return replace(result, state="failed", reason="ValueError: boom", goals=(), noise=(), noise_windows=())
         return result
 
-    comparison = compare([write_sweep(tmp_path / "s", Planted(), change=fail)], [])
+    comparison = compare([write_sweep(tmp_path / "s", Planted(), plan=make_plan(**LAST), change=fail)], [])
     assert any("2 runs failed and were left out" in note and "b32-k+0-s1: ValueError: boom" in note for note in comparison.notes)
     assert comparison.rows[-1].measured.value == pytest.approx(1440, rel=0.05)
     assert len(comparison.rows[-1].frontier.points) == 49
@@ -166,7 +170,7 @@ def test_failed_runs_are_left_out_and_named(tmp_path):
 
 
 def test_while_no_run_was_made_for_it_those_that_measured_the_noise_on_the_way_predict(tmp_path):
-    row = row_of(write_sweep(tmp_path / "s", Planted(), plan=make_plan(noise_runs=0)))
+    row = row_of(write_sweep(tmp_path / "s", Planted(), plan=make_plan(noise_runs=0, **LAST)))
     assert row.prediction_batch == 2048
     assert row.prediction("joint", "cumulative").runs == 2
     assert row.prediction("policy", "cumulative") is None
@@ -189,7 +193,7 @@ def test_the_batch_size_that_an_older_sweep_named_predicts_or_the_nearest_to_it(
 
 
 def test_a_goal_that_no_run_reached(tmp_path):
-    comparison = compare([write_sweep(tmp_path / "s", Planted(), plan=make_plan(most_observations=150_000))], [])
+    comparison = compare([write_sweep(tmp_path / "s", Planted(), plan=make_plan(most_observations=150_000, **LAST))], [])
     assert [row.measured.value is None for row in comparison.rows][-1]
     assert comparison.rows[-1].frontier is None
     assert any("no run reached goal 200" in note for note in comparison.notes)
@@ -227,11 +231,11 @@ def test_two_sweeps_of_one_task_are_kept_apart_and_are_one_task(tmp_path):
 
 
 def test_damaged_results_are_left_out_and_the_rest_is_used(tmp_path):
-    record = write_sweep(tmp_path / "s", Planted())
+    record = write_sweep(tmp_path / "s", Planted(), plan=make_plan(**LAST))
     path = tmp_path / "s" / "results.jsonl"
     lines = path.read_text().splitlines()
     broken = json.loads(lines[-1])
-    broken["goals"] = [{"goal": 50.0}]
+    broken["goals"] = [{"goal": 200.0}]
     path.write_text("\n".join([*lines[:10], "nonsense", *lines[10:-1], json.dumps(broken)]) + "\n")
     comparison = compare([read_again(record)], [])
     assert any("line 11" in note for note in comparison.notes)
@@ -312,11 +316,12 @@ def test_csv_and_parquet_hold_the_same_figures(tmp_path):
 
 def test_sizes_without_which_b_crit_is_not_identifiable_are_counted(tmp_path):
     """The range of the other fits would say that B_crit hangs on no size."""
-    row = row_of(write_sweep(tmp_path / "s", Planted(scatter=0.1), plan=make_plan(seeds=1)))
+    row = row_of(write_sweep(tmp_path / "s", Planted(scatter=0.1), plan=make_plan(seeds=1, **LAST)))
     found = {}
     for name, without in (("all", {32: 21.0, 128: 232.0}), ("some", {32: 21.0, 128: None, 512: 232.0})):
-        vars(row.frontier)["leave_one_size_out"] = without
-        to_csv([row], tmp_path / name)
+        frontier = copy.copy(row.frontier)  # the fit itself is remembered for others
+        vars(frontier)["leave_one_size_out"] = without
+        to_csv([replace(row, frontier=frontier)], tmp_path / name)
         (line,) = csv.DictReader((tmp_path / name).read_text().splitlines())
         found[name] = [line[f"b_crit_without_a_size_{column}"] for column in ("low", "high", "unidentified")]
     assert found == {"all": ["21.0", "232.0", "0"], "some": ["", "", "1"]}

@@ -7,7 +7,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from planted import Planted, make_plan, read_again, write_sweep
+from planted import Planted, read_again, write_sweep
+from planted import make_plan as make_plan_of_three_goals
 
 from rlscale.analysis import extension
 from rlscale.analysis.comparison import compare
@@ -26,6 +27,11 @@ from rlscale.report.answers import answers
 TASK, FOLDER = ["rlscale", "sweep", "classic/cartpole"], "classic-cartpole"
 
 
+def make_plan(**changes):
+    """A plan of one goal: the command follows from the last goal alone. `sharp` and two other sweeps have more before it."""
+    return make_plan_of_three_goals(**{"goals": (200.0,), **changes})
+
+
 def asked(record):
     """The command less the place where the sweep lies, which is the record's own."""
     (sweep,) = compare([record], []).sweeps
@@ -39,7 +45,7 @@ def asked(record):
 
 @pytest.fixture(scope="module")
 def sharp(tmp_path_factory):
-    plan = make_plan(batch_sizes=None, pilot_batch=640)
+    plan = make_plan_of_three_goals(batch_sizes=None, pilot_batch=640)
     return write_sweep(tmp_path_factory.mktemp("sharp") / FOLDER, Planted(scatter=0.2), plan=plan)
 
 
@@ -194,7 +200,7 @@ def test_a_goal_that_most_runs_hold_from_the_start_is_not_sharpened(tmp_path):
 
 
 def test_a_sharp_sweep_without_noise_runs_is_asked_for_a_sharper_interval(tmp_path):
-    plan = make_plan(batch_sizes=None, pilot_batch=640, noise_runs=0)
+    plan = make_plan_of_three_goals(batch_sizes=None, pilot_batch=640, noise_runs=0)
     record = write_sweep(tmp_path / FOLDER, Planted(scatter=0.2), plan=plan)
     assert as_wide(record, 1.5) == ["--interval-ratio", "1.41"]
     assert as_wide(record, 5.0) == [], "it may have been stopped"
@@ -253,7 +259,8 @@ def test_a_sweep_that_was_stopped_goes_on_with_the_same_command(tmp_path):
 
 def test_a_sweep_whose_runs_afford_no_size_beyond_the_bend_is_asked_for_longer_runs_and_goes_on(tmp_path):
     """Where B_crit is 40,000, 500,000 observations afford 2,560 or so: it ends after sixty runs, and goes on with longer ones."""
-    plan, planted = make_plan(batch_sizes=None, pilot_batch=640, most_observations=500_000), Planted(40_000, 6.3, scatter=0.2)
+    plan = make_plan_of_three_goals(batch_sizes=None, pilot_batch=640, most_observations=500_000)
+    planted = Planted(40_000, 6.3, scatter=0.2)
     record = write_sweep(tmp_path / FOLDER, planted, plan=plan)
     assert sum(result.stage != "noise" for result in record.results.values()) in (60, 61)  # two jobs
     assert asked(record) == [*TASK, "--observations", "2000000"]
@@ -282,7 +289,7 @@ def test_a_grid_is_asked_for_a_size_beyond_its_open_end_or_for_seeds(tmp_path):
     narrow = make_plan(batch_sizes=(32, 128, 512))
     record = write_sweep(tmp_path / "narrow" / FOLDER, Planted(b_crit=100_000, scatter=0.05), plan=narrow)
     assert asked(record) == [*TASK, "--batch-sizes", "32,128,512,2048"]
-    assert asked(write_sweep(tmp_path / "wide" / FOLDER, Planted(scatter=0.1))) == [*TASK, "--seeds", "4"]
+    assert asked(write_sweep(tmp_path / "wide" / FOLDER, Planted(scatter=0.1), plan=make_plan())) == [*TASK, "--seeds", "4"]
 
 
 def test_a_grid_of_few_sizes_is_asked_for_more_of_them(tmp_path):
@@ -309,7 +316,7 @@ def test_a_grid_that_is_open_at_both_ends_is_asked_for_seeds(tmp_path):
 def test_a_grid_gets_no_larger_size_where_its_largest_did_not_reach_the_goal(tmp_path):
     """S falls as 1/B up to 2,048, where the goal takes 15.3 million observations; at 8,192 it would take 16.2."""
     for most, more in ((15_200_000, ["--seeds", "4"]), (15_400_000, ["--batch-sizes", "32,128,512,2048,8192"])):
-        plan = make_plan(batch_sizes=(32, 128, 512, 2048), goals=(200.0,), most_observations=most)
+        plan = make_plan(batch_sizes=(32, 128, 512, 2048), most_observations=most)
         record = write_sweep(tmp_path / str(most) / FOLDER, Planted(b_crit=100_000, curvature=1e-4, scatter=1e-3), plan=plan)
         low, high = compare([record], []).sweeps[0].rows[-1].measured.interval
         assert low > 0
@@ -327,7 +334,7 @@ def test_a_smaller_size_is_asked_for_where_its_environments_and_mini_batches_are
 
 
 def test_a_flag_that_was_typed_is_replaced(tmp_path):
-    record = write_sweep(tmp_path / FOLDER, Planted(scatter=0.1))
+    record = write_sweep(tmp_path / FOLDER, Planted(scatter=0.1), plan=make_plan())
     manifest = json.loads((tmp_path / FOLDER / "sweep.json").read_text())
     manifest["command"] = [*TASK, "--seeds", "2", "--rates=4"]
     manifest["extensions"] = [{"at": "now", "command": [*TASK, "--seeds=2", "--rates", "4", "--out", "here"]}]
@@ -336,7 +343,7 @@ def test_a_flag_that_was_typed_is_replaced(tmp_path):
 
 
 def test_older_sweeps_cannot_be_extended(tmp_path):
-    record = write_sweep(tmp_path / FOLDER, Planted(scatter=0.1))
+    record = write_sweep(tmp_path / FOLDER, Planted(scatter=0.1), plan=make_plan())
     manifest = json.loads((tmp_path / FOLDER / "sweep.json").read_text())
     del manifest["plan"]["interval_ratio"]
     (tmp_path / FOLDER / "sweep.json").write_text(json.dumps(manifest))
@@ -345,12 +352,12 @@ def test_older_sweeps_cannot_be_extended(tmp_path):
 
 def test_a_copy_under_another_name_cannot_be_extended(tmp_path):
     """`rlscale sweep` would begin a new sweep beside it."""
-    assert asked(write_sweep(tmp_path / "published", Planted(scatter=0.1))) is None
+    assert asked(write_sweep(tmp_path / "published", Planted(scatter=0.1), plan=make_plan())) is None
 
 
 def test_the_usual_place_is_not_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    record = read_sweep(write_sweep(Path("sweeps") / FOLDER, Planted(scatter=0.1)).folder)
+    record = read_sweep(write_sweep(Path("sweeps") / FOLDER, Planted(scatter=0.1), plan=make_plan()).folder)
     (sweep,) = compare([record], []).sweeps
     assert next_command(record, sweep.rows) == [*TASK, "--seeds", "4"]
 

@@ -1,5 +1,6 @@
 """The comparison's page, pictures and command: every chart compiles, nothing is hidden, bad input is one line."""
 
+import copy
 import html
 import json
 import math
@@ -29,8 +30,10 @@ from rlscale.report.sweep_charts import frontier_figure, rate_figure
 from rlscale.report.words import say_conclusion, warnings
 
 
-def several(folder):
+@pytest.fixture(scope="module")
+def several(tmp_path_factory):
     """Sweeps of every kind: clean, provisional with missed runs, not identifiable, no noise runs, few steps, just begun."""
+    folder = tmp_path_factory.mktemp("several")
     few = make_plan(batch_sizes=(32, 128, 512))
     return [
         write_sweep(folder / "a", Planted(scatter=0.1), "minatar/breakout"),
@@ -48,16 +51,24 @@ def several(folder):
     ]
 
 
+@pytest.fixture(scope="module")
+def whole(several, tmp_path_factory):
+    """The comparison of them, of a run and of what could not be read; its page and the folder of its pictures."""
+    folder = tmp_path_factory.mktemp("whole")
+    comparison = compare(several, [make_run(folder / "run")], ["z has schema 9, this rlscale reads 1"])
+    page, figures = folder / "out" / "page.html", folder / "figures"
+    write_comparison(comparison, page, figures=figures)
+    return comparison, page, figures
+
+
 def shown_text(page):
     """What a person reads: no scripts, no style, no markup, ordinary spaces."""
     text = re.sub(r"<(script|style)>.*?</\1>", "", page.read_text(), flags=re.DOTALL)
     return re.sub(r"<[^>]+>", " ", text).replace("\N{NO-BREAK SPACE}", " ")
 
 
-def test_page_and_pictures_show_what_was_planted_and_what_was_left_out(tmp_path):
-    comparison = compare(several(tmp_path), [make_run(tmp_path / "run")], ["z has schema 9, this rlscale reads 1"])
-    page, figures = tmp_path / "out" / "page.html", tmp_path / "figures"
-    write_comparison(comparison, page, figures=figures)
+def test_page_and_pictures_show_what_was_planted_and_what_was_left_out(whole):
+    comparison, page, figures = whole
     text = shown_text(page)
     assert not re.search(r"@[A-Z]+@", text)
     for row in comparison.rows:
@@ -79,10 +90,9 @@ def test_page_and_pictures_show_what_was_planted_and_what_was_left_out(tmp_path)
     assert all(path.read_bytes()[:4] == (b"\x89PNG" if path.suffix == ".png" else b"<svg") for path in figures.iterdir())
 
 
-def test_every_chart_has_its_caption_and_every_cell_its_column_s_name(tmp_path):
+def test_every_chart_has_its_caption_and_every_cell_its_column_s_name(whole):
     """On a phone a row is a block in which each value needs its name; a chart of the last sweep needs its words too."""
-    page = tmp_path / "page.html"
-    write_comparison(compare(several(tmp_path), [make_run(tmp_path / "run")]), page)
+    _, page, _ = whole
     body = page.read_text().split("<script>")[0]
     assert body.count("<div class='chart'") == len(re.findall(r"<div class='chart' id='\w+'></div><p class='note'>\w", body)) > 20
     assert body.count("Residual: standard deviation") == body.count("<h3>Frontier</h3>") > 3
@@ -193,16 +203,18 @@ def test_learning_rates_are_shown_over_the_observations_of_what_is_counted(tmp_p
 
 
 def test_sizes_without_which_b_crit_is_not_identifiable_are_named(tmp_path):
-    comparison = compare([write_sweep(tmp_path / "s", Planted(), plan=make_plan(seeds=1))], [])
-    without = {32.0: 21.0, 128.0: None, 512.0: 232.0, 2048.0: None}
-    vars(comparison.rows[-1].frontier)["leave_one_size_out"] = without
-    write_comparison(comparison, tmp_path / "page.html")
+    comparison = compare([write_sweep(tmp_path / "s", Planted(), plan=make_plan(seeds=1, goals=(200.0,)))], [])
+    (sweep,), (row,) = comparison.sweeps, comparison.rows
+    frontier = copy.copy(row.frontier)  # the fit itself is remembered for others
+    vars(frontier)["leave_one_size_out"] = {32.0: 21.0, 128.0: None, 512.0: 232.0, 2048.0: None}
+    rows = (replace(row, frontier=frontier),)
+    write_comparison(replace(comparison, rows=rows, sweeps=(replace(sweep, rows=rows),)), tmp_path / "page.html")
     assert "21.0 … 232; not identifiable without 128, 2,048" in shown_text(tmp_path / "page.html")
 
 
-def test_several_sweeps_fold_away_and_one_does_not(tmp_path):
+def test_several_sweeps_fold_away_and_one_does_not(several, tmp_path):
     """The name and B_crit of each stay in sight; without B_crit the name alone. A page of one sweep has nothing to fold."""
-    comparison = compare(several(tmp_path), [])
+    comparison = compare(several, [])
     write_comparison(comparison, tmp_path / "all.html")
     page = (tmp_path / "all.html").read_text().partition("<script>")[0]
     titles = [html.unescape(title) for title in re.findall(r"<details class='fold' open><summary>(.*?)</summary>", page)]
@@ -213,12 +225,12 @@ def test_several_sweeps_fold_away_and_one_does_not(tmp_path):
         said = f", goal {measured[-1].goal_label}: B_crit {measured[-1].measured.say()}" if measured else ""
         assert title == sweep.name + said
     assert page.count("<details") == page.count("</details>")
-    write_comparison(compare(several(tmp_path / "one")[:1], []), tmp_path / "one.html")
+    write_comparison(compare(several[:1], []), tmp_path / "one.html")
     assert "class='fold'" not in (tmp_path / "one.html").read_text().partition("<script>")[0]
 
 
-def test_the_ladder_clips_what_is_open_and_keeps_the_papers_values(tmp_path):
-    rows = compare(several(tmp_path), []).rows
+def test_the_ladder_clips_what_is_open_and_keeps_the_papers_values(several, tmp_path):
+    rows = compare(several, []).rows
     layers = ladder_figure(rows).chart.to_dict()["layer"]
     drawn = [p for layer in layers for p in layer["data"]["values"]]
     assert {p["task"] for p in drawn if "x1" in p and "goal" not in p} >= {task.name for task in PAPER if task.measured}
@@ -227,9 +239,9 @@ def test_the_ladder_clips_what_is_open_and_keeps_the_papers_values(tmp_path):
     assert ladder_figure(compare([], [make_run(tmp_path / "run")]).rows) is None
 
 
-def test_a_goal_whose_prediction_is_not_resolved_is_drawn_at_its_limit(tmp_path):
+def test_a_goal_whose_prediction_is_not_resolved_is_drawn_at_its_limit(several):
     """It is where the noise scale is too large to resolve: left out, the other goals would look like agreement."""
-    (row, *_) = (row for row in compare(several(tmp_path), []).rows if row.measured.value is not None)
+    (row, *_) = (row for row in compare(several, []).rows if row.measured.value is not None)
     unresolved = Prediction("policy", "cumulative", Estimate(None, (500.0, math.inf), "open"), 8, 8, None)
     figure = ladder_figure([replace(row, predictions=(unresolved,))])
     (points,) = ([*layer["data"]["values"]] for layer in figure.chart.to_dict()["layer"] if layer["mark"]["type"] == "point"
