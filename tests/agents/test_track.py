@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from commands import COMMAND, SMALL, rows_of, start, wait_for
 
+from rlscale.benchmarks.cli import main
 from rlscale.noise import pool
 from rlscale.records.run import read_run, unpack_statistics
 
@@ -108,12 +109,8 @@ def test_nobody_logged_in_is_said_in_one_line_and_leaves_nothing(tmp_path):
     assert not (tmp_path / "mine").exists()
 
 
-def test_without_the_client_the_extra_is_named(tmp_path):
-    hidden = "import sys; sys.modules['wandb'] = None; from rlscale.benchmarks.cli import main; sys.exit(main())"
-    words = ["train", *TASK, "--observations", "1000", "--run", "mine", "--track", "wandb"]
-    done = subprocess.run(
-        [sys.executable, "-c", hidden, *words], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 2
-    assert "pip install 'rlscale[wandb]'" in done.stderr
+def test_without_the_client_the_extra_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    assert main(["train", *TASK, "--observations", "1000", "--run", str(tmp_path / "mine"), "--track", "wandb"]) == 2
+    assert "pip install 'rlscale[wandb]'" in capsys.readouterr().err
     assert not (tmp_path / "mine").exists()

@@ -66,7 +66,9 @@ def test_the_same_seed_gives_the_same_run(tmp_path):
     assert a != c
 
 
-@pytest.mark.parametrize("task_id", ["classic/cartpole", "classic/acrobot", "classic/pendulum"])
+@pytest.mark.parametrize(
+    "task_id", ["classic/cartpole", pytest.param("classic/acrobot", marks=pytest.mark.long), "classic/pendulum"]
+)
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
 def test_a_stopped_run_resumes_exactly(tmp_path, task_id, algorithm):
     config = small(task_id)
@@ -111,12 +113,11 @@ ONE_STEP = {"epochs": 1, "mini_batch": None, "advantage_scale": "running"}
     ],
 )
 def test_overlap_streams_and_adaptive_batches_are_reproducible_and_resume_exactly(tmp_path, rollout, update):
+    """The run in parts begins anew with the same seed, so its first part is the whole one's only if that is reproducible."""
     config = small(**update)
     config = replace(config, rollout=replace(config.rollout, **rollout))
-    for name in ("whole", "again"):
-        train(config, tmp_path / name, command=[])
+    train(config, tmp_path / "whole", command=[])
     whole = science(read_run(tmp_path / "whole").rows)
-    assert whole == science(read_run(tmp_path / "again").rows)
     lag = config.rollout.lag
     assert [row["fragment_lags"] for row in whole] == [[[min(lag, k), row["fragments"]]] for k, row in enumerate(whole)]
     assert [row["policy_lag"] for row in whole] == [min(lag, k) for k in range(len(whole))]
@@ -546,6 +547,7 @@ def test_cartpole_is_learned(tmp_path):
     assert best >= 400
 
 
+@pytest.mark.long
 def test_pendulum_is_learned(tmp_path):
     """Continuous actions: the mean return of 100 episodes rises from some -1,200 above -300 within 400,000 observations."""
     config = default_config(find_task("classic/pendulum"))
@@ -764,9 +766,9 @@ def test_a_run_that_misses_its_goal_says_so(tmp_path, capsys):
         ("bandits:InfiniteFirstObservation", "environment 3 gave the observation inf at 0 in step 0", False),
     ],
 )
-def test_numbers_that_are_not_finite_are_said_with_where_they_came_from(
-    tmp_path, ray_instance, capsys, task, said, had_begun, actors
-):
+def test_numbers_that_are_not_finite_are_said_with_where_they_came_from(tmp_path, request, capsys, task, said, had_begun, actors):
+    if actors:
+        request.getfixturevalue("ray_instance")
     words = "--environments 8 --rollout-length 16 --epochs 1 --mini-batch 128 --observations 5000"
     assert main(["train", task, *words.split(), "--actors", str(actors), "--run", str(tmp_path / "run")]) == 2
     error = capsys.readouterr().err

@@ -22,20 +22,20 @@ def discs_of(observation):
 
 
 def test_connect_four_by_its_rules():
-    """300 boards, 150 steps of random columns, each judged on a list of cells."""
-    env, rng = ConnectFourVectorEnv(300), np.random.default_rng(0)
+    """100 boards, 150 steps of random columns, each judged on a list of cells."""
+    env, rng = ConnectFourVectorEnv(100), np.random.default_rng(0)
     seen, _ = env.reset(seed=1)
     boards = [discs_of(row) for row in seen]
     assert {len(theirs) for _, theirs in boards} == {0, 1}, "who begins is drawn"
-    fresh = np.ones(300, dtype=bool)
+    fresh = np.ones(100, dtype=bool)
     ends = {-1: 0, 0: 0, 1: 0}
     answered = []
     full_columns = reset_rows = 0
     for _ in range(150):
-        actions = rng.integers(0, 7, 300)
+        actions = rng.integers(0, 7, 100)
         after, reward, terminated, truncated, _ = env.step(actions)
         assert not truncated.any()
-        for i in range(300):
+        for i in range(100):
             new = discs_of(after[i])
             if not fresh[i]:  # this step began a new game
                 assert not new[0]
@@ -73,10 +73,10 @@ def test_connect_four_by_its_rules():
             if ended:
                 ends[expected] += 1
             boards[i], fresh[i] = new, not ended
-    assert ends[-1] > 500
-    assert ends[1] > 500
-    assert full_columns > 20
-    assert reset_rows > 1000
+    assert ends[-1] > 170
+    assert ends[1] > 170
+    assert full_columns > 7
+    assert reset_rows > 340
     np.testing.assert_allclose(np.bincount(answered) / len(answered), 1 / 7, atol=0.02)
 
 
@@ -128,24 +128,24 @@ def test_the_references_of_2048_are_the_games_rules():
 
 
 def test_2048_by_its_rules():
-    """200 boards, 300 steps of random pushes, from boards of small tiles and of large ones."""
-    env, rng = Game2048VectorEnv(200), np.random.default_rng(0)
+    """68 boards, 300 steps of random pushes, from boards of small tiles and of large ones."""
+    env, rng = Game2048VectorEnv(68), np.random.default_rng(0)
     seen, _ = env.reset(seed=2)
-    boards = seen.reshape(200, 4, 4, 16).argmax(-1)
+    boards = seen.reshape(68, 4, 4, 16).argmax(-1)
     assert ((boards > 0).sum((1, 2)) == 2).all()
-    env.state[:100] = rng.integers(0, 11, (100, 16))
-    boards = env.state.reshape(200, 4, 4).astype(int)
+    env.state[:34] = rng.integers(0, 11, (34, 16))
+    boards = env.state.reshape(68, 4, 4).astype(int)
     fresh = np.array([any((push(b, a)[0] != b).any() for a in range(4)) for b in boards])
     env.prev_done = ~fresh
     still, tiles, ended = 0, [], 0
     for _ in range(300):
-        actions = rng.integers(0, 4, 200)
+        actions = rng.integers(0, 4, 68)
         after, reward, terminated, truncated, _ = env.step(actions)
-        after = after.reshape(200, 4, 4, 16)
+        after = after.reshape(68, 4, 4, 16)
         assert (after.sum(-1) == 1).all()
         after = after.argmax(-1)
         assert not truncated.any()
-        for i in range(200):
+        for i in range(68):
             if not fresh[i]:
                 assert (after[i] > 0).sum() == 2
                 assert (reward[i], terminated[i]) == (0, False)
@@ -165,8 +165,8 @@ def test_2048_by_its_rules():
             assert terminated[i] == over
             ended += over
             boards[i], fresh[i] = after[i], not over
-    assert still > 1000
-    assert ended > 100
+    assert still > 340
+    assert ended > 34
     counts = np.bincount(tiles, minlength=3)
     assert counts[1] + counts[2] == len(tiles)
     assert abs(counts[2] / len(tiles) - 0.1) < 5 * np.sqrt(0.09 / len(tiles))
@@ -187,22 +187,22 @@ STEPS = {0: (0, -1), 1: (-1, 0), 2: (0, 1), 3: (1, 0)}
 
 
 def test_snake_by_its_rules():
-    """300 boards, 400 steps towards the apple or anywhere, each also played as a list of cells, the head first."""
-    env, rng = SnakeVectorEnv(300), np.random.default_rng(0)
+    """100 boards, 400 steps towards the apple or anywhere, each also played as a list of cells, the head first."""
+    env, rng = SnakeVectorEnv(100), np.random.default_rng(0)
     seen, _ = env.reset(seed=3)
     cells_of = lambda plane: {(int(r), int(c)) for r, c in zip(*np.nonzero(plane), strict=True)}  # noqa: E731
     snakes = [list(cells_of(row.reshape(3, 8, 8)[1])) for row in seen]
-    fresh = np.ones(300, dtype=bool)
+    fresh = np.ones(100, dtype=bool)
     apples, longest, ends, tails = 0, 1, 0, 0
     for _ in range(400):
-        planes = seen.reshape(300, 3, 8, 8)
+        planes = seen.reshape(100, 3, 8, 8)
         heads = np.array([np.argwhere(board[1])[0] for board in planes])
         towards = np.array([np.argwhere(board[2])[0] for board in planes]) - heads
         along = np.where(towards[:, 1] < 0, 0, np.where(towards[:, 1] > 0, 2, np.where(towards[:, 0] < 0, 1, 3)))
-        actions = np.where(rng.random(300) < 0.15, rng.integers(0, 4, 300), along)
+        actions = np.where(rng.random(100) < 0.15, rng.integers(0, 4, 100), along)
         before = seen
         seen, reward, terminated, truncated, _ = env.step(actions)
-        for i in range(300):
+        for i in range(100):
             body, head, apple = map(cells_of, seen[i].reshape(3, 8, 8))
             if not fresh[i]:
                 assert (reward[i], terminated[i]) == (0, False)
@@ -231,9 +231,9 @@ def test_snake_by_its_rules():
             ends += dies
             longest = max(longest, len(snakes[i]))
             fresh[i] = not (terminated[i] or truncated[i])
-    assert apples > 5000
+    assert apples > 1700
     assert longest > 12
-    assert ends > 500
+    assert ends > 170
     assert tails > 0, "a head may follow its own tail"
 
 

@@ -34,8 +34,9 @@ SETTINGS = [
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
 def test_an_update_is_the_cpus_and_stays_within_its_budgets(setting):
-    learned = check_update(setting)
-    assert [len(counts.syncs) for counts in learned.counts] == [1, 1]  # whatever the number of optimizer steps
+    updates = 1 if setting.network == "nature_cnn" else 2  # each of its updates takes longest
+    learned = check_update(setting, updates)
+    assert [len(counts.syncs) for counts in learned.counts] == [1] * updates  # whatever the number of optimizer steps
 
 
 @pytest.mark.parametrize("shuffle", ["environments", "transitions"])

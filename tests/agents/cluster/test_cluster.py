@@ -7,12 +7,15 @@ import subprocess
 import sys
 import threading
 import time
+from importlib import import_module
 
 import pytest
 import ray
 
 from rlscale.agents.cluster.connect import connect, connected
 from rlscale.errors import UsageError
+
+connecting = import_module("rlscale.agents.cluster.connect")  # the package has a function of that name
 
 pytestmark = pytest.mark.usefixtures("own_ray")
 
@@ -98,15 +101,16 @@ def test_not_an_address(address):
     assert "host:port" in refused(address)[1]
 
 
-def test_too_few_cpus():
-    ray.init("local", num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
-    try:
-        # Whoever asked, by --actors, by --actor-cpus or by --cpus, reads nothing of an option that the command does not have.
-        said = r"^--ray-address: the actors need 3 CPUs, the cluster has 1\. Use fewer actors or fewer CPUs"
-        with pytest.raises(UsageError, match=said):
-            connect(None, 3)
-    finally:
-        ray.shutdown()
+def test_too_few_cpus(monkeypatch):
+    """Whoever asked, by --actors, by --actor-cpus or by --cpus, reads nothing of an option that the command does not have."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 1.0})
+    left = []
+    monkeypatch.setattr(connecting, "disconnect", lambda: left.append(True))
+    said = r"^--ray-address: the actors need 3 CPUs, the cluster has 1\. Use fewer actors or fewer CPUs"
+    with pytest.raises(UsageError, match=said):
+        connect(None, 3)
+    assert left == [True]
 
 
 def test_a_local_ray_that_does_not_start_is_one_line(monkeypatch):

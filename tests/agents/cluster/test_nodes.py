@@ -23,6 +23,8 @@ from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.records.run import read_run
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[3]
 COMMAND = [sys.executable, "-m", "rlscale", "train"]
 SMALL = ["classic/cartpole", "--environments", "8", "--rollout-length", "16", "--mini-batch", "64", "--threads", "1"]
@@ -51,7 +53,6 @@ def run(folder, *words, seconds=120, **more):
     )
 
 
-@pytest.mark.long
 def test_rollouts_run_on_a_node_that_knows_nothing_of_us(tmp_path):
     """Its Python has the dependencies only; the head has no CPUs, so every actor is there. Also with a user's own module."""
     python = bare_python(tmp_path / "bare")
@@ -107,7 +108,6 @@ def leave(others):
     wait_until(lambda: ray.available_resources().get("CPU", 0) == 6)
 
 
-@pytest.mark.long
 def test_actors_are_spread_over_the_nodes(three_nodes):
     task = find_task("classic/cartpole")
     settings = WorkerSettings(
@@ -123,24 +123,10 @@ def test_actors_are_spread_over_the_nodes(three_nodes):
     wait_until(lambda: ray.available_resources().get("CPU", 0) == 6)
 
 
-@pytest.mark.parametrize(
-    ("processes", "field", "text"),
-    [
-        ([{"CPU": 1.0}] * 7, "--actors", "the run needs 7 CPUs, the cluster has 6 CPUs on 3 nodes"),
-        ([{"CPU": 3.0}], "--actors", "one process of the run needs 3 CPUs, and no node of the cluster has so many"),
-        ([{"CPU": 1.0, "GPU": 1.0}] * 3, "--learners", "the run needs 3 GPUs, the cluster has 2 GPUs on 3 nodes"),
-    ],
-)
-def test_a_cluster_that_is_too_small(three_nodes, processes, field, text):
-    with pytest.raises(UsageError) as caught:
-        require_room(processes)
-    assert caught.value.field == field
-    assert caught.value.problem == text
-
-
-@pytest.mark.long
-def test_a_cluster_that_others_use(three_nodes, monkeypatch):
+def test_a_cluster_that_is_too_small_or_that_others_use(three_nodes, monkeypatch):
     monkeypatch.setattr(placement, "ROOM_SECONDS", 2.0)
+    with pytest.raises(UsageError, match="the run needs 7 CPUs, the cluster has 6 CPUs on 3 nodes"):
+        require_room([{"CPU": 1.0}] * 7)
     require_room([{"CPU": 2.0}] * 3)
     others, _ = occupy(4)
     try:
@@ -199,7 +185,6 @@ def test_fragments_must_fit_where_they_are_made_and_where_they_are_read(three_no
         three_nodes.remove_node(small)
 
 
-@pytest.mark.long
 def test_the_command_refuses_a_full_cluster_in_one_line(three_nodes, tmp_path):
     others, _ = occupy(5)
     try:
@@ -215,7 +200,6 @@ def test_the_command_refuses_a_full_cluster_in_one_line(three_nodes, tmp_path):
     assert not (tmp_path / "mine").exists()
 
 
-@pytest.mark.long
 def test_a_stop_reaches_the_process_that_learns(three_nodes, tmp_path):
     """Only the process that was started gets the signal, as from a container's or a job's supervisor."""
     words = [*SMALL, "--actors", "2", "--observations", "None", "--seconds", "300", "--run", "mine"]
@@ -232,7 +216,6 @@ def test_a_stop_reaches_the_process_that_learns(three_nodes, tmp_path):
     assert read_run(tmp_path / "mine").state == "stopped"
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("dead", ["the whole node", "its control service"])
 def test_a_head_that_dies_ends_the_run_in_one_line(tmp_path, dead):
     """With the node that the run's process is on; or, on another machine, from where only its silence is seen."""

@@ -349,26 +349,26 @@ def test_bandit_policy_noise(baseline, truth):
     assert noise.interval[0] < truth < noise.interval[1]
 
 
-@pytest.mark.parametrize("deviation", [0.5, 1.0, 2.0])
-def test_bandit_with_continuous_actions(deviation):
+@pytest.mark.parametrize(("deviation", "rounds"), [(0.5, 8), (1.0, 20), (2.0, 20)])
+def test_bandit_with_continuous_actions(deviation, rounds):
     """2 + 10 σ²: reward a = μ + σz, V = μ. The gradient of -A log π is -z² in μ and -σ (z³ - z) in log σ.
 
     Their means are -1 and 0, their variances 2 and 10 σ²; nothing else depends on the policy's parameters, all others being 0.
     """
-    noise, _ = bandit_noise("bandits:Lever", steps=16, baseline=0.3, rounds=20, policy=(0.3, np.log(deviation)))["policy"]
+    noise, _ = bandit_noise("bandits:Lever", steps=16, baseline=0.3, rounds=rounds, policy=(0.3, np.log(deviation)))["policy"]
     assert noise.b_simple == pytest.approx(2 + 10 * deviation**2, rel=0.1)
 
 
-@pytest.mark.parametrize(("steps", "truth"), [(8, 26.0), (128, 146.0)])
-def test_bandit_with_environments_that_differ(steps, truth):
+@pytest.mark.parametrize(("steps", "rounds", "truth"), [(8, 20, 26.0), (128, 10, 146.0)])
+def test_bandit_with_environments_that_differ(steps, rounds, truth):
     """Reward x c, c ∈ {0, 2} fixed per environment: environment blocks see 2(1/p - 1) + T."""
-    noise, _ = bandit_noise("bandits:ScaledBandit", steps=steps, baseline=0.0, rounds=20)["policy"]
+    noise, _ = bandit_noise("bandits:ScaledBandit", steps=steps, baseline=0.0, rounds=rounds)["policy"]
     assert noise.b_simple == pytest.approx(truth, rel=0.12)
 
 
 def test_shuffled_transitions_cannot_see_that_environments_differ():
     """2/p - 1 = 19 whatever T is, and the label says that it is another statistic."""
-    both = bandit_noise("bandits:ScaledBandit", steps=32, baseline=0.0, shuffle="transitions", rounds=30)
+    both = bandit_noise("bandits:ScaledBandit", steps=32, baseline=0.0, shuffle="transitions", rounds=15)
     shuffled, kind = both["joint"]
     assert kind == "mini-batch"
     assert shuffled.b_simple == pytest.approx(19, rel=0.12)

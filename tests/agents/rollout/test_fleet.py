@@ -32,7 +32,7 @@ def sample(fleet, weights, version, fragments):
         for task_id in ("atari/breakout@42", "bandits:ScaledBandit", "classic/pendulum", "bandits:Lever")
     ],
 )
-def test_ray_actors_make_the_fragments_that_this_process_makes(ray_instance, task_id):
+def test_ray_actors_make_the_fragments_that_this_process_makes(ray_of_four, task_id):
     """Two workers of two groups each; and the third iteration is asked for before the second is taken."""
     settings = settings_for(task_id, workers=2, groups=2)
     threads = torch.get_num_threads()
@@ -59,7 +59,7 @@ def test_ray_actors_make_the_fragments_that_this_process_makes(ray_instance, tas
         torch.set_num_threads(threads)
 
 
-def test_actors_wait_when_there_is_no_room(ray_instance):
+def test_actors_wait_when_there_is_no_room(ray_of_four):
     """Ten fragments wanted, room for two: never more than two exist until one is given up."""
     settings = settings_for("classic/cartpole")
     fleet = RayFleet(settings, most_fragments=2)
@@ -78,7 +78,7 @@ def test_actors_wait_when_there_is_no_room(ray_instance):
         fleet.close()
 
 
-def test_frames_from_actors_are_read_where_they_lie(ray_instance):
+def test_frames_from_actors_are_read_where_they_lie(ray_of_four):
     settings = settings_for("atari/breakout@42", environments=8, length=32)
     remote = RayFleet(settings, most_fragments=1)
     try:
@@ -113,7 +113,7 @@ def test_state_goes_on_exactly():
 
 @pytest.mark.parametrize("ends", [LocalFleet, RayFleet])
 @pytest.mark.parametrize("goes_on", [LocalFleet, RayFleet])
-def test_either_fleet_goes_on_from_what_the_other_gave(ray_instance, ends, goes_on):
+def test_either_fleet_goes_on_from_what_the_other_gave(ray_of_four, ends, goes_on):
     """Also with fragments asked for and not taken yet, and others of those taken since."""
     settings = settings_for("minatar/breakout", workers=2, groups=2)
     weights = [weights_for(settings, seed=seed) for seed in range(3)]

@@ -19,7 +19,7 @@ from rlscale.agents.cluster import BusyClusterError
 from rlscale.agents.cluster.processes import LostWorkerError
 from rlscale.agents.rollout.fleet import LocalFleet
 from rlscale.agents.rollout.fragments import Fragment
-from rlscale.agents.rollout.ray_fleet import MOST_STRIKES, RayFleet
+from rlscale.agents.rollout.ray_fleet import RayFleet
 from rlscale.agents.rollout.worker import RolloutWorker
 
 GROUPS = 6
@@ -312,8 +312,8 @@ def test_the_loss_that_ends_a_run_is_told_too(start):
     cluster = start(cpus=1)
     fleet = RayFleet(SETTINGS, GROUPS, actors=1)
     request(fleet, 0)
-    for _ in range(MOST_STRIKES - 1):
+    for _ in range(5):
         lose_the_first(fleet, cluster)
-    with pytest.raises(LostWorkerError, match=f"{MOST_STRIKES} in a row"):
+    with pytest.raises(LostWorkerError, match="6 in a row"):
         lose_the_first(fleet, cluster)
-    assert [loss.actor for loss in fleet.lost_actors()] == list(range(MOST_STRIKES))
+    assert [loss.actor for loss in fleet.lost_actors()] == [0, 1, 2, 3, 4, 5]

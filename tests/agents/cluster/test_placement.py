@@ -1,0 +1,109 @@
+"""What Ray is asked for, on clusters that are only told of: learners kept together, fragments that must fit into the stores.
+
+test_nodes.py asks real nodes.
+"""
+
+from importlib import import_module
+from types import SimpleNamespace
+
+import pytest
+import ray
+
+from rlscale.agents.cluster.connect import store_bytes
+from rlscale.agents.cluster.placement import keep_together, require_room
+from rlscale.errors import UsageError
+
+groups = import_module("ray.util.placement_group")  # the package has a function of that name
+
+
+@pytest.fixture
+def tell(monkeypatch):
+    """Tells this process of a cluster: the resources of its living nodes, on the first of which it is. One more node is dead."""
+
+    def telling(*nodes):
+        dead = {"CPU": 64.0, "GPU": 64.0, "object_store_memory": 1.0}
+        told = [
+            {"NodeID": f"node {number}", "Alive": number < len(nodes), "Resources": resources}
+            for number, resources in enumerate([*nodes, dead])
+        ]
+        monkeypatch.setattr(ray, "nodes", lambda: told)
+        monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "node 0"))
+
+    return telling
+
+
+@pytest.mark.parametrize(
+    ("processes", "field", "text"),
+    [
+        ([{"CPU": 1.0}] * 7, "--actors", "the run needs 7 CPUs, the cluster has 6 CPUs on 3 nodes"),
+        ([{"CPU": 3.0}], "--actors", "one process of the run needs 3 CPUs, and no node of the cluster has so many"),
+        ([{"CPU": 1.0, "GPU": 1.0}] * 3, "--learners", "the run needs 3 GPUs, the cluster has 2 GPUs on 3 nodes"),
+    ],
+)
+def test_a_cluster_that_is_too_small(tell, processes, field, text):
+    tell({"CPU": 2.0}, {"CPU": 2.0, "GPU": 2.0}, {"CPU": 2.0})
+    with pytest.raises(UsageError) as caught:
+        require_room(processes)
+    assert caught.value.field == field
+    assert caught.value.problem == text
+
+
+class Places:
+    """Stands in for Ray's placement groups: those that were asked for, and which were given back.
+
+    Args:
+        room: whether a group of these options finds room.
+    """
+
+    def __init__(self, room):
+        self._room, self.asked, self.given_back = room, [], []
+
+    def placement_group(self, bundles, **options):
+        self.asked.append((bundles, options))
+        return SimpleNamespace(number=len(self.asked) - 1, wait=lambda seconds: self._room(options))
+
+    def remove_placement_group(self, group):
+        self.given_back.append(group.number)
+
+
+HERE = {"strategy": "PACK", "bundle_label_selector": [{"ray.io/node-id": "node 0"}] * 2}
+ANYWHERE = {"strategy": "PACK"}
+
+
+@pytest.mark.parametrize(
+    ("each", "room_here", "asked"),
+    [
+        pytest.param({"CPU": 1.0}, True, [HERE], id="there is room here"),
+        pytest.param({"CPU": 1.0}, False, [HERE, ANYWHERE], id="others use this node"),
+        pytest.param({"CPU": 2.0}, True, [ANYWHERE], id="this node is too small"),
+        pytest.param({"CPU": 1.0, "GPU": 1.0}, True, [ANYWHERE], id="this node has no GPUs"),
+    ],
+)
+def test_learners_are_together_and_here_if_they_find_room(tell, monkeypatch, each, room_here, asked):
+    tell({"CPU": 2.0}, {"CPU": 8.0, "GPU": 2.0})
+    places = Places(lambda options: room_here or options == ANYWHERE)
+    for name in ("placement_group", "remove_placement_group"):
+        monkeypatch.setattr(groups, name, getattr(places, name))
+    group = keep_together(each, 2)
+    assert places.asked == [([each, each], options) for options in asked]
+    assert group.number == len(asked) - 1
+    assert places.given_back == list(range(len(asked) - 1))
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("nodes", "one", "several"),
+    [
+        pytest.param([(2, 150), (2, 90), (2, 150)], 150, 90, id="the smallest store is elsewhere"),
+        pytest.param([(2, 90), (2, 150)], 90, 90, id="it is here"),
+        pytest.param([(2, 400), (2, 90), (2, 150)], 270, 90, id="an even share of three nodes is on the smallest"),
+        pytest.param([(0, 80), (2, 90), (2, 100)], 80, 90, id="nothing is made where there are no CPUs"),
+    ],
+)
+def test_fragments_must_fit_where_they_are_made_and_where_they_are_read(tell, nodes, one, several):
+    """One learner reads here; one of several may read on any node where fragments are made."""
+    tell(*({"CPU": float(cpus), "object_store_memory": float(mib * MIB)} for cpus, mib in nodes))
+    assert store_bytes(learners=1) == one * MIB
+    assert store_bytes(learners=2) == several * MIB
