@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlscale.errors import UsageError
-from rlscale.noise import BlockStatistics
+from rlscale.noise import BlockStatistics, NotFiniteError
 from rlscale.records.run import pack_statistics
 
 from .cluster import spilled_files
@@ -134,6 +134,7 @@ class Session:
 
         Raises:
             LostWorkerError: rollout workers were lost again and again, or a learner died or ran out of memory.
+            NotFiniteError: the run has diverged. The iteration keeps its number, and has no row.
             UsageError: nothing was observed again and again, as where the task's environments do nothing but reset.
         """
         progress = self.progress
@@ -155,8 +156,10 @@ class Session:
             raise UsageError("TASK", problem, "Mend the environment: a step that only resets ends no episode")
         if result is None:
             return None
-        finished, self._unrecorded = self._unrecorded, []
         progress.observations += result.observations
+        if not math.isfinite(result.figures["gradient_norm"]):
+            raise NotFiniteError(f"gradient_norm of iteration {progress.iteration}: not finite")
+        finished, self._unrecorded = self._unrecorded, []
         progress.fragment_observations = result.observations / fragments
         self._noise_window.add(result.noise)
         trial = None if self._actor_search is None else self._actor_search.add(result.observations, seconds)
