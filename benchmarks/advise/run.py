@@ -29,7 +29,7 @@ from rlscale.records.files import now, write_atomically
 from rlscale.report.advice_page import Advice, Throughput, advice_lines, write_advice_page
 from rlscale.sizing import ScaleOut, scale_out
 
-from ..console import plain_console
+from ..console import plain_console, say
 from ..options import flag_of
 from ..steps import Steps
 from ..workers.calibration import Shape, fit_fleet
@@ -135,8 +135,8 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
         print(text)
         return 0
     for line in advice_lines(advice):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
-    console.print(f"wrote {page} and {path}", highlight=False, soft_wrap=True, markup=False)
+        say(console, line)
+    say(console, f"wrote {page} and {path}")
     return 0
 
 
