@@ -198,9 +198,7 @@ def _run(
                 _save(run, session)  # from now on the run can be gone on from, however soon it ends
             begun = True
             environments = "new" if checkpoint is None else "as they were" if afresh is None else "seeded afresh"
-            segment = {**manifest, "first_iteration": session.progress.iteration, "environments": environments}
-            del segment["task"]
-            run.set_state("running", **manifest, segments=[*run.manifest["segments"], segment])
+            run.begin_segment(manifest, session.progress.iteration, environments)
             _loop(session, run, stop, follow, head is not None, recent)
             reached = recent.reached(setup.config.budget.goal)
             state = "stopped" if stop.asked and not _finished(session, 0.0, recent) else "finished"
