@@ -260,8 +260,7 @@ class Learner:
 
     def get_state(self) -> dict[str, Any]:
         """Everything but the settings, for a checkpoint: on the CPU, wherever the learner works."""
-        state: dict[str, Any] = on_cpu(self._copy_state())
-        return state
+        return on_cpu(self._copy_state())
 
     def _copy_state(self) -> dict[str, Any]:
         """The same, where the learner works; a copy, which later steps do not change."""

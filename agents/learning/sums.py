@@ -117,5 +117,4 @@ def deal_lengths(lengths: Sequence[int], blocks: range) -> list[int]:
     """
     ends = np.cumsum(lengths)
     middles = ends - np.array(lengths) / 2
-    dealt: list[int] = (blocks.start + (middles / ends[-1] * len(blocks)).astype(int)).tolist()
-    return dealt
+    return (blocks.start + (middles / ends[-1] * len(blocks)).astype(int)).tolist()

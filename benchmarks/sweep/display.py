@@ -123,11 +123,9 @@ class SweepDisplay:
 
     def _panel(self) -> Group:
         with self._lock:
-            return Group(*(self._table(i) for i in range(len(self._plans))), self._footer())
-
-    def _footer(self) -> Text:
-        names = ", ".join(trial.id for trial in self._running.values())
-        return Text(f"{self._said}\nrunning: {names or 'none'}".lstrip())
+            names = ", ".join(trial.id for trial in self._running.values())
+            footer = Text(f"{self._said}\nrunning: {names or 'none'}".lstrip())
+            return Group(*(self._table(i) for i in range(len(self._plans))), footer)
 
     def _table(self, sweep: int) -> Table:
         plan, results = self._plans[sweep], list(self._results[sweep].values())

@@ -322,8 +322,7 @@ class SweepPlan(ABC):
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists, for the record."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
-        stored: dict[str, Any] = json.loads(json.dumps({**values, "config": asdict(self.config)}))
-        return stored
+        return json.loads(json.dumps({**values, "config": asdict(self.config)}))
 
 
 def _name(number: int) -> str:

@@ -61,19 +61,15 @@ class Course(Protocol):
         Raises:
             NotFiniteError: the run has diverged and cannot go on.
         """
-        ...
 
     def weights(self) -> np.ndarray:
         """A copy of the present parameters."""
-        ...
 
     def evaluate(self, weights: np.ndarray, optimizer_steps: int) -> Evaluation:
         """Evaluate the policy that these parameters make."""
-        ...
 
     def close(self, state: str, reason: str | None) -> None:
         """End, with how the trial ended."""
-        ...
 
 
 class TrainingCourse:
