@@ -1,7 +1,7 @@
 """What the records of another library's jobs have in common: the command, the manifest, and the rows' noise entries.
 
 The plug-ins that write such records are `rlscale.agents.rllib` and `rlscale.agents.sb3`; the records themselves are in
-`rlscale.records`.
+`rlscale.records`. Rows of our own runs have the same noise entries.
 """
 
 import os

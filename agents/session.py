@@ -14,10 +14,10 @@ import numpy as np
 
 from rlscale.errors import UsageError
 from rlscale.noise import BlockStatistics, NotFiniteError
-from rlscale.records.run import pack_statistics
 
 from .cluster import spilled_files
 from .config import TrainConfig
+from .job_record import noise_entries
 from .learning import (
     FragmentSlot,
     Learner,
@@ -179,10 +179,7 @@ class Session:
             **({} if trial is None else {"actor_trial": asdict(trial)}),
             "losses": self._gather_losses(),
             **self._times(summaries, result, seconds, waited),
-            "noise": [
-                {"head": n.head, "kind": n.kind, "optimizer_step": n.optimizer_step, **pack_statistics(n.statistics, n.adam)}
-                for n in result.noise
-            ],
+            "noise": noise_entries(result.noise),
         }
         self._losses = []
         progress.iteration += 1
