@@ -179,24 +179,12 @@ class NoiseSettings:
             multiple: of which the number must be one, so that so many learners have equally many (with `equal`).
         """
         wanted = min(max(observations // 256, FEWEST_BLOCKS), MOST_BLOCKS) if self.blocks is None else self.blocks
-        if not equal:
-            return min(wanted, environments)
-        enough = [
-            k
-            for k in range(multiple, environments + 1, multiple)
-            if environments % k == 0 and k >= min(FEWEST_BLOCKS, wanted, environments)
-        ]
-        return max((k for k in enough if k <= wanted), default=enough[0])
+        return _equal_blocks(wanted, environments, multiple) if equal else min(wanted, environments)
 
     def head_blocks(self, environments: int, multiple: int = 1) -> int:
         """Blocks of a measurement of one head, which is rare and may take smaller ones; for several learners as above."""
-        most = min(MOST_BLOCKS if self.blocks is None else self.blocks, environments)
-        if multiple == 1:
-            return most
-        equal = [
-            k for k in range(multiple, environments + 1, multiple) if environments % k == 0 and k >= min(FEWEST_BLOCKS, most)
-        ]
-        return max((k for k in equal if k <= most), default=equal[0])
+        wanted = MOST_BLOCKS if self.blocks is None else self.blocks
+        return min(wanted, environments) if multiple == 1 else _equal_blocks(wanted, environments, multiple)
 
     def period(self, head: str, epochs: int) -> int:
         """Iterations between two measurements of that head, in the long run; 0 for never."""
@@ -345,6 +333,13 @@ def default_config(task: Task, algorithm: str = "ppo") -> TrainConfig:
             gae_lambda=1.0,
         )
     return TrainConfig(task=task.id, budget=Budget(observations=usual.observations), rollout=rollout, update=update)
+
+
+def _equal_blocks(wanted: int, environments: int, multiple: int) -> int:
+    """Of the numbers of blocks with equally many environments, that nearest below what is wanted; not fewer than are enough."""
+    least = min(FEWEST_BLOCKS, wanted, environments)
+    enough = [k for k in range(multiple, environments + 1, multiple) if environments % k == 0 and k >= least]
+    return max((k for k in enough if k <= wanted), default=enough[0])
 
 
 def _power_of_two(most: int) -> int:

@@ -1,7 +1,7 @@
 """What the records of another library's jobs have in common: the command, the manifest, and the rows' noise entries.
 
 The plug-ins that write such records are `rlscale.agents.rllib` and `rlscale.agents.sb3`; the records themselves are in
-`rlscale.records`.
+`rlscale.records`. Rows of our own runs have the same noise entries.
 """
 
 import os
@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from rlscale.errors import UsageError
-from rlscale.records.run import pack_statistics
+from rlscale.records.run import Run, pack_statistics
 
 from .learning import NoiseRecord
 from .machine import find_commit, find_versions
 
-__all__ = ["command_line", "job_facts", "noise_entries", "plain", "refuse_existing", "require_writable"]
+__all__ = ["command_line", "job_facts", "noise_entries", "open_job", "plain", "refuse_existing"]
 
 
 def refuse_existing(folder: Path) -> None:
@@ -31,19 +31,16 @@ def refuse_existing(folder: Path) -> None:
         raise UsageError("run", f"{folder} exists already and is never overwritten", "Name another folder, one for each job")
 
 
-def require_writable(folder: Path) -> None:
-    """Make the folders above a record, before a job samples its first batch.
+def open_job(folder: Path, facts: dict[str, Any], *, go_on: bool) -> Run:
+    """The record of a job: a new one, or the one that is there where the job goes on.
 
     Raises:
-        UsageError: the record could not be written there.
+        UsageError: it is there and the job is new, or it cannot be written.
     """
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        writable, reason = os.access(folder.parent, os.W_OK | os.X_OK), "its folder may not be written to"
-    except OSError as error:
-        writable, reason = False, str(error.strerror)
-    if not writable:
-        raise UsageError("run", f"cannot write {folder}: {reason}", "Choose a folder that you may write to")
+    if go_on:
+        return Run.resume(folder, "run")
+    refuse_existing(folder)
+    return Run.create(folder, {**facts, "segments": []}, "run")
 
 
 def plain(value: Any) -> Any:

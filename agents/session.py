@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlscale.errors import UsageError
-from rlscale.noise import BlockStatistics
-from rlscale.records.run import pack_statistics
+from rlscale.noise import BlockStatistics, NotFiniteError
 
 from .cluster import spilled_files
 from .config import TrainConfig
+from .job_record import noise_entries
 from .learning import (
     FragmentSlot,
     Learner,
@@ -134,6 +134,7 @@ class Session:
 
         Raises:
             LostWorkerError: rollout workers were lost again and again, or a learner died or ran out of memory.
+            NotFiniteError: the run has diverged. The iteration keeps its number, and has no row.
             UsageError: nothing was observed again and again, as where the task's environments do nothing but reset.
         """
         progress = self.progress
@@ -155,8 +156,10 @@ class Session:
             raise UsageError("TASK", problem, "Mend the environment: a step that only resets ends no episode")
         if result is None:
             return None
-        finished, self._unrecorded = self._unrecorded, []
         progress.observations += result.observations
+        if not math.isfinite(result.figures["gradient_norm"]):
+            raise NotFiniteError(f"gradient_norm of iteration {progress.iteration}: not finite")
+        finished, self._unrecorded = self._unrecorded, []
         progress.fragment_observations = result.observations / fragments
         self._noise_window.add(result.noise)
         trial = None if self._actor_search is None else self._actor_search.add(result.observations, seconds)
@@ -176,10 +179,7 @@ class Session:
             **({} if trial is None else {"actor_trial": asdict(trial)}),
             "losses": self._gather_losses(),
             **self._times(summaries, result, seconds, waited),
-            "noise": [
-                {"head": n.head, "kind": n.kind, "optimizer_step": n.optimizer_step, **pack_statistics(n.statistics, n.adam)}
-                for n in result.noise
-            ],
+            "noise": noise_entries(result.noise),
         }
         self._losses = []
         progress.iteration += 1

@@ -5,7 +5,6 @@ Read on in `rlscale.agents.setup` (what a run needs) and `rlscale.agents.session
 
 import contextlib
 import io
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import torch
 
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
+from rlscale.noise import NotFiniteError
 from rlscale.records import Run, read_run
 from rlscale.records.events import TensorBoard, WeightsAndBiases
 from rlscale.returns import RecentReturn
@@ -29,7 +29,7 @@ from .cluster.processes import LostWorkerError
 from .cluster.sigterm import interrupted_by_sigterm
 from .config import TrainConfig, config_to_dict
 from .idle_options import check_idle_options
-from .learning import NoiseRecord, UpdateResult
+from .learning import NoiseRecord
 from .metrics import RayMetrics
 from .networks import PARAMETER_ORDER
 from .resuming import kept_environments, load_checkpoint, why_afresh
@@ -198,9 +198,7 @@ def _run(
                 _save(run, session)  # from now on the run can be gone on from, however soon it ends
             begun = True
             environments = "new" if checkpoint is None else "as they were" if afresh is None else "seeded afresh"
-            segment = {**manifest, "first_iteration": session.progress.iteration, "environments": environments}
-            del segment["task"]
-            run.set_state("running", **manifest, segments=[*run.manifest["segments"], segment])
+            run.begin_segment(manifest, session.progress.iteration, environments)
             _loop(session, run, stop, follow, head is not None, recent)
             reached = recent.reached(setup.config.budget.goal)
             state = "stopped" if stop.asked and not _finished(session, 0.0, recent) else "finished"
@@ -257,6 +255,9 @@ def _loop(session: Session, run: Run, stop: StopRequests, follow: Follow, on_clu
 
     On an existing cluster Ray may end this process at any moment, so checkpoints there are as frequent as a twentieth of the
     time allows.
+
+    Raises:
+        UsageError: the run has diverged. Gradients that are not finite get no further.
     """
     config = session.config
     started = last_checkpoint = time.perf_counter()
@@ -266,7 +267,10 @@ def _loop(session: Session, run: Run, stop: StopRequests, follow: Follow, on_clu
     if config.budget.seconds is not None:
         stop.end_after(config.budget.seconds)
     while not stop.asked and not _finished(session, time.perf_counter() - started, recent):
-        iterated = _iterate(session)
+        try:
+            iterated = session.iterate()
+        except NotFiniteError as error:
+            raise _diverged(session.progress.iteration, "gradients") from error
         if iterated is None:
             continue
         row, result = iterated
@@ -282,24 +286,6 @@ def _loop(session: Session, run: Run, stop: StopRequests, follow: Follow, on_clu
             if on_cluster:
                 checkpoint_seconds = min(config.recording.checkpoint_seconds, 20 * (last_checkpoint - begin))
         session.progress.seconds = before + time.perf_counter() - started  # what recording took is part of the run
-
-
-def _iterate(session: Session) -> tuple[dict[str, Any], UpdateResult] | None:
-    """As `Session.iterate`; gradients that are not finite get no further.
-
-    Raises:
-        UsageError: the run has diverged.
-    """
-    number = session.progress.iteration
-    try:
-        iterated = session.iterate()
-    except ValueError as error:
-        if isinstance(error, UsageError) or "not finite" not in str(error):
-            raise
-        raise _diverged(number, "gradients") from error  # their noise could not be measured
-    if iterated is not None and not math.isfinite(iterated[0]["gradient_norm"]):
-        raise _diverged(number, "gradients")
-    return iterated
 
 
 def _diverged(iteration: int, numbers: str) -> UsageError:

@@ -61,9 +61,11 @@ def connect(address: str | None, cpus: int, store: int | None = None, *, learner
         known = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
         if known != "auto":
             require_head(known.removeprefix("ray://"))
+        # Our package, wherever it lies (checkout or site-packages): Ray copies it to every node that runs one of us.
+        code = {"py_modules": [str(_PACKAGE)], "excludes": ["__pycache__"]}
         try:
             with tempfile.TemporaryDirectory() as empty, contextlib.chdir(empty):
-                ray.init(address=address, runtime_env=_code(), **options)
+                ray.init(address=address, runtime_env=code, **options)
         except ValueError as error:  # of `ray job submit`
             raise UsageError(
                 "--ray-address",
@@ -99,8 +101,7 @@ def head_address() -> str:
     """`host:port` of the head of the cluster that this process has joined."""
     import ray
 
-    address: str = ray.get_runtime_context().gcs_address
-    return address
+    return ray.get_runtime_context().gcs_address
 
 
 def watch_head(address: str | None) -> contextlib.AbstractContextManager[object]:
@@ -145,11 +146,6 @@ def spilled_files() -> dict[str, int]:
             with contextlib.suppress(OSError):  # removed meanwhile
                 found[str(path)] = path.stat().st_size
     return found
-
-
-def _code() -> dict[str, list[str]]:
-    """Our package, wherever it lies (checkout or site-packages): Ray copies them to every node that runs one of us."""
-    return {"py_modules": [str(_PACKAGE)], "excludes": ["__pycache__"]}
 
 
 def disconnect() -> None:

@@ -46,7 +46,8 @@ class FrozenLearner(Learner):
     def measure(self) -> tuple[list[NoiseRecord], HessianNoise | None]:
         """The noise in the batch whose fragments were accepted, in place of `finish`.
 
-        The Hessian is that of the batch before, so that it does not err with this batch's gradients; None in the first batch.
+        The Hessian is that of the batch before, so that it does not err with this batch's gradients; None in the first batch, and
+        where nothing was measured because fewer than two blocks hold an observation.
 
         Raises:
             ValueError: the batch has fewer than two environments.
@@ -55,17 +56,12 @@ class FrozenLearner(Learner):
         batch = self._read(placed)
         self.scale_square = self._state["scale_square"]  # of the checkpoint, whatever this batch says
         self._optimizer.begin()
-        names, columns = self._blocks.of_heads()
-        if len(columns) < 2:
+        if self._blocks.environments < 2 * self._config.rollout.clones:
             raise ValueError("a noise scale needs at least two environments")
-        members = self._blocks.positions(batch, columns)
-        sizes = batch.count_valid(members)
-        gradients = self._compute(batch, names, members, sizes, [*HEADS, "joint"])
-        for head in (*HEADS, "joint"):
-            self._optimizer.measure(gradients, head)
+        gradients = self._measure(batch, [*HEADS, "joint"])
         records = self._optimizer.finish(batch.moments).noise
         previous, self._previous = self._previous, batch
-        return records, None if previous is None else self._in_hessian(previous, gradients)
+        return records, None if previous is None or gradients is None else self._in_hessian(previous, gradients)
 
     def _in_hessian(self, batch: IterationBatch, gradients: StepGradients) -> HessianNoise:
         matrix = gradients.matrices["joint"]

@@ -8,7 +8,6 @@ fragment by fragment, and `finish` makes its only optimizer step.
 import copy
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,25 +29,6 @@ from .proximal import AveragedPolicy
 from .results import UpdateResult
 
 __all__ = ["Learner"]
-
-
-@dataclass
-class _Stream:
-    """What a streamed batch has taught so far.
-
-    Attributes:
-        blocks: the environments of each block, as columns.
-        nominal: (K,) steps of each block in the whole batch, masked ones included.
-        gradients: the sums so far.
-        started: (K,) bool, whether a block's rows hold anything yet.
-        moments: of the observations so far.
-    """
-
-    blocks: list[np.ndarray]
-    nominal: np.ndarray
-    gradients: StepGradients
-    started: np.ndarray
-    moments: Moments
 
 
 class Learner:
@@ -91,7 +71,10 @@ class Learner:
         self._iteration = 0
         self._blocks: BatchBlocks
         self._held: list[tuple[FragmentSlot, Fragment]] = []
-        self._stream: _Stream | None = None
+        # And where it is streamed:
+        self._stream: StepGradients | None = None  # of the observations so far
+        self._members: list[np.ndarray]  # the environments of each block, as columns
+        self._moments: Moments  # of the observations so far
 
     @property
     def optimizer_steps(self) -> int:
@@ -113,7 +96,7 @@ class Learner:
         self._blocks = BatchBlocks(self._config, self._rank, slots, self._generator)
         self._optimizer.begin()
         self._held = []
-        self._stream = self._begin_stream(self._blocks) if self._config.update.stream else None
+        self._stream = self._begin_stream() if self._config.update.stream else None
 
     def accept(self, fragment: Fragment, slot: FragmentSlot) -> None:
         """Take a fragment of the batch; when streaming, learn from it, and it can be freed afterwards."""
@@ -149,7 +132,10 @@ class Learner:
         update = self._config.update
         if self._gradients.lagged and (update.epochs > 1 or update.mini_batch is not None):
             self._gradients.look_ahead(batch)
-        self._measure_heads(batch, self._blocks)
+        due = [head for head in HEADS if self._due(head)]
+        due += ["joint"] * (self._config.shuffles_transitions and self._due("iteration"))
+        if due and self._blocks.environments > 1:
+            self._measure(batch, due)
         for epoch in range(update.epochs):
             measured = epoch == 0 and self._due("joint")
             for names, blocks in self._blocks.of_mini_batches(batch):
@@ -162,33 +148,57 @@ class Learner:
                 self._step(self._compute(batch, names, members, sizes, heads), learning_rate)
         return self._optimizer.finish(batch.moments)
 
-    def _measure_heads(self, batch: IterationBatch, blocks: BatchBlocks) -> None:
-        """Measure the noise of each head that is due, on the whole iteration batch at the parameters that sampled it.
+    def _measure(self, batch: IterationBatch, heads: Sequence[str]) -> StepGradients | None:
+        """Measure the noise of those heads on the whole iteration batch at the parameters that sampled it.
 
         Blocks are sets of environments whatever the mini-batches are made of, so this is always rollout noise.
+
+        Returns:
+            What was measured; None where fewer than two blocks hold an observation.
         """
-        due = [head for head in HEADS if self._due(head)]
-        due += ["joint"] * (self._config.shuffles_transitions and self._due("iteration"))
-        if not due or blocks.environments < 2:
-            return
         started = time.perf_counter()
-        names, columns = blocks.of_heads()
-        members = blocks.positions(batch, columns)
+        names, columns = self._blocks.of_heads()
+        members = self._blocks.positions(batch, columns)
         sizes = batch.count_valid(members)
         if self._config.update.learners == 1 and (sizes > 0).sum() < 2:
-            return
-        gradients = self._compute(batch, names, members, sizes, due)
-        for head in due:
+            return None
+        gradients = self._compute(batch, names, members, sizes, heads)
+        for head in heads:
             self._optimizer.measure(gradients, head)
         self._optimizer.noise_seconds += time.perf_counter() - started
+        return gradients
 
     def _compute(
         self, batch: IterationBatch, names: np.ndarray, members: Sequence[np.ndarray], sizes: np.ndarray, heads: Sequence[str]
     ) -> StepGradients:
         """Block gradients of those heads at the present parameters; members are flat positions."""
-        matrices = self._optimizer.make_room(heads, len(members))
-        parts = [BlockPart(row, block, max(sizes[row], 1.0)) for row, block in enumerate(members)]
-        return StepGradients(names, sizes, matrices, self._gradients.add(batch, parts, matrices))
+        gradients = self._begin_step(names, np.maximum(sizes, 1.0), heads)
+        self._add_part(gradients, batch, members)
+        return gradients
+
+    # --- one optimizer step ------------------------------------------------------------------------------------------------
+
+    def _begin_step(self, names: np.ndarray, divisors: np.ndarray, heads: Sequence[str]) -> StepGradients:
+        """Gradients of those heads, without any observation yet."""
+        matrices = self._optimizer.make_room(heads, len(divisors))
+        figures = torch.zeros(len(FIGURES), device=self._device)
+        return StepGradients(names, divisors, np.zeros(len(divisors)), matrices, figures)
+
+    def _add_part(self, gradients: StepGradients, batch: IterationBatch, members: Sequence[np.ndarray]) -> None:
+        """Add the observations of a batch, or of a part of one, to the blocks that they belong to.
+
+        Args:
+            gradients: added to, in place.
+            batch: holds the observations.
+            members: flat positions of each block, some of which may have none here.
+        """
+        parts = [
+            BlockPart(row, positions, gradients.divisors[row], first=not gradients.sizes[row])
+            for row, positions in enumerate(members)
+            if len(positions)
+        ]
+        gradients.figures += self._gradients.add(batch, parts, gradients.matrices)
+        gradients.sizes += batch.count_valid(members)
 
     def _step(self, gradients: StepGradients, learning_rate: float) -> None:
         """One optimizer step. Learners need not share the average: they all make the same steps."""
@@ -202,21 +212,17 @@ class Learner:
 
     # --- a batch that is streamed ------------------------------------------------------------------------------------------
 
-    def _begin_stream(self, blocks: BatchBlocks) -> _Stream:
-        ((names, columns),) = blocks.of_environments(1)
+    def _begin_stream(self) -> StepGradients:
+        ((names, self._members),) = self._blocks.of_environments(1)
         heads = [head for head in HEADS if self._due(head)]
         heads += [LAST_LAYER, "joint"] if self._due("joint") else ["joint"]
-        matrices = self._optimizer.make_room(heads, len(columns))
-        figures, nothing = torch.zeros(len(FIGURES), device=self._device), np.zeros(0, dtype=np.float32)
-        return _Stream(
-            blocks=columns,
-            nominal=np.array([len(block) * blocks.steps for block in columns], dtype=np.float64),
-            gradients=StepGradients(names, np.zeros(len(columns)), matrices, figures),
-            started=np.zeros(len(columns), dtype=bool),
-            moments=Moments(nothing, nothing, nothing),
-        )
+        nothing = np.zeros(0, dtype=np.float32)
+        self._moments = Moments(nothing, nothing, nothing)
+        # How many observations of a block are valid is only known at the end: `_finish_stream` corrects the divisor.
+        nominal = np.array([len(block) * self._blocks.steps for block in self._members], dtype=np.float64)
+        return self._begin_step(names, nominal, heads)
 
-    def _learn_part(self, fragment: Fragment, slot: FragmentSlot, stream: _Stream) -> None:
+    def _learn_part(self, fragment: Fragment, slot: FragmentSlot, stream: StepGradients) -> None:
         """Add the gradients of a fragment's observations to those of the blocks that they belong to."""
         update, mine = self._config.update, self._blocks.columns
         if update.advantage_scale == "running" and self.scale_square is None:
@@ -228,40 +234,29 @@ class Learner:
         if not columns:
             return
         batch = IterationBatch([(slot, fragment)], columns, self._task, self._config, self.scale_square, self._device, early=True)
-        stream.moments.sums += batch.moments.sums
-        parts = []
-        for row, block in enumerate(stream.blocks):
-            here = block[(block >= columns.start) & (block < columns.stop)]
-            if not len(here):
-                continue
-            positions = batch.of_environments(here - columns.start)
-            # How many observations of the block are valid is only known at the end: `_finish_stream` corrects the divisor.
-            parts.append(BlockPart(row, positions, stream.nominal[row], first=not stream.started[row]))
-            stream.started[row] = True
-            stream.gradients.sizes[row] += batch.valid_cpu[positions].sum()
-        stream.gradients.figures += self._gradients.add(batch, parts, stream.gradients.matrices)
+        self._moments.sums += batch.moments.sums
+        here = [block[(block >= columns.start) & (block < columns.stop)] - columns.start for block in self._members]
+        self._add_part(stream, batch, [batch.of_environments(block) for block in here])
 
-    def _finish_stream(self, stream: _Stream, learning_rate: float) -> UpdateResult:
+    def _finish_stream(self, gradients: StepGradients, learning_rate: float) -> UpdateResult:
         """The only optimizer step of a streamed batch."""
-        gradients, moments = stream.gradients, stream.moments
-        for row in np.flatnonzero((gradients.sizes != stream.nominal) & (gradients.sizes > 0)):
+        for row in np.flatnonzero((gradients.sizes != gradients.divisors) & (gradients.sizes > 0)):
             for matrix in gradients.matrices.values():
-                matrix[row] *= stream.nominal[row] / gradients.sizes[row]
-        self._add(moments.sums)
+                matrix[row] *= gradients.divisors[row] / gradients.sizes[row]
+        self._add(self._moments.sums)
         if self._config.update.advantage_scale == "running":
-            self.scale_square = moments.running_square(self.scale_square, self._config.kept(ADVANTAGE_DECAY))
+            self.scale_square = self._moments.running_square(self.scale_square, self._config.kept(ADVANTAGE_DECAY))
         for head in HEADS:
             if head in gradients.matrices:
                 self._optimizer.measure(gradients, head)
         self._step(gradients, learning_rate)
-        return self._optimizer.finish(moments)
+        return self._optimizer.finish(self._moments)
 
     # --- checkpoints -------------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
         """Everything but the settings, for a checkpoint: on the CPU, wherever the learner works."""
-        state: dict[str, Any] = on_cpu(self._copy_state())
-        return state
+        return on_cpu(self._copy_state())
 
     def _copy_state(self) -> dict[str, Any]:
         """The same, where the learner works; a copy, which later steps do not change."""

@@ -37,16 +37,18 @@ TorchOptimizer = TypeVar("TorchOptimizer", bound=torch.optim.Optimizer)
 
 @dataclass
 class StepGradients:
-    """Block gradients at one set of parameters.
+    """Block gradients at one set of parameters, of a whole batch or of what has come of it.
 
     Attributes:
         names: (K,) int64, see `BlockStatistics.block`.
-        sizes: (K,) float64, valid observations of each block.
+        divisors: (K,) float64, by which the sum over each block is divided: its valid observations, as far as they are known.
+        sizes: (K,) float64, valid observations of each block that are in the matrices.
         matrices: for each head the blocks' mean gradients, (K, P).
         figures: (6,) sums over the valid observations, in the order of `FIGURES`.
     """
 
     names: np.ndarray
+    divisors: np.ndarray
     sizes: np.ndarray
     matrices: dict[str, torch.Tensor]
     figures: torch.Tensor

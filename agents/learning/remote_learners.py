@@ -85,8 +85,7 @@ class RemoteLearners:
 
     def weights(self) -> np.ndarray:
         """A copy of all parameters, (P,) float32; they are the same in every learner."""
-        weights: np.ndarray = self._get({0: self._actors[0].weights.remote()}, "between iterations")[0]
-        return weights
+        return self._get({0: self._actors[0].weights.remote()}, "between iterations")[0]
 
     def begin(self, slots: Sequence[FragmentSlot], iteration: int) -> None:
         """See `Learner.begin`."""
@@ -140,8 +139,7 @@ class RemoteLearners:
                 continue
             with contextlib.suppress(LostWorkerError):
                 call = actor.get_state.remote(before=self._learning)
-                state: dict[str, Any] = self._get({rank: call}, "between iterations")[0]
-                return state
+                return self._get({rank: call}, "between iterations")[0]
         raise LostWorkerError("all learners died or hang: nothing can be saved")
 
     def set_state(self, state: dict[str, Any]) -> None:

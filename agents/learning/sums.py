@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 import torch
 
-from rlscale.noise import block_products, statistics_of
+from rlscale.noise import NotFiniteError, block_products, statistics_of
 
 from ..devices import fetch, upload
 from ..networks import columns_of
@@ -99,7 +99,7 @@ def noise_records(
             for name, found in zip(of, torch.unflatten(fetched, 0, (len(of), -1)), strict=True):
                 measured = (statistics_of(one, sizes) for one in found)
                 records.append(NoiseRecord(name, "rollout", optimizer_step, *measured))
-        except ValueError as error:  # other libraries go on after gradients that are not finite, and so must the measurement
+        except NotFiniteError as error:  # other libraries go on after such gradients, and so must the measurement
             _logger.warning("The noise of head %s was not measured: %s", of[0], error)
     return records
 
@@ -117,5 +117,4 @@ def deal_lengths(lengths: Sequence[int], blocks: range) -> list[int]:
     """
     ends = np.cumsum(lengths)
     middles = ends - np.array(lengths) / 2
-    dealt: list[int] = (blocks.start + (middles / ends[-1] * len(blocks)).astype(int)).tolist()
-    return dealt
+    return (blocks.start + (middles / ends[-1] * len(blocks)).astype(int)).tolist()

@@ -60,8 +60,7 @@ class Categorical:
 def _choose(probabilities: np.ndarray, uniform: np.ndarray) -> np.ndarray:
     cumulative = probabilities.cumsum(axis=1)
     # Scaled by the last sum, which rounding leaves a little off 1: never an action beyond the last.
-    chosen: np.ndarray = (cumulative < uniform[:, None] * cumulative[:, -1:]).sum(axis=1)
-    return chosen
+    return (cumulative < uniform[:, None] * cumulative[:, -1:]).sum(axis=1)
 
 
 class DiagonalGaussian:

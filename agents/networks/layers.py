@@ -154,8 +154,7 @@ class Dense(nn.Linear):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if self._packed is None:
             return super().forward(input)
-        packed: torch.Tensor = torch.ops.mkldnn._linear_pointwise(input, self._packed, self.bias, "none", [], "")
-        return packed
+        return torch.ops.mkldnn._linear_pointwise(input, self._packed, self.bias, "none", [], "")
 
     @torch.no_grad()
     def add_gradients(

@@ -7,10 +7,11 @@ from typing import Any
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
 from rlscale.errors import UsageError
+from rlscale.records.files import make_folder
 from rlscale.records.run import Run
 
 from ..config import FEWEST_BLOCKS
-from ..job_record import job_facts, noise_entries, plain, refuse_existing, require_writable
+from ..job_record import job_facts, noise_entries, open_job, plain
 
 __all__ = ["SETTINGS", "KeepsRecord", "environments_of"]
 
@@ -54,7 +55,7 @@ class KeepsRecord(RLlibCallback):  # type: ignore[misc]  # RLlib is untyped
         folder, step = Path(algorithm.config.learner_config_dict[SETTINGS]["run"]), algorithm.training_step
 
         def first_step() -> Any:
-            require_writable(folder)
+            make_folder(folder.parent, "run")
             algorithm.training_step = step
             return step()
 
@@ -105,15 +106,9 @@ class KeepsRecord(RLlibCallback):  # type: ignore[misc]  # RLlib is untyped
         settings = config.learner_config_dict[SETTINGS]
         folder = Path(settings["run"])
         facts = _facts(config, report, settings)
-        if iteration > 0 and folder.exists():
-            self._run = Run.resume(folder, "run")
-        else:
-            refuse_existing(folder)
-            self._run = Run.create(folder, {**facts, "segments": []}, "run")
-        environments = "new" if iteration == 0 else "seeded afresh"  # a checkpoint of RLlib does not hold them
-        segment = {**facts, "first_iteration": iteration, "environments": environments}
-        del segment["task"]
-        self._run.set_state("running", **facts, segments=[*self._run.manifest["segments"], segment])
+        self._run = open_job(folder, facts, go_on=iteration > 0 and folder.exists())
+        # A checkpoint of RLlib does not hold the environments.
+        self._run.begin_segment(facts, iteration, "new" if iteration == 0 else "seeded afresh")
 
 
 def _first_report(algorithm: Any) -> dict[str, Any]:

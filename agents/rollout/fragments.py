@@ -3,6 +3,7 @@
 `FragmentSummary` travel ahead of it. How fragments are made is in `worker`; what is learned from them in `learner`.
 """
 
+import warnings
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -159,20 +160,6 @@ def tensor_view(array: np.ndarray) -> torch.Tensor:
     """A tensor that shares a read-only array from the object store; nothing here writes to it."""
     if array.flags.writeable:
         return torch.from_numpy(array)
-    return torch.utils.dlpack.from_dlpack(_Writable(array))
-
-
-class _Writable:
-    """Offers a read-only array through DLPack; torch would otherwise warn, or copy gigabytes, because it has no such flag."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        interface = dict(array.__array_interface__)
-        interface["data"] = (interface["data"][0], False)
-        self.__array_interface__ = interface
-        self._owner = array
-
-    def __dlpack__(self, **_: object) -> object:
-        return np.asarray(self).__dlpack__()
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return 1, 0
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(array)

@@ -20,7 +20,7 @@ from rlscale.noise import estimate
 from rlscale.records.run import Run
 
 from ..config import FEWEST_BLOCKS
-from ..job_record import command_line, job_facts, noise_entries, plain, refuse_existing
+from ..job_record import command_line, job_facts, noise_entries, open_job, plain, refuse_existing
 from ..learning import NoiseRecord
 from ..machine import describe_machine
 from .measure import measure_rollout
@@ -79,15 +79,9 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
         self._every = self._asked or (4 if isinstance(model, PPO) else 100)
         facts = self._facts(model)
         environments = "as they were" if self._created and not self.locals["reset_num_timesteps"] else "new"
-        if self._created:
-            self._run = Run.resume(self._folder, "run")
-        else:
-            refuse_existing(self._folder)
-            self._run = Run.create(self._folder, {**facts, "segments": []}, "run")
-            self._created = True
-        segment = {**facts, "first_iteration": self._iteration, "environments": environments}
-        del segment["task"]
-        self._run.set_state("running", **facts, segments=[*self._run.manifest["segments"], segment])
+        self._run = open_job(self._folder, facts, go_on=self._created)
+        self._created = True
+        self._run.begin_segment(facts, self._iteration, environments)
         self._hook = model.policy.optimizer.register_step_post_hook(self._count_step)
         self._monitored = _monitored(model.env)
         # An episode that goes on from the `learn` before was counted there in part. `set_env` begins all anew, whatever is asked.

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from rlscale.envs.supervised import Examples
-from rlscale.noise import BlockStatistics, block_statistics
+from rlscale.noise import BlockStatistics, NotFiniteError, block_statistics
 
 from ..learning.optimizer import without_compiler
 from ..networks import flatten_parameters
@@ -86,7 +86,7 @@ class SupervisedLearner:
         """Draw a batch and make one optimizer step.
 
         Raises:
-            ValueError: a gradient is not finite.
+            NotFiniteError: a gradient is not finite.
         """
         drawn = self._rng.integers(0, len(self._inputs), self._config.batch_size // self._length)
         parts = np.array_split(drawn, len(self._rows))
@@ -100,7 +100,7 @@ class SupervisedLearner:
         noise_seconds = time.perf_counter() - started
         norm = float(torch.linalg.vector_norm(mean))
         if not np.isfinite(norm):
-            raise ValueError("gradient: not finite")
+            raise NotFiniteError("gradient: not finite")
         update = self._config.update
         rate = update.learning_rate * min(1.0, (self.optimizer_steps + 1) / max(update.warm_up, 1))
         self._optimizer.param_groups[0]["lr"] = rate

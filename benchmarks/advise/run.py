@@ -25,15 +25,15 @@ from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
 from rlscale.records import RunRecord, folder_name, read_run
-from rlscale.records.files import now, write_atomically
+from rlscale.records.files import make_folder, now, write_atomically
 from rlscale.report.advice_page import Advice, Throughput, advice_lines, write_advice_page
 from rlscale.sizing import ScaleOut, scale_out
 
-from ..console import plain_console
+from ..console import plain_console, say
 from ..options import flag_of
 from ..steps import Steps
 from ..workers.calibration import Shape, fit_fleet
-from ..workers.options import WorkersOptions, cpus_by_node, cpus_for_actors, make_folder
+from ..workers.options import WorkersOptions, cpus_by_node, cpus_for_actors
 from ..workers.recommendation import CLOSE, gain_of_twice, predict, to_measure
 from ..workers.run import fit_updates, measure, say_if_busy
 from .fastest import learning_times, shortest, with_steps
@@ -71,7 +71,7 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
     else:
         assert task is not None
         folder = Path(options.out or f"advice/{folder_name(task.id)}-{datetime.now():%Y%m%d-%H%M%S}")
-        make_folder(folder)
+        make_folder(folder, "--out")
         if (folder / "run").exists():
             mend = f"Choose another folder, or read that run: {_go_on_from(options, folder / 'run')}"
             raise UsageError("--out", f"{folder} holds a run already", mend)
@@ -89,7 +89,7 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
         problem = f"{record.folder} has {config.rollout.clones} clones of every environment, noise that no other run has"
         raise UsageError("--run", problem, "Name one without")
     reading = read_noise(record)
-    make_folder(folder)
+    make_folder(folder, "--out")
     suggestion = _NOTHING if shows_value_alone(reading.suggestion, reading.policy) else reading.suggestion
     valid = _valid_share(record, config)
     suggestion = suggestion.map(lambda observations: observations / valid)  # in steps, as the settings count
@@ -135,8 +135,8 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
         print(text)
         return 0
     for line in advice_lines(advice):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
-    console.print(f"wrote {page} and {path}", highlight=False, soft_wrap=True, markup=False)
+        say(console, line)
+    say(console, f"wrote {page} and {path}")
     return 0
 
 

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from scipy.stats import ttest_ind
 
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
 from rlscale.records.files import fault_of
 from rlscale.text import format_quantity
+
+from ..console import make_table, say
 
 __all__ = ["compare_files", "rate_ratio"]
 
@@ -35,9 +35,8 @@ def compare_files(before: Path, after: Path, console: Console) -> int:
             "Measure both with the same version",
         )
     names = [name for name in one["rounds"][0] if name in other["rounds"][0]]
-    table = Table(title=f"{after} against {before}: ratio with its 95% interval", title_justify="left", box=box.SIMPLE_HEAD)
-    for column in ("", "before", "after", "ratio", ""):
-        table.add_column(column, justify="right" if column else "left")
+    table = make_table(f"{after} against {before}: ratio with its 95% interval", [""], ["before", "after", "ratio"])
+    table.add_column("")
     for name in names:
         values = [[row[name] for row in record["rounds"]] for record in (one, other)]
         ratio = rate_ratio(values[0], values[1])
@@ -47,14 +46,14 @@ def compare_files(before: Path, after: Path, console: Console) -> int:
     for path, record in ((before, one), (after, other)):
         machines = ", ".join(f"{n['count']} × {n['cpus']} CPUs, {n['gpus']} GPUs" for n in record["nodes"])
         facts = f"{len(record['rounds'])} rounds, commit {str(record['commit'])[:12]}, {record['precision']}"
-        console.print(f"{path}: {machines}; {facts}", highlight=False, soft_wrap=True, markup=False)
+        say(console, f"{path}: {machines}; {facts}")
     cpus = [record.get("cpus") for record in (one, other)]
     if None not in cpus and cpus[0] != cpus[1]:
         told = f"actors had {cpus[0]} and {cpus[1]} CPUs: rates of whole fleets, as end to end, are of two different ones"
-        console.print(told, highlight=False, soft_wrap=True, markup=False)
+        say(console, told)
     left_out = [name for record in (one, other) for name in record["rounds"][0] if name not in names]
     if left_out:
-        console.print(f"only in one of them: {', '.join(left_out)}", highlight=False, soft_wrap=True, markup=False)
+        say(console, f"only in one of them: {', '.join(left_out)}")
     return 0
 
 

@@ -9,9 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from rlscale.agents.compute import Compute
 from rlscale.agents.config import NoiseSettings, TrainConfig
@@ -19,6 +17,7 @@ from rlscale.agents.setup import prepare
 from rlscale.envs import Task
 from rlscale.text import format_quantity
 
+from ..console import make_table
 from ..steps import Steps
 from ..workers.calibration import Shape, measure_fleet, measure_learner, sample_fragments
 
@@ -95,9 +94,7 @@ def end_to_end(config: TrainConfig, task: Task) -> float:
 
 def show(console: Console, rounds: Sequence[Mapping[str, float]]) -> None:
     """Medians with the middle half."""
-    table = Table(title=f"{SUITE} {VERSION}: observations per second, Atari Pong", title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("")
-    table.add_column("median [middle half]", justify="right")
+    table = make_table(f"{SUITE} {VERSION}: observations per second, Atari Pong", [""], ["median [middle half]"])
     for name in rounds[0]:
         values = [row[name] for row in rounds if name in row]
         low, middle, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3

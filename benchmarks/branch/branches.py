@@ -4,7 +4,7 @@ import io
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from rlscale.agents.session import Progress
 from rlscale.agents.setup import RunSetup, prepare
 from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
+from rlscale.noise import NotFiniteError
 from rlscale.records.run import read_checkpoint, read_run_manifest
 
 __all__ = ["Branch", "BranchResult", "branch_config", "evaluator", "learn", "read_state", "run_branch"]
@@ -149,12 +150,10 @@ def learn(config: TrainConfig, learner: bytes, environments: bytes, branch: Bran
             "progress": vars(Progress()),
         }
         session.set_state(state)
-        with momentum_from_zero():
+        with momentum_from_zero(), suppress(NotFiniteError):  # a branch that diverges ends there
             for _ in range(branch.steps):
-                while (iterated := session.iterate()) is None:
+                while session.iterate() is None:
                     pass
-                if not math.isfinite(iterated[0]["gradient_norm"]):
-                    break
         return setup, session.get_state()["learner"], session.progress.observations
     finally:
         session.close()

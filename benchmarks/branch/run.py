@@ -35,6 +35,7 @@ from rlscale.records import read_run
 from rlscale.records.files import dump_json, write_atomically
 from rlscale.report.branch_page import write_branch_page
 
+from ..console import say
 from ..steps import Steps
 from ..workers.options import hold_folder
 from .branches import Branch, BranchResult, branch_config, dump, evaluator, load, read_state, run_branch
@@ -130,7 +131,7 @@ def _make(at: Checkpoint, plan: BranchPlan, path: Path, jobs: int, command: list
     save()
     shown = find_page(written, frontier)
     for line in shown.answer:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(console, line)
     for title, columns, rows in shown.tables:
         table = Table(*columns, title=title)
         for row in rows:
@@ -138,7 +139,7 @@ def _make(at: Checkpoint, plan: BranchPlan, path: Path, jobs: int, command: list
         console.print(table)
     page = path.with_suffix(".html")
     write_branch_page(page, shown)
-    console.print(f"wrote {path} and {page}", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"wrote {path} and {page}")
     return path
 
 

@@ -33,8 +33,7 @@ class Command:
 
     def run(self, arguments: list[str]) -> int:
         """Run it with the words that follow its name; the exit code."""
-        code: int = import_module(f".{self.name}", __name__).run(arguments)
-        return code
+        return import_module(f".{self.name}", __name__).run(arguments)
 
 
 COMMANDS = {

@@ -27,7 +27,7 @@ from rlscale.records.files import now, write_atomically
 
 from ..bench import compare_files
 from ..bench.suite import SUITE, TASK, UPDATE, VERSION, actor_counts, measure_round, show
-from ..console import plain_console
+from ..console import plain_console, say
 from ..options import parse
 from ..steps import Steps
 from ..workers.options import check_cpus, cpus_for_actors, describe_nodes, hold_folder
@@ -112,9 +112,7 @@ def run_bench(options: BenchOptions, command: list[str], console: Console) -> in
         held.enter_context(hold_folder(path.parent))
         rounds = _read_rounds(path, facts)
         if rounds:
-            console.print(
-                f"{path} holds {len(rounds)} of {options.rounds} rounds already", markup=False, highlight=False, soft_wrap=True
-            )
+            say(console, f"{path} holds {len(rounds)} of {options.rounds} rounds already")
         counts = actor_counts(cpus, nodes)
         each = len(counts) + 2
         steps = Steps(console, max(options.rounds - len(rounds), 0) * each, each)
@@ -123,7 +121,7 @@ def run_bench(options: BenchOptions, command: list[str], console: Console) -> in
                 rounds.append(measure_round(config, task, compute, counts, options.seconds, steps, len(rounds) + 1))
                 write_atomically(path, (json.dumps({**facts, "rounds": rounds}, indent=1) + "\n").encode())
     show(console, rounds)
-    console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"wrote {path}")
     return 0
 
 

@@ -2,6 +2,8 @@
 
 import signal
 
+from rlscale.agents.cluster.sigterm import handled
+
 from ..branch.options import BranchOptions
 from ..branch.run import run_branches
 from ..console import plain_console
@@ -18,11 +20,6 @@ def run(arguments: list[str]) -> int:
         KeyboardInterrupt: stopped, by Ctrl-C or SIGTERM; what had ended is recorded.
     """
     options = parse(BranchOptions, "branch", arguments)
-    stops = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, signal.default_int_handler) for number in stops]
-    try:
+    with handled(dict.fromkeys((signal.SIGINT, signal.SIGTERM), signal.default_int_handler)):
         run_branches(options, ["rlscale", "branch", *arguments], plain_console())
-    finally:
-        for number, handler in zip(stops, before, strict=True):
-            signal.signal(number, handler)
     return 0

@@ -26,7 +26,7 @@ from rlscale.report.answers import answers
 from rlscale.report.ranking import say_answers
 from rlscale.report.words import flags, range_of, remarks, say_conclusion, say_next, say_prediction, say_predictor, warnings
 
-from ..console import plain_console, terminal_width
+from ..console import plain_console, say, terminal_width
 from ..options import parse
 
 __all__ = ["CompareOptions", "read_folders", "run", "run_compare", "terminal_tables", "with_short_commands"]
@@ -83,15 +83,15 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> int:
     rungs = rungs_of(comparison)
     concluded = [say_conclusion(rungs)] if rungs else []
     for sentence in (*warnings(comparison.rows), *concluded, *remarks(comparison.rows)):
-        console.print(sentence, highlight=False, soft_wrap=True, markup=False)
+        say(console, sentence)
     for sentence in comparison.notes:
-        console.print(f"note: {sentence}", highlight=False, soft_wrap=True, markup=False)
+        say(console, f"note: {sentence}")
     for sweep in comparison.sweeps:
         if said := say_next(sweep):
-            console.print(said, highlight=False, soft_wrap=True, markup=False)
+            say(console, said)
     console.print()
     for sentence in say_answers(answers(comparison)):
-        console.print(sentence, highlight=False, soft_wrap=True, markup=False)
+        say(console, sentence)
     if options.csv:
         to_csv(comparison.rows, Path(options.csv))
     if options.parquet:
@@ -106,7 +106,7 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> int:
         )
     for written in (options.csv, options.parquet, options.figures, options.out):
         if written:
-            console.print(f"wrote {written}", highlight=False, soft_wrap=True, markup=False)
+            say(console, f"wrote {written}")
     return 0
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from rlscale.agents.cluster.sigterm import handled
 from rlscale.errors import UsageError
 from rlscale.records import Run, read_run
 
@@ -34,16 +35,10 @@ def run_guarded(folder: Path, go_on: str) -> int:
     Returns:
         The exit code: that process's; 2 if Ray ended it, 1 if anybody else did.
     """
-    before = {}
     # The interpreter's own words, so that it finds the same packages. Ctrl-C reaches both processes, other signals only this one.
     process = subprocess.Popen([sys.executable, *sys.orig_argv[1:]], env={**os.environ, _FOLDER: str(folder)})
-    try:
-        before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda number, frame: None)
-        before[signal.SIGTERM] = signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(number))
+    with handled({signal.SIGINT: lambda *_: None, signal.SIGTERM: lambda number, _: process.send_signal(number)}):
         code = process.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     try:
         if code in (0, 2) or read_run(folder).state != "interrupted":
             return code

@@ -6,7 +6,7 @@ from pathlib import Path
 from rlscale.agents.cluster import LostWorkerError
 from rlscale.records import read_sweep
 
-from ..console import plain_console
+from ..console import plain_console, say
 from ..options import parse
 from ..sweep.options import SweepOptions
 from ..sweep.run import run_sweeps
@@ -28,8 +28,8 @@ def run(arguments: list[str]) -> int:
     try:
         folders = run_sweeps(options, command, console)
     except KeyboardInterrupt:
-        console.print(f"stopped; what had ended is recorded in {options.out}", markup=False, highlight=False, soft_wrap=True)
-        console.print(f"go on with:  {shlex.join(command)}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"stopped; what had ended is recorded in {options.out}")
+        say(console, f"go on with:  {shlex.join(command)}")
         return 130
     except (LostWorkerError, OSError) as error:
         error.add_note(f"What had ended is recorded in {options.out}; go on with: {shlex.join(command)}")

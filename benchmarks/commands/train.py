@@ -15,7 +15,7 @@ from rlscale.agents.train import train
 from rlscale.cpus import usable_cpus
 from rlscale.records import folder_name, read_run
 
-from ..console import plain_console
+from ..console import plain_console, say
 from ..options import parse_train
 from .guard import guarded_folder, run_guarded
 from .report import write_page
@@ -55,12 +55,12 @@ def run(arguments: list[str]) -> int:
                 size = f"{config.rollout.environments} environments x {config.rollout.rollout_length} steps on {workers}"
                 if config.update.mini_batch is not None:
                     size += f", in mini-batches of {config.update.mini_batch}"
-                console.print(f"{config.task}: {size}; record in {folder}", markup=False, highlight=False, soft_wrap=True)
+                say(console, f"{config.task}: {size}; record in {folder}")
                 if not (config.update.threads or config.actors) and os.getloadavg()[0] >= usable_cpus():
                     busy = "this machine is busy: several threads may wait for one another; --threads 1 does not"
-                    console.print(busy, markup=False, highlight=False, soft_wrap=True)
+                    say(console, busy)
                 if changed:
-                    console.print(f"going on with other settings: {changed}", markup=False, highlight=False, soft_wrap=True)
+                    say(console, f"going on with other settings: {changed}")
                 showing.enter_context(display)
 
             command = ["rlscale", "train", *arguments]
@@ -75,7 +75,7 @@ def run(arguments: list[str]) -> int:
     goal = f": a mean return of {config.budget.goal:g} was reached" if outcome.reached_goal else ""
     if config.budget.goal is not None and outcome.state == "finished" and not outcome.reached_goal:
         goal = f", and a mean return of {config.budget.goal:g} was not reached"
-    console.print(f"{outcome.state} after {steps}{goal}", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"{outcome.state} after {steps}{goal}")
     if outcome.lost_actors:
         console.print(
             f"{lost(outcome.lost_actors)}; the record's rows say which, what replaced it and how long that took",
@@ -83,12 +83,12 @@ def run(arguments: list[str]) -> int:
             highlight=False,
         )
     if outcome.state == "stopped":
-        console.print(f"go on with:  {go_on}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"go on with:  {go_on}")
     if not outcome.observations:
         early = f"it ended before its first iteration: give more time to  {go_on}"
-        console.print(early, markup=False, highlight=False, soft_wrap=True)
+        say(console, early)
     elif not config.recording.report:
-        console.print(f"see it with: rlscale report {shlex.quote(str(folder))}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"see it with: rlscale report {shlex.quote(str(folder))}")
     else:
         write_page([str(folder)])
     return 0

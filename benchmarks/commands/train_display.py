@@ -19,6 +19,8 @@ from rlscale.noise import POOL_WINDOW, BlockStatistics, pool, usable
 from rlscale.returns import RecentReturn
 from rlscale.text import format_bytes, format_clock, format_quantity
 
+from ..console import say
+
 __all__ = ["TrainingDisplay", "lost"]
 
 PLAIN_SECONDS = 10.0
@@ -60,18 +62,18 @@ class TrainingDisplay:
         if self._live:
             self._live.__exit__(*error)
         elif self._row is not None:
-            self._console.print(self._line(), soft_wrap=True, markup=False, highlight=False)
+            say(self._console, self._line())
 
     def update(self, row: dict[str, Any], noise: list[NoiseRecord]) -> None:
         """Take in the row of one iteration and the noise measured in it."""
         with self._lock:
             self._take_in(row, noise)
         if trial := row.get("actor_trial"):
-            self._console.print(say_trial(**trial), soft_wrap=True, markup=False, highlight=False)
+            say(self._console, say_trial(**trial))
         now = time.monotonic()
         if not self._live and (now - self._printed >= PLAIN_SECONDS or row["iteration"] == 0):
             self._printed = now
-            self._console.print(self._line(), soft_wrap=True, markup=False, highlight=False)
+            say(self._console, self._line())
 
     def _take_in(self, row: dict[str, Any], noise: list[NoiseRecord]) -> None:
         if self._first is None:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from rlscale.agents.cluster.sigterm import handled
 from rlscale.analysis.comparison import compare
 from rlscale.errors import UsageError
 from rlscale.records import RunRecord, is_sweep
@@ -66,17 +67,13 @@ def watch(folders: Sequence[str], out: str | None, port: int) -> int:
         pages.text()  # what cannot be written is said at once
         # The handler runs in the thread that serves, where `shutdown` would wait for itself.
         stop = threading.Event()
-        before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        print(f"http://{_HOST}:{server.server_port} follows {', '.join(folders)}; Ctrl-C ends it", flush=True)
-        try:
+        with handled(dict.fromkeys((signal.SIGINT, signal.SIGTERM), lambda *_: stop.set())):
+            thread = threading.Thread(target=server.serve_forever, daemon=True)
+            thread.start()
+            print(f"http://{_HOST}:{server.server_port} follows {', '.join(folders)}; Ctrl-C ends it", flush=True)
             stop.wait()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            server.shutdown()
-            server.server_close()
+        server.shutdown()
+        server.server_close()
     print(f"stopped{f'; the page as it was last is {out}' if out else ''}")
     return 0
 

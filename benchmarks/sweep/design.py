@@ -11,7 +11,7 @@ A sweep that is not told its sizes goes through four stages, and `next_run` says
    what is known of the surface, so that a rate that is not known yet is explored on the way.
 4. *noise*: runs at the size nearest the noise scale, at the best rate; they measure the noise.
 
-A quick sweep goes from the pilot to the noise at once: `quick_run` says at what rate.
+A quick sweep goes from the pilot to the noise at once: `noise_run` says at what rate.
 
 Nothing here runs anything, and nothing is random: the same runs give the same next run. `plan` says what is a trial, and
 `rlscale.frontier` fits the surface.
@@ -29,7 +29,7 @@ from rlscale.frontier.response import Fitted, Response
 from rlscale.frontier.runs import check_runs
 from rlscale.frontier.surface import STOPPED_CONFIDENCE, allowed_rise
 
-__all__ = ["PILOT_RUNS", "Candidate", "Known", "RunSoFar", "fit_known", "nearest_size", "next_run", "quick_run", "rounded"]
+__all__ = ["PILOT_RUNS", "Candidate", "Known", "RunSoFar", "fit_known", "nearest_size", "next_run", "noise_run", "rounded"]
 
 PILOT_OFFSETS = (0, 4, -4)  # of the pilot's rates, in half octaves
 PILOT_RUNS = len(PILOT_OFFSETS)
@@ -194,7 +194,7 @@ def next_run(
     missing = [size for size in dict.fromkeys(span) if counts[size] < (FEWEST_RUNS if known else 1)]
     if known is None or missing:
         size = min(missing or span, key=lambda size: (counts[size], size))
-        rate = known.cheapest_rate(size) if known else _cheapest_rate(runs, pilot_rate) * math.sqrt(size / pilot_size)
+        rate = _rate_for(known, runs, size)
         if known and counts[size] % 2:  # an octave off tells where the best rate is; too high a rate fails, so not always above
             rate *= 2.0 if span.index(size) % 2 else 0.5
         return Candidate("span", size, rounded(rate), PATIENCE * _expected(known, ended, size))
@@ -206,16 +206,15 @@ def next_run(
     return Candidate("sharpen", size, rounded(rate), PATIENCE * _expected(known, ended, size))
 
 
-def quick_run(pilot: Sequence[RunSoFar], *, pilot_rate: float, size: int) -> Candidate:
-    """A noise run at that size, where nothing but the pilot is known: at its cheapest rate, by the root rule.
+def noise_run(known: Known | None, pilot: Sequence[RunSoFar], size: int) -> Candidate:
+    """A noise run at that size.
 
     Args:
-        pilot: its runs, all of which have ended.
-        pilot_rate: its first learning rate.
+        known: the surface; None where nothing but the pilot is known.
+        pilot: its runs, all of which have ended; looked at where there is no surface.
         size: batch size of the noise run.
     """
-    rate = _cheapest_rate(pilot, pilot_rate) * math.sqrt(size / pilot[0].batch_size)
-    return Candidate("noise", size, rounded(rate), PATIENCE * _expected(None, pilot, size))
+    return Candidate("noise", size, rounded(_rate_for(known, pilot, size)), PATIENCE * _expected(known, pilot, size))
 
 
 def nearest_size(sizes: Sequence[int], wanted: float) -> int:
@@ -223,7 +222,14 @@ def nearest_size(sizes: Sequence[int], wanted: float) -> int:
     return min(sizes, key=lambda size: (abs(math.log(size / wanted)), size))
 
 
-def _cheapest_rate(runs: Sequence[RunSoFar], pilot_rate: float) -> float:
+def _rate_for(known: Known | None, runs: Sequence[RunSoFar], size: int) -> float:
+    """The cheapest learning rate of a size: from the surface, or else the pilot's by the root rule."""
+    if known is not None:
+        return known.cheapest_rate(size)
+    return _cheapest_rate(runs) * math.sqrt(size / runs[0].batch_size)
+
+
+def _cheapest_rate(runs: Sequence[RunSoFar]) -> float:
     """The pilot's rate that has cost the fewest steps for each run that reached the goal, the first runs of the span counted.
 
     A run of another size belongs to the pilot's rate that it was scaled from, and costs its steps in those of the pilot's fastest
@@ -232,7 +238,7 @@ def _cheapest_rate(runs: Sequence[RunSoFar], pilot_rate: float) -> float:
     pilot, ended = runs[:PILOT_RUNS], [run for run in runs if not run.pending]
     fastest = min((run.optimizer_steps for run in pilot if math.isfinite(run.optimizer_steps)), default=None)
     if fastest is None:
-        return pilot_rate
+        return pilot[0].learning_rate
     costs: dict[float, float] = {}
     for rate in (run.learning_rate for run in pilot):
         spent, reached = 0.0, 0

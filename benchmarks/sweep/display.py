@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.box import HEAVY_HEAD
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -17,6 +18,7 @@ from rich.text import Text
 from rlscale.records import Trial, TrialResult
 from rlscale.text import format_clock, format_quantity
 
+from ..console import make_table, say
 from .design import PILOT_RUNS
 from .plan import QUICK_RUNS, SweepPlan
 
@@ -64,7 +66,7 @@ class SweepDisplay:
             self._running.pop((sweep, result.id), None)
         self._said = self._progress(sweep)
         if self._live is None or result.failed:
-            self._console.print(self._line(sweep, result), markup=False, highlight=False, soft_wrap=True)
+            say(self._console, self._line(sweep, result))
 
     def waits(self, sweep: int, trial: Trial, why: str) -> None:
         """A run found no room in the cluster, which is said once a run."""
@@ -73,7 +75,7 @@ class SweepDisplay:
         if (sweep, trial.id) not in self._waited:
             self._waited.add((sweep, trial.id))
             task = self._task(sweep)
-            self._console.print(f"{task}{trial.id} waits for room: {why}", markup=False, highlight=False, soft_wrap=True)
+            say(self._console, f"{task}{trial.id} waits for room: {why}")
 
     def _task(self, sweep: int) -> str:
         """The beginning of a line, where there are several tasks to tell apart."""
@@ -121,17 +123,15 @@ class SweepDisplay:
 
     def _panel(self) -> Group:
         with self._lock:
-            return Group(*(self._table(i) for i in range(len(self._plans))), self._footer())
-
-    def _footer(self) -> Text:
-        names = ", ".join(trial.id for trial in self._running.values())
-        return Text(f"{self._said}\nrunning: {names or 'none'}".lstrip())
+            names = ", ".join(trial.id for trial in self._running.values())
+            footer = Text(f"{self._said}\nrunning: {names or 'none'}".lstrip())
+            return Group(*(self._table(i) for i in range(len(self._plans))), footer)
 
     def _table(self, sweep: int) -> Table:
         plan, results = self._plans[sweep], list(self._results[sweep].values())
-        table = Table(title=f"{plan.config.task}, goals {', '.join(f'{g:g}' for g in plan.goals)}", title_justify="left")
-        for name in ("batch size", "runs", "running", "given up", "rates", "fewest steps", "goal"):
-            table.add_column(name, justify="right")
+        title = f"{plan.config.task}, goals {', '.join(f'{g:g}' for g in plan.goals)}"
+        columns = ("batch size", "runs", "running", "given up", "rates", "fewest steps", "goal")
+        table = make_table(title, (), columns, HEAVY_HEAD)
         now = Counter(t.batch_size for (number, _), t in self._running.items() if number == sweep)
         for size in sorted({r.batch_size for r in results} | set(now) | set(plan.batch_sizes or ())):
             mine = [r for r in results if r.batch_size == size]

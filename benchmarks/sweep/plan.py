@@ -26,7 +26,7 @@ from rlscale.analysis.predictions import ADVISED, predict
 from rlscale.estimate import Estimate
 from rlscale.records import Trial, TrialResult
 
-from .design import PATIENCE, PILOT_RUNS, Known, RunSoFar, fit_known, nearest_size, next_run, quick_run, rounded
+from .design import PATIENCE, PILOT_RUNS, Candidate, Known, RunSoFar, fit_known, nearest_size, next_run, noise_run, rounded
 from .trial import Course
 
 __all__ = ["SweepPlan"]
@@ -239,34 +239,30 @@ class SweepPlan(ABC):
             found = self._noise_run(results, goal)
             if found is None:
                 return []
-            size, rate, most_steps = found
-            most, limit = _limit(most_steps)
-            like = Trial("", "noise", size, None, rate, 0, most, limit, True, goal)
+            most, limit = _limit(found.most_steps)
+            like = Trial("", found.stage, found.batch_size, None, found.learning_rate, 0, most, limit, True, goal)
         first = self.config.seed + NOISE_SEEDS
         settings = {name: getattr(like, name) for name in Trial.__dataclass_fields__}
         return [Trial(**{**settings, "id": name, "seed": first + number}) for number, name in enumerate(names)]
 
-    def _noise_run(self, results: Results, goal: float | None) -> tuple[int, float, float] | None:
-        """Batch size, learning rate and most optimizer steps of the noise runs; None where too few runs reached a goal."""
-        if self.quick:
-            pilot = [] if goal is None else [_run_so_far(result, result, goal) for result in self._pilot(results)]
-            if not pilot:
-                return None
+    def _noise_run(self, results: Results, goal: float | None) -> Candidate | None:
+        """What the noise runs are; None where too few runs reached a goal."""
+        known = None if self.quick else self.known(results)
+        pilot = [] if goal is None else [_run_so_far(result, result, goal) for result in self._pilot(results)]
+        if self.quick and pilot:
             # Two environments or so show no noise, and large batches cost much while little is known.
             least = pilot[0].batch_size
             size = nearest_size(self.sizes, min(max(self.noise_scale(results) or least, least), QUICK_GROWTH * least))
-            like = quick_run(pilot, pilot_rate=pilot[0].learning_rate, size=size)
-            return size, like.learning_rate, like.most_steps
-        known = self.known(results)
-        if known is None:
+        elif known is not None:
+            # A run that spends its budget on the way says nothing of the noise up to the goal.
+            # One of few environments shows no noise between them.
+            least = FEWEST_BLOCKS * self.least_batch // self.mini_batches
+            able = [size for size in self.sizes if size >= least] or self.sizes[-1:]
+            affordable = [size for size in able if NOISE_ROOM * size * known.steps(size) <= self.most_observations]
+            size = nearest_size(affordable or able[:1], self.noise_scale(results) or known.b_crit)
+        else:
             return None
-        # A run that spends its budget on the way says nothing of the noise up to the goal.
-        # One of few environments shows no noise between them.
-        least = FEWEST_BLOCKS * self.least_batch // self.mini_batches
-        able = [size for size in self.sizes if size >= least] or self.sizes[-1:]
-        affordable = [size for size in able if NOISE_ROOM * size * known.steps(size) <= self.most_observations]
-        size = nearest_size(affordable or able[:1], self.noise_scale(results) or known.b_crit)
-        return size, rounded(known.cheapest_rate(size)), PATIENCE * known.steps(size)
+        return noise_run(known, pilot, size)
 
     def _pilot(self, results: Results) -> list[TrialResult]:
         """Its runs that ended, in their order."""
@@ -326,8 +322,7 @@ class SweepPlan(ABC):
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists, for the record."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
-        stored: dict[str, Any] = json.loads(json.dumps({**values, "config": asdict(self.config)}))
-        return stored
+        return json.loads(json.dumps({**values, "config": asdict(self.config)}))
 
 
 def _name(number: int) -> str:

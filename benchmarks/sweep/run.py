@@ -26,6 +26,7 @@ from rlscale.errors import UsageError
 from rlscale.records import Sweep, Trial, TrialResult, folder_name
 from rlscale.text import first_line, true_error
 
+from ..console import say
 from .display import SweepDisplay
 from .options import SweepOptions, make_plan
 from .plan import SweepPlan
@@ -82,7 +83,7 @@ def run_sweeps(options: SweepOptions, command: list[str], console: Console) -> l
             sweeps.append(_open_sweep(plan, Path(options.out), command))
         for sweep in sweeps:
             for sentence in sweep.left_out:
-                console.print(f"note: {sentence}", markup=False, highlight=False, soft_wrap=True)
+                say(console, f"note: {sentence}")
         with SweepDisplay(plans, [sweep.results for sweep in sweeps], console) as display:
             _run(plans, sweeps, options, command, display)
         return [sweep.folder for sweep in sweeps]

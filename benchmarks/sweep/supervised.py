@@ -17,7 +17,7 @@ from rlscale.agents.supervised import SupervisedConfig, SupervisedEvaluator, Sup
 from rlscale.envs.supervised import SupervisedTask
 from rlscale.records import Run
 
-from .trial import Advance, DivergedError
+from .trial import Advance
 
 __all__ = ["SupervisedCourse"]
 
@@ -57,12 +57,7 @@ class SupervisedCourse:
 
     def advance(self) -> Advance:
         started, number = time.perf_counter(), self._learner.optimizer_steps
-        try:
-            step = self._learner.step()
-        except ValueError as error:
-            if "not finite" in str(error):
-                raise DivergedError from error
-            raise
+        step = self._learner.step()
         self._observations += step.observations
         noise = [] if step.statistics is None else [NoiseRecord("joint", "rollout", number, step.statistics)]
         ended = time.perf_counter()

@@ -20,21 +20,17 @@ from rlscale.agents.setup import prepare
 from rlscale.crossing import BANDWIDTH, Evaluated, GoalSearch, earliest_step, smooth
 from rlscale.envs import Task, find_task
 from rlscale.frontier import adaptive_gain
-from rlscale.noise import POOL_WINDOW, RUN_WINDOW, BlockStatistics, pool, run_average
+from rlscale.noise import POOL_WINDOW, RUN_WINDOW, BlockStatistics, NotFiniteError, pool, run_average
 from rlscale.records import Run
 from rlscale.records.trial import GoalCrossing, NoiseAtGoal, NoiseInWindow, NoiseSums, Trial, TrialResult
 from rlscale.text import first_line, true_error
 
-__all__ = ["Advance", "Course", "DivergedError", "TrainingCourse", "run_trial"]
+__all__ = ["Advance", "Course", "TrainingCourse", "run_trial"]
 
 MOST_WINDOWS = 24
 MOST_LAG = 0.06  # of the steps made so far, by which training episodes may be late; corrected for, what is left is below 0.02
 ENOUGH = 24  # training episodes that stand for an evaluation, or a quarter of its episodes if these are more
 FEWEST_STEPS = 4  # with finished episodes, for a standard error
-
-
-class DivergedError(RuntimeError):
-    """A gradient or a parameter of the run is not finite any more."""
 
 
 @dataclass(frozen=True)
@@ -63,21 +59,17 @@ class Course(Protocol):
         """Make one optimizer step, or one iteration of several.
 
         Raises:
-            DivergedError: the run cannot go on.
+            NotFiniteError: the run has diverged and cannot go on.
         """
-        ...
 
     def weights(self) -> np.ndarray:
         """A copy of the present parameters."""
-        ...
 
     def evaluate(self, weights: np.ndarray, optimizer_steps: int) -> Evaluation:
         """Evaluate the policy that these parameters make."""
-        ...
 
     def close(self, state: str, reason: str | None) -> None:
         """End, with how the trial ended."""
-        ...
 
 
 class TrainingCourse:
@@ -111,17 +103,9 @@ class TrainingCourse:
             raise
 
     def advance(self) -> Advance:
-        iterated = None
-        try:
-            while iterated is None:
-                iterated = self._session.iterate()
-        except ValueError as error:
-            if "not finite" in str(error):  # the noise measurement notices first
-                raise DivergedError from error
-            raise
+        while (iterated := self._session.iterate()) is None:
+            pass
         row, result = iterated
-        if not math.isfinite(row["gradient_norm"]):
-            raise DivergedError
         self._run.append(row)
         noise = [replace(measured, optimizer_step=row["iteration"]) for measured in result.noise]
         return Advance(
@@ -188,7 +172,7 @@ def run_trial(
                 break
             try:
                 advance = course.advance()
-            except DivergedError:
+            except NotFiniteError:
                 state, reason = "hopeless", f"diverged in step {steps + 1:,}"
                 break
             observations_after.append(advance.observations)

@@ -5,15 +5,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from rlscale.estimate import Estimate
 from rlscale.report.words import say_gain, say_limit
 from rlscale.sizing import Choice, CostPlan, FleetTime
 from rlscale.text import format_duration, format_quantity
 
+from ..console import make_table, say
 from .calibration import FleetReading
 from .recommendation import Recommendation
 
@@ -36,11 +35,8 @@ LAGGED = "The sweep's runs were at lag 0; at lag 1 a run may need more iteration
 
 def show_fleets(console: Console, law: FleetTime, readings: Sequence[FleetReading]) -> None:
     """The fleets that were measured, and what the law makes of them."""
-    table = _table(
-        "Measured fleets: CPUs and environments of each actor, observations per second (brackets: middle half of the rounds)"
-    )
-    for name in ("actors", "CPUs", "environments", "measured"):
-        table.add_column(name, justify="right")
+    title = "Measured fleets: CPUs and environments of each actor, observations per second (brackets: middle half of the rounds)"
+    table = make_table(title, (), ("actors", "CPUs", "environments", "measured"))
     for reading in readings:
         s = reading.shape
         low, middle, high = map(format_quantity, statistics.quantiles(reading.rates, n=4, method="inclusive"))
@@ -52,19 +48,19 @@ def show_fleets(console: Console, law: FleetTime, readings: Sequence[FleetReadin
         parts += f" + {1e3 * service.parallel:.3g} ms an environment shared by its threads"
     crowd, factor = law.slowdowns[-1]
     beside = f"; with {crowd} of them busy it takes {factor:.3g} times as long" if crowd > 1 else ""
-    _say(console, f"a worker's step takes {parts}{beside}")
+    say(console, f"a worker's step takes {parts}{beside}")
     spread = [f"{counted} times the median for {100 * share:g}%" for counted, share in _tail(law.spread)]
-    _say(console, f"the slowest fragments take {' and '.join(spread)}; a batch waits for them")
+    say(console, f"the slowest fragments take {' and '.join(spread)}; a batch waits for them")
 
 
 def show_recommendation(console: Console, found: Recommendation) -> None:
     """What to run, what it should give, what takes the time."""
     console.print()
     first, *rest = say_recommendation(found)
-    console.print(first, highlight=False, soft_wrap=True, markup=False, style="bold")
+    say(console, first, "bold")
     for line in rest:
-        _say(console, line)
-    _say(console, f"run it:  {shlex.join(found.command)}")
+        say(console, line)
+    say(console, f"run it:  {shlex.join(found.command)}")
 
 
 def say_recommendation(found: Recommendation) -> list[str]:
@@ -117,9 +113,8 @@ def say_resets(readings: Sequence[FleetReading]) -> str | None:
 
 def show_validation(console: Console, validation: dict[str, Any]) -> None:
     """Predictions of fleets that were not used for the fit."""
-    table = _table("Held out: CPUs and environments of each actor, observations per second")
-    for name in ("actors", "CPUs", "environments", "predicted", "measured", "error"):
-        table.add_column(name, justify="right")
+    title = "Held out: CPUs and environments of each actor, observations per second"
+    table = make_table(title, (), ("actors", "CPUs", "environments", "predicted", "measured", "error"))
     for row in validation["rows"]:
         s, p = row["shape"], row["predicted"]
         predicted = str(Estimate(p["value"], tuple(p["interval"]) if p["interval"] else None))
@@ -130,7 +125,7 @@ def show_validation(console: Console, validation: dict[str, Any]) -> None:
     best = validation["best_measured"]
     s = best["shape"]
     of_best, best_rate = f"{100 * validation['recommended_of_best']:.0f}%", format_quantity(best["rate"])
-    _say(
+    say(
         console,
         f"error of the prediction: median {100 * validation['median_error']:.1f}%, worst {100 * validation['worst_error']:.1f}%; "
         f"with sampling as measured and learning as predicted, the recommended fleet makes {of_best} of the observations per "
@@ -140,16 +135,15 @@ def show_validation(console: Console, validation: dict[str, Any]) -> None:
 
 def show_plan(console: Console, made: CostPlan, goal: float, *, currency: bool, lag: int) -> None:
     """The choices that no other beats in both time and cost."""
-    table = _table(f"Plans to a mean return of {goal:g}: none is beaten in both wall time and cost")
-    for name in ("batch size", "workers", "wall time", "cost" if currency else "CPU hours", "bound by"):
-        table.add_column(name, justify="right")
+    title = f"Plans to a mean return of {goal:g}: none is beaten in both wall time and cost"
+    table = make_table(title, (), ("batch size", "workers", "wall time", "cost" if currency else "CPU hours", "bound by"))
     for choice in made.pareto[:MOST_PLANS]:
         cells = [f"{choice.batch_size:,.0f}", str(choice.workers), format_duration(choice.seconds), f"{choice.cost:.3g}"]
         table.add_row(*cells, choice.iteration.bound)
     console.print()
     console.print(table)
     if lag:
-        _say(console, LAGGED)
+        say(console, LAGGED)
 
 
 def say_choice(choice: Choice, *, currency: bool, deadline: float | None = None) -> str:
@@ -170,13 +164,13 @@ def show_answer(
     """The plan that was asked for."""
     console.print()
     said = say_choice(choice, currency=currency, deadline=deadline)
-    console.print(f"{said[0].upper()}{said[1:]}", markup=False, style="bold", highlight=False, soft_wrap=True)
-    _say(
+    say(console, f"{said[0].upper()}{said[1:]}", "bold")
+    say(
         console,
         f"{choice.optimizer_steps:,.0f} iterations, {choice.observations:,.0f} observations"
         + ("" if choice.interval is None else "; the interval is that of one run that reaches the goal"),
     )
-    _say(console, f"run it:  {shlex.join(command)}")
+    say(console, f"run it:  {shlex.join(command)}")
 
 
 def _tail(spread: Sequence[float]) -> list[tuple[str, float]]:
@@ -184,11 +178,3 @@ def _tail(spread: Sequence[float]) -> list[tuple[str, float]]:
     ordered = sorted(spread)
     tenth = ordered[int(0.9 * len(ordered))]
     return [(f"{tenth:.3g}", 0.1), (f"{ordered[-1]:.3g}", round(1 / len(ordered), 4))]
-
-
-def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, highlight=False, soft_wrap=True, markup=False)

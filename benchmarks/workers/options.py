@@ -14,7 +14,7 @@ from rlscale.agents.checks import require_not_negative, require_positive
 from rlscale.agents.cluster import free_cpus
 from rlscale.cpus import usable_cpus
 from rlscale.errors import UsageError
-from rlscale.records.files import lock_folder
+from rlscale.records.files import lock_folder, make_folder
 from rlscale.text import parse_duration
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "cpus_for_actors",
     "describe_nodes",
     "hold_folder",
-    "make_folder",
     "share_beside_learner",
 ]
 
@@ -122,21 +121,6 @@ def share_beside_learner(ray_address: str | None) -> float:
     return 1 / len(offering) if here in offering else 0.0
 
 
-def make_folder(folder: Path) -> None:
-    """Make the folder of a record before anything is measured for it.
-
-    Raises:
-        UsageError: it cannot be made or written to.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        problem = None if os.access(folder, os.W_OK) else "Permission denied"
-    except OSError as error:
-        problem = error.strerror
-    if problem is not None:
-        raise UsageError("--out", f"cannot write {folder}: {problem}", "Choose a folder that you may write to")
-
-
 @contextlib.contextmanager
 def hold_folder(folder: Path) -> Iterator[None]:
     """Make the folder of a record, and hold it for this process: two that wrote the record would drop each other's results.
@@ -144,7 +128,7 @@ def hold_folder(folder: Path) -> Iterator[None]:
     Raises:
         UsageError: it cannot be made or written to, or another process holds it.
     """
-    make_folder(folder)
+    make_folder(folder, "--out")
     lock = lock_folder(folder, "--out")
     try:
         yield

@@ -26,7 +26,7 @@ from rlscale.records.files import now, write_atomically
 from rlscale.report.workers_page import WorkersPage, write_workers_page
 from rlscale.sizing import FleetTime, LearnerTime, Price, fit_learner, iteration
 
-from ..console import plain_console
+from ..console import plain_console, say
 from ..steps import Steps
 from .calibration import (
     FleetReading,
@@ -168,7 +168,7 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
     show_fleets(console, law, fleets)
     show_recommendation(console, found)
     if (resets := say_resets(fleets)) is not None:
-        console.print(resets, markup=False, highlight=False, soft_wrap=True)
+        say(console, resets)
     if validation is not None:
         show_validation(console, validation)
     currency = options.price_cpu_hour is not None
@@ -208,9 +208,9 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
     if known is not None and made is not None:
         show_plan(console, made, known.goal, currency=currency, lag=options.lag)
         for warning in known.warnings:
-            console.print(warning, markup=False, highlight=False, soft_wrap=True)
+            say(console, warning)
     for path in (folder / "workers.json", page):
-        console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"wrote {path}")
     if unmet is not None:
         raise unmet
     if choice is not None:
@@ -237,14 +237,14 @@ def say_what_is_kept(console: Console, kept: KeptFleets, folder: Path) -> None:
         told = f"{len(kept.fleets)} of the fleets were measured before this command was stopped: {folder / 'measured.json'}"
     else:
         told = f"{len(kept.fleets)} fleets were measured on {kept.date}: {folder / 'workers.json'}; --again measures them anew"
-    console.print(told, markup=False, highlight=False, soft_wrap=True)
+    say(console, told)
 
 
 def say_if_busy(console: Console, busy: float | None) -> None:
     """Say that other programs are working while something is to be measured."""
     told = say_busy(busy)
     if told is not None:
-        console.print(told, markup=False, highlight=False, soft_wrap=True)
+        say(console, told)
 
 
 def say_busy(busy: float | None) -> str | None:

@@ -16,7 +16,7 @@ appendices A.1 and D; the jackknife and Fieller intervals are described in docs/
 at the same parameters, before clipping.
 """
 
-from .blocks import BlockStatistics, block_products, block_statistics, hessian_statistics, statistics_of
+from .blocks import BlockStatistics, NotFiniteError, block_products, block_statistics, hessian_statistics, statistics_of
 from .run import RUN_WINDOW, average_windows, run_average
 from .scale import POOL_WINDOW, NoiseEstimate, estimate, fieller, noise_scale, pool, usable
 
@@ -25,6 +25,7 @@ __all__ = [
     "RUN_WINDOW",
     "BlockStatistics",
     "NoiseEstimate",
+    "NotFiniteError",
     "average_windows",
     "block_products",
     "block_statistics",

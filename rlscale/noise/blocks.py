@@ -15,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["BlockStatistics", "block_products", "block_statistics", "hessian_statistics", "statistics_of"]
+__all__ = ["BlockStatistics", "NotFiniteError", "block_products", "block_statistics", "hessian_statistics", "statistics_of"]
 
 _PIECE = 1 << 20  # elements of block gradients that stay in a cache from one product to the next
 _FEWEST_COLUMNS, _MOST_COLUMNS = 8_192, 65_536
@@ -23,12 +23,17 @@ _DOT = 32_768  # elements of a product g_k·ĝ that are added in the gradients' 
 _RUN = 1024  # elements whose squares are added in the gradients' own precision
 
 
+class NotFiniteError(ValueError):
+    """Gradients, or what was computed from them, are not finite: no noise can be measured, and a run that learns has diverged."""
+
+
 @dataclass(frozen=True)
 class BlockStatistics:
     """All that the estimators need from one batch cut into K blocks: float64 arrays of shape (K,).
 
     Raises:
-        ValueError: vectors of different lengths, a number that is not finite, a negative size, or one block number for two.
+        NotFiniteError: a number is not finite.
+        ValueError: vectors of different lengths, a negative size, or one block number for two.
 
     Attributes:
         size: n_k, valid observations of block k; a block may be empty.
@@ -51,7 +56,7 @@ class BlockStatistics:
             raise ValueError("size, square, dot and block must be vectors of one length, the number of blocks")
         for name, array in arrays.items():
             if not np.isfinite(array).all():
-                raise ValueError(f"{name}: not finite")
+                raise NotFiniteError(f"{name}: not finite")
         if np.any(arrays["size"] < 0):
             raise ValueError("size: a block cannot hold a negative number of observations")
         if len(np.unique(identity)) < len(identity):
@@ -84,8 +89,9 @@ def block_statistics(
         mean_out: optional (P,) tensor that receives ĝ, so that a caller who needs it reads the gradients only once.
 
     Raises:
-        ValueError: there are fewer than two blocks, shapes differ, a size is negative, there is no observation at all, a
-            gradient is not finite, or a block is named twice.
+        NotFiniteError: a gradient is not finite.
+        ValueError: there are fewer than two blocks, shapes differ, a size is negative, there is no observation at all, or a
+            block is named twice.
     """
     matrix = _as_matrix(block_gradients)
     sizes = np.asarray(block_sizes, dtype=np.float64)
@@ -121,7 +127,8 @@ def hessian_statistics(block_gradients: Any, block_sizes: Any, products: Any, *,
         blocks: as for `block_statistics`.
 
     Raises:
-        ValueError: fewer than two blocks, shapes that differ, a bad size, or a number that is not finite.
+        NotFiniteError: a gradient or a product is not finite.
+        ValueError: fewer than two blocks, shapes that differ, or a bad size.
     """
     matrix, moved = _as_matrix(block_gradients), _as_matrix(products)
     sizes = np.asarray(block_sizes, dtype=np.float64)
@@ -135,7 +142,7 @@ def hessian_statistics(block_gradients: Any, block_sizes: Any, products: Any, *,
         raise ValueError("block_sizes must be zero or more, and not all zero")
     g, hg = (x.double().cpu().numpy() for x in (matrix, moved))
     if not (np.isfinite(g).all() and np.isfinite(hg).all()):
-        raise ValueError("block_gradients: not finite")
+        raise NotFiniteError("block_gradients: not finite")
     return BlockStatistics(sizes, (g * hg).sum(1), g @ (sizes @ hg / sizes.sum()), blocks)
 
 
@@ -250,11 +257,11 @@ def statistics_of(products: torch.Tensor, sizes: np.ndarray, blocks: Any = None)
     """`BlockStatistics` from one (2, K) part of what `block_products` returns.
 
     Raises:
-        ValueError: a gradient was not finite.
+        NotFiniteError: a gradient was not finite.
     """
     square, dot = products.cpu().numpy()
     if not (np.isfinite(square).all() and np.isfinite(dot).all()):
-        raise ValueError("block_gradients: not finite")
+        raise NotFiniteError("block_gradients: not finite")
     return BlockStatistics(sizes, square, dot, blocks)
 
 

@@ -6,11 +6,13 @@ What the files mean is in `rlscale.records.run` and `rlscale.records.sweep`.
 import errno
 import fcntl
 import gzip
+import hashlib
 import json
 import math
 import os
 import re
 import shlex
+import socket
 import time
 import zlib
 from collections.abc import Callable, Mapping
@@ -33,12 +35,15 @@ __all__ = [
     "finite",
     "folder_name",
     "is_full",
+    "is_written",
     "lock_folder",
+    "make_folder",
     "now",
     "read_lines",
     "read_manifest",
     "read_object",
     "refuse_record",
+    "this_process",
     "when_there_is_room",
     "write_atomically",
 ]
@@ -270,6 +275,21 @@ def end_torn_line(path: Path) -> None:
                 file.write(TORN + b"\n")
 
 
+def make_folder(folder: Path, field: str) -> None:
+    """Make the folder of a record, or the one above it, before anything is sampled or measured for the record.
+
+    Raises:
+        UsageError: it cannot be made or written to; `field` is what the user named it with.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        problem = None if os.access(folder, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
+    except OSError as error:
+        problem = error.strerror
+    if problem is not None:
+        raise UsageError(field, f"cannot write {folder}: {problem}", "Choose a folder that you may write to")
+
+
 def lock_folder(folder: Path, field: str) -> int:
     """Hold the folder for this process, until the returned file descriptor is closed.
 
@@ -288,6 +308,24 @@ def lock_folder(folder: Path, field: str) -> int:
         mend = "Choose a folder of your own, on a file system with locks"
         raise UsageError(field, f"cannot lock {folder}: {error.strerror}", mend) from None
     return descriptor
+
+
+def this_process() -> dict[str, Any]:
+    """What the manifest of a run says of the process that writes it; the machine's name is hashed."""
+    return {"process": os.getpid(), "host": hashlib.sha256(socket.gethostname().encode()).hexdigest()[:12]}
+
+
+def is_written(manifest: Mapping[str, Any]) -> bool:
+    """Whether the process that writes the run lives; from another machine it cannot be told, and counts as living."""
+    if manifest.get("host") != this_process()["host"]:
+        return True
+    try:
+        os.kill(int(manifest["process"]), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def now() -> str:

@@ -17,7 +17,6 @@ import math
 import os
 import shlex
 import shutil
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,10 +34,12 @@ from .files import (
     dump_json,
     end_torn_line,
     fault_of,
+    is_written,
     lock_folder,
     now,
     read_lines,
     read_manifest,
+    this_process,
     when_there_is_room,
     write_atomically,
 )
@@ -120,7 +121,7 @@ class RunRecord:
     def state(self) -> str:
         """`running`, `finished`, `stopped`, `failed`, or `interrupted`: the record says running but its process is gone."""
         state: str = self.manifest["state"]
-        return "interrupted" if state == "running" and not _alive(self.manifest) else state
+        return "interrupted" if state == "running" and not is_written(self.manifest) else state
 
     def column(self, field: str) -> np.ndarray:
         """(rows,) float64 of one numeric field; NaN where a row has none, or something else there."""
@@ -177,7 +178,7 @@ class Run:
         except OSError as error:
             mend = "Choose a folder that you may write to"
             raise UsageError(field, f"cannot write {folder}: {error.strerror}", mend) from None
-        full = {"schema": SCHEMA, "state": "running", "reason": None, "created": now(), **manifest, **_process()}
+        full = {"schema": SCHEMA, "state": "running", "reason": None, "created": now(), **manifest, **this_process()}
         write_atomically(folder / _MANIFEST, dump_json(full, indent=1).encode())
         try:
             return cls(folder, full, field)
@@ -202,9 +203,21 @@ class Run:
 
     def set_state(self, state: str, reason: str | None = None, **changes: Any) -> None:
         """Rewrite the manifest with a new state: running, finished, stopped or failed (with its reason)."""
-        self.manifest = {**self.manifest, **changes, **_process(), "state": state, "reason": reason, "updated": now()}
+        self.manifest = {**self.manifest, **changes, **this_process(), "state": state, "reason": reason, "updated": now()}
         path = self.folder / _MANIFEST
         self._write(lambda: write_atomically(path, dump_json(self.manifest, indent=1).encode()), path)
+
+    def begin_segment(self, facts: Mapping[str, Any], first_iteration: int, environments: str) -> None:
+        """Say in the manifest that a session begins, and what is known of it.
+
+        Args:
+            facts: as for `create`; they take the place of the session's before.
+            first_iteration: that the session makes.
+            environments: `new`, `as they were` or `seeded afresh`.
+        """
+        segment = {**facts, "first_iteration": first_iteration, "environments": environments}
+        del segment["task"]
+        self.set_state("running", **facts, segments=[*self.manifest["segments"], segment])
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Add the row of one iteration; it is on its way to disk when this returns."""
@@ -381,20 +394,3 @@ def unpack_statistics(packed: Mapping[str, Sequence[float]], metric: str = "plai
     """The inverse of `pack_statistics` for one metric, `plain` or `adam`."""
     prefix = _METRICS[metric]
     return BlockStatistics(packed["size"], packed[f"{prefix}square"], packed[f"{prefix}dot"], packed.get("block"))
-
-
-def _process() -> dict[str, Any]:
-    return {"process": os.getpid(), "host": hashlib.sha256(socket.gethostname().encode()).hexdigest()[:12]}
-
-
-def _alive(manifest: Mapping[str, Any]) -> bool:
-    """Whether the process that writes the run lives; from another machine it cannot be told, and counts as living."""
-    if manifest.get("host") != _process()["host"]:
-        return True
-    try:
-        os.kill(int(manifest["process"]), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

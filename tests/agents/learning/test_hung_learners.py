@@ -8,6 +8,7 @@ import ray
 from rlscale.agents.cluster import LostWorkerError
 from rlscale.agents.learning.remote_learners import HUNG_SECONDS, PATIENCE, RemoteLearners, WaitedInVainError
 from rlscale.agents.learning.results import UpdateResult
+from rlscale.noise import NotFiniteError
 
 
 class Answers:
@@ -75,8 +76,8 @@ def test_learners_that_cannot_reach_one_another_end_the_run_in_one_line():
 
 
 def test_a_mistake_in_one_learner_is_raised_and_the_others_are_not_waited_for_without_end():
-    with pytest.raises(ValueError, match="block_gradients: not finite"):
-        learners_that_answer({"finish 1": raised_in_learner(ValueError("block_gradients: not finite"))}).finish(0.1)
+    with pytest.raises(NotFiniteError, match="block_gradients: not finite"):
+        learners_that_answer({"finish 1": raised_in_learner(NotFiniteError("block_gradients: not finite"))}).finish(0.1)
 
 
 def test_a_learner_that_gives_no_state_in_time_hung():

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_records import FACTS, make_run
 
-from rlscale.agents.job_record import refuse_existing, require_writable
+from rlscale.agents.job_record import refuse_existing
 from rlscale.errors import UsageError
 from rlscale.noise import BlockStatistics
 from rlscale.records import files
-from rlscale.records.files import read_lines, unpack
+from rlscale.records.files import make_folder, read_lines, unpack
 from rlscale.records.run import Run, pack_statistics, read_checkpoint, read_run, unpack_statistics
 
 
@@ -273,7 +273,7 @@ def test_a_job_of_another_library_is_told_of_its_own_word_for_the_folder(tmp_pat
         Run.create(folder, {}, "run")
     if name == "file/run":
         with pytest.raises(UsageError, match=r"^run: cannot write .*: .*[Ee]xists|^run: cannot write .*: Not a directory"):
-            require_writable(folder)
+            make_folder(folder.parent, "run")
     held = Run.create(tmp_path / "held", {**FACTS, "segments": []}, "run")
     with pytest.raises(UsageError, match=r"^run: .*another process"):
         Run.resume(held.folder, "run")
