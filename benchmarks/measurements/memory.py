@@ -1,6 +1,6 @@
 """Peak memory of a training run, all of its processes together, against the size of its batch: held, and streamed.
 
-    python -m rlscale.benchmarks.measurements.memory [--sizes 10,12..20] [--streamed 12..18] [--rounds N] [--out FILE]
+    python -m rlscale.benchmarks.measurements.memory [--sizes N ...] [--streamed N ...] [--out FILE]
 
 Each reading is one real `rlscale train atari/pong` on two Ray actors, of one iteration and one optimizer step, in a session of
 its own. Five times a second the proportional set sizes of all its processes are added up, so that private memory and shared
@@ -26,7 +26,7 @@ import tyro
 
 from rlscale.records import read_run
 
-from .measuring import NATURE, NO_HEADS, median_and_spread, print_table, write_result
+from .measuring import NATURE, NO_HEADS, print_table, write_result
 
 FRAME_BYTES = 84 * 84
 ROLLOUT = 128
@@ -51,7 +51,6 @@ class Family:
         others: likewise, of those whose environment does not bear the mark, so that each is read once.
         peak: bytes of all together at their most.
         shared: of these, bytes in shared memory: the object store.
-        kinds: of these, bytes by kind of process.
         samples: how often memory was looked at.
     """
 
@@ -61,7 +60,6 @@ class Family:
     others: dict[int, str] = field(default_factory=dict)
     peak: int = 0
     shared: int = 0
-    kinds: dict[str, int] = field(default_factory=dict)
     samples: int = 0
 
     def living(self) -> list[int]:
@@ -94,19 +92,15 @@ class Family:
     def look(self) -> None:
         """Add up the memory of the living, and keep it if it is the most so far."""
         total = shared = 0
-        kinds: dict[str, int] = {}
         for process in self.living():
             try:
                 rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
-                kind = _kind(Path(f"/proc/{process}/cmdline").read_bytes(), process == self.root)
             except OSError:  # gone meanwhile
                 continue
-            size = _field(rollup, "Pss")
-            total, shared = total + size, shared + _field(rollup, "Pss_Shmem")
-            kinds[kind] = kinds.get(kind, 0) + size
+            total, shared = total + _field(rollup, "Pss"), shared + _field(rollup, "Pss_Shmem")
         self.samples += 1
         if total > self.peak:
-            self.peak, self.shared, self.kinds = total, shared, kinds
+            self.peak, self.shared = total, shared
 
     def end(self) -> None:
         """Wait until nobody is left, and kill who stays."""
@@ -125,29 +119,37 @@ class Family:
 
 
 def main(
-    sizes: str = "10,12,14,16,18,20",
-    streamed: str = "12,14,16,18",
-    rounds: int = 1,
+    sizes: tuple[int, ...] = (10, 12, 14, 16, 18, 20),
+    streamed: tuple[int, ...] = (12, 14, 16, 18),
     out: Path = Path("results/memory.json"),
 ) -> None:
     """Measure the peak memory of a run against the size of its batch.
 
     Args:
-        sizes: Batches that are held: powers of two, for example 10..20 or 10,12,14.
-        streamed: Batches that are streamed, likewise; '' for none.
-        rounds: Runs of each.
+        sizes: Batches that are held: 10 for one of 2^10 observations.
+        streamed: Batches that are streamed, likewise.
         out: Where the record goes.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the run under way is ended as well
-    cases = [(size, False) for size in exponents(sizes)] + [(size, True) for size in exponents(streamed)]
     readings: list[dict[str, Any]] = []
-    for _ in range(rounds):
-        for size, streams in cases:
-            reading = measure(1 << size, streams)
-            readings.append(reading)
-            with contextlib.redirect_stdout(None):  # the last one says where the record is
-                write_result(out, readings)
-            print(line(reading), flush=True)
+    for size, streams in [(size, False) for size in sizes] + [(size, True) for size in streamed]:
+        readings.append(measure(1 << size, streams))
+        write_result(out, readings)
+        print(line(readings[-1]), flush=True)
+    rows = [
+        [
+            f"{reading['batch_size']:,}",
+            "streamed" if reading["streamed"] else "held",
+            f"{reading['peak_bytes'] / 2**20:,.0f}",
+            f"{reading['frame_bytes'] / 2**20:,.0f}",
+            f"{(reading['peak_bytes'] - reading['frame_bytes']) / 2**20:,.0f}",
+            f"{reading['ratio']:.3g}",
+            "yes" if reading["joint_noise"] else "NO",
+            f"{reading['spilled_bytes'] / 2**20:,.0f} MiB",
+        ]
+        for reading in readings
+        if "failed" not in reading
+    ]
     columns = [
         "observations",
         "batch",
@@ -158,33 +160,7 @@ def main(
         "joint noise",
         "spilled",
     ]
-    rows = []
-    for size, streams in cases:
-        done = [r for r in readings if (r["batch_size"], r["streamed"]) == (1 << size, streams) and "failed" not in r]
-        if done:
-            rows.append(
-                [
-                    f"{1 << size:,}",
-                    "streamed" if streams else "held",
-                    median_of([r["peak_bytes"] / 2**20 for r in done]),
-                    f"{done[0]['frame_bytes'] / 2**20:,.0f}",
-                    median_of([(r["peak_bytes"] - r["frame_bytes"]) / 2**20 for r in done]),
-                    median_of([r["ratio"] for r in done]),
-                    "yes" if all(r["joint_noise"] for r in done) else "NO",
-                    f"{max(r['spilled_bytes'] for r in done) / 2**20:,.0f} MiB",
-                ]
-            )
     print_table("Peak memory of a run on two actors", columns, rows)
-    write_result(out, readings)
-
-
-def exponents(text: str) -> list[int]:
-    """Numbers from `10..12` (10, 11, 12) or `10,12` or both."""
-    found: list[int] = []
-    for piece in text.split(",") if text else []:
-        first, _, last = piece.partition("..")
-        found += range(int(first), int(last or first) + 1)
-    return found
 
 
 def measure(batch: int, streamed: bool) -> dict[str, Any]:
@@ -232,7 +208,6 @@ def measure(batch: int, streamed: bool) -> dict[str, Any]:
             "peak_bytes": family.peak,
             "ratio": family.peak / (FRAME_BYTES * batch),
             "shared_bytes": family.shared,
-            "bytes_by_kind": family.kinds,
             "processes": len(family.members),
             "samples": family.samples,
             "seconds": seconds,
@@ -277,16 +252,8 @@ def line(reading: dict[str, Any]) -> str:
     what = f"{reading['batch_size']:>9,} {'streamed' if reading['streamed'] else 'held':8} {reading['seconds']:5.0f} s"
     if "failed" in reading:
         return f"{what}  failed: {reading['failed']}"
-    kinds = ", ".join(f"{kind} {size / 2**20:,.0f}" for kind, size in sorted(reading["bytes_by_kind"].items()))
     travel = f"{reading['bytes_per_observation']:,.0f} bytes/observation"
-    return f"{what}  peak {reading['peak_bytes'] / 2**20:,.0f} MiB ({kinds}), {travel}"
-
-
-def median_of(values: list[float]) -> str:
-    """The reading, or their median with the middle half."""
-    if len(values) > 1:
-        return median_and_spread(values)
-    return f"{values[0]:,.0f}" if values[0] >= 100 else f"{values[0]:.3g}"
+    return f"{what}  peak {reading['peak_bytes'] / 2**20:,.0f} MiB, {travel}"
 
 
 def _stat(process: int) -> tuple[str, int, int, str] | None:
@@ -301,16 +268,6 @@ def _stat(process: int) -> tuple[str, int, int, str] | None:
 def _field(rollup: str, name: str) -> int:
     found = re.search(rf"^{name}:\s+(\d+) kB", rollup, re.MULTILINE)
     return int(found.group(1)) * 1024 if found else 0
-
-
-def _kind(command: bytes, is_root: bool) -> str:
-    """What a process is, from its command line."""
-    if is_root:
-        return "run"
-    for part, kind in ((b"RolloutActor", "actors"), (b"LearnerActor", "learners"), (b"ray::", "idle workers")):
-        if part in command:
-            return kind
-    return "daemons"
 
 
 if __name__ == "__main__":
