@@ -6,9 +6,6 @@ The command is the rung's own but for its seed. The sweep is in runs/ladder-agai
 Ctrl-C stops, and the same command goes on. The two B_crit are compared by their ratio, whose interval joins both (`ratio`).
 """
 
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +16,7 @@ from rlscale.records import read_sweep
 from rlscale.records.files import dump_json, write_atomically
 
 from .rungs import Rung
-from .storage import RECORD, folder_in, keep_record, restore_record
+from .storage import RECORD, folder_in, run_sweep
 
 __all__ = ["AGAIN", "Repetition", "repetitions", "run_again"]
 
@@ -60,18 +57,10 @@ class Repetition:
 def run_again(rung: Rung) -> int:
     """Run a rung's sweep to its end, or until it is stopped; its exit code."""
     home = SWEEPS / rung.name
-    restore_record(AGAIN / rung.name, home)
-    home.mkdir(parents=True, exist_ok=True)
     words = [*rung.command("sweeps"), "--seed", str(SEED)]
     print(f"== {rung.name}: rlscale {' '.join(words)}", flush=True)
-    environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([sys.executable, "-m", "rlscale", *words], cwd=home, env=environment)
-    try:
-        exit_code = process.wait()
-    except KeyboardInterrupt:
-        exit_code = process.wait()  # it got the same signal, and says what it keeps
-    if folder := folder_in(home):
-        keep_record(folder, AGAIN / rung.name)
+    exit_code = run_sweep(words, home, AGAIN / rung.name, Path.cwd())
+    if folder_in(home):
         state = "begun" if exit_code else "finished"
         write_atomically(AGAIN / rung.name / RECORD, (dump_json({"state": state}, indent=1) + "\n").encode())
     return exit_code

@@ -13,7 +13,6 @@ which is what is committed; `collect` does nothing but that. Ctrl-C stops after 
 """
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -32,12 +31,11 @@ from ..measuring import print_table
 from .again import run_again
 from .page import write_page
 from .rungs import Rung, read_rungs
-from .storage import RECORD, folder_in, keep_record, restore_record
+from .storage import RECORD, copy_record, run_sweep
 
 __all__ = ["Progress", "again", "climb", "collect", "main", "status"]
 
 SWEEPS, RECORDS = Path("runs/ladder"), Path("results/ladder")
-COPY_SECONDS = 300
 NICENESS = 19  # of a sweep: whatever else the machine does comes first
 _MANIFEST = "sweep.json"
 
@@ -119,25 +117,9 @@ def _chosen(rungs: list[Rung], names: tuple[str, ...]) -> list[Rung]:
 
 def _run(rung: Rung, progress: Progress) -> int:
     """Run the sweep of a rung to its end, or until it is stopped; its exit code."""
-    home = SWEEPS / rung.name
-    restore_record(RECORDS / rung.name, home)
-    home.mkdir(parents=True, exist_ok=True)
     progress = replace(progress, state="begun")  # it may have failed the last time
     progress.write(rung.name)
-    clone = _clone(progress.code)
-    environment = {**os.environ, "PYTHONPATH": str(clone), "OMP_NUM_THREADS": "1"}
-    words = ["nice", "-n", str(NICENESS), sys.executable, "-m", "rlscale", *progress.command]
-    process = subprocess.Popen(words, cwd=home, env=environment)
-    try:
-        while True:
-            try:
-                exit_code = process.wait(COPY_SECONDS)
-                break
-            except subprocess.TimeoutExpired:
-                _copy(rung.name)
-    except KeyboardInterrupt:
-        exit_code = process.wait()  # it got the same signal, and says what it keeps
-    _copy(rung.name)
+    exit_code = run_sweep(progress.command, SWEEPS / rung.name, RECORDS / rung.name, _clone(progress.code), NICENESS)
     if exit_code and not _is_stopped(exit_code):
         replace(progress, state=f"failed with exit code {exit_code}").write(rung.name)
     elif not exit_code:
@@ -171,18 +153,11 @@ def _clone(commit: str) -> Path:
     return folder
 
 
-def _copy(name: str) -> None:
-    """Keep the plan and the results; the records of single runs stay where they are."""
-    folder = folder_in(SWEEPS / name)
-    if folder is not None and not keep_record(folder, RECORDS / name):
-        print(f"{RECORDS / name} has runs that {folder} lacks, and is kept: 'climb {name}' goes on from it", file=sys.stderr)
-
-
 def collect() -> int:
     """Copy the record of every rung that has begun."""
     for rung in read_rungs()[1]:
         if Progress.read(rung.name) is not None:
-            _copy(rung.name)
+            copy_record(SWEEPS / rung.name, RECORDS / rung.name)
     return 0
 
 
