@@ -225,7 +225,7 @@ class BlockOptimizer:
 def without_compiler(kind: type[TorchOptimizer]) -> type[TorchOptimizer]:
     """The same optimizer, whose methods do not load `torch.compile`, which is not used here.
 
-    PyTorch wraps these methods for its compiler, and the first call of one loads it: 1.3 s and 70 MiB of each learning process.
+    PyTorch wraps these methods for its compiler, and the first call of one loads it: one to two seconds of each learning process.
     """
     methods = {name: inspect.unwrap(getattr(kind, name)) for name in ("add_param_group", "state_dict", "load_state_dict")}
     methods["step"] = torch.no_grad()(inspect.unwrap(kind.step))  # its wrapper switches gradients off too
