@@ -39,6 +39,7 @@ __all__ = [
     "precisions",
     "print_table",
     "processes_below",
+    "require_known",
     "returns_of",
     "rounds_of",
     "settings_of",
@@ -137,6 +138,14 @@ def mean_return(rows: Iterable[dict[str, Any]]) -> float:
     finished = [row for row in rows if row["episodes"]]
     episodes = sum(row["episodes"] for row in finished)
     return sum(row["return_mean"] * row["episodes"] for row in finished) / episodes if episodes else math.nan
+
+
+def require_known(flag: str, asked: Iterable[str], known: Iterable[str]) -> None:
+    """End with one line and exit code 2 where a name that was asked for is none of those there are."""
+    there = list(known)
+    if unknown := [name for name in asked if name not in there]:
+        print(f"{flag}: there is no {unknown[0]!r}. There are: {'; '.join(there)}", file=sys.stderr)
+        sys.exit(2)
 
 
 def median_and_spread(values: Sequence[float]) -> str:

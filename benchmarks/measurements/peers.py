@@ -27,7 +27,17 @@ from torch import nn
 
 from rlscale.cpus import usable_cpus
 
-from .measuring import NATURE, NO_HEADS, NO_ITERATION, median_and_spread, output_of, print_table, train, write_result
+from .measuring import (
+    NATURE,
+    NO_HEADS,
+    NO_ITERATION,
+    median_and_spread,
+    output_of,
+    print_table,
+    require_known,
+    train,
+    write_result,
+)
 
 ENVIRONMENTS, STEPS, EPOCHS, MINI_BATCH = 8, 128, 4, 256
 BATCH = ENVIRONMENTS * STEPS
@@ -276,10 +286,7 @@ def main(
         mend = f"Give it {CORES}: taskset -c 0,1 python -m {__spec__.name}"
         print(f"peers: all systems are set up for {CORES} cores, and this process has {cores}. {mend}", file=sys.stderr)
         sys.exit(2)
-    unknown = [name for name in systems if name not in SYSTEMS]
-    if unknown:
-        print(f"--systems: no system is called {unknown[0]!r}. There are: {'; '.join(SYSTEMS)}", file=sys.stderr)
-        sys.exit(2)
+    require_known("--systems", systems, SYSTEMS)
     readings: dict[str, list[list[float]]] = {name: [] for name in systems or SYSTEMS}
     for turn in range(rounds):
         for name in readings:

@@ -24,7 +24,7 @@ from scipy.stats import binomtest
 from rlscale.frontier import STOPPED_CONFIDENCE, Surface, fit_surface
 
 from ..sweep.design import RunSoFar, next_run
-from .measuring import map_in_processes, print_table, write_result
+from .measuring import map_in_processes, print_table, require_known, write_result
 
 __all__ = ["CELLS", "DESIGNS", "Cell", "planted_sweep"]
 
@@ -209,6 +209,8 @@ def main(
         designs: Designs to run.
         out: Where the record goes; written after every cell.
     """
+    require_known("--designs", designs, DESIGNS)
+    require_known("--cells", cells, CELLS)
     readings = []
     for design in designs:
         for cell in cells:

@@ -32,7 +32,7 @@ from rlscale.cpus import usable_cpus
 from rlscale.envs import find_task
 from rlscale.returns import EPISODES, RecentReturn
 
-from ..measuring import CPU, output_of, print_table, settings_of, train, write_result
+from ..measuring import CPU, output_of, print_table, require_known, settings_of, train, write_result
 
 POINTS = 200  # of a learning curve in the record
 SAMPLING_SECONDS = 8.0
@@ -95,9 +95,7 @@ def main(options: Options) -> None:
         named, of = options.only.split()
         print(json.dumps(with_stable_baselines3(CASES[named], int(of))))
         return
-    if unknown := [name for name in options.cases if name not in CASES]:
-        print(f"--cases: there is no case {unknown[0]!r}. There are: {', '.join(CASES)}", file=sys.stderr)
-        sys.exit(2)
+    require_known("--cases", options.cases, CASES)
     runs: list[dict[str, Any]] = json.loads(options.out.read_text())["readings"]["runs"] if options.out.exists() else []
     chosen = {name: CASES[name] for name in options.cases}
     seeds = {name: case.seeds if options.seeds is None else options.seeds for name, case in chosen.items()}

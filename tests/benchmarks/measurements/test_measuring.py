@@ -1,5 +1,8 @@
 """What the benchmarks' tables print of many readings."""
 
+import pytest
+
+from rlscale.benchmarks.measurements import sweep_designs
 from rlscale.benchmarks.measurements.measuring import median_and_spread, print_table
 
 
@@ -17,3 +20,16 @@ def test_brackets_are_printed(capsys):
     print_table("rates [Pong]", ["median [middle half]"], [["1 [nan, nan]"], ["2 [bold]"]])
     said = capsys.readouterr().out
     assert all(words in said for words in ("rates [Pong]", "median [middle half]", "1 [nan, nan]", "2 [bold]"))
+
+
+@pytest.mark.parametrize("asked", [{"designs": ("grid", "search")}, {"cells": ("sd 9",)}])
+def test_a_name_that_there_is_not_ends_the_script_in_one_line(asked, tmp_path, capsys):
+    """Before anything is measured."""
+    ((name, values),) = asked.items()
+    with pytest.raises(SystemExit) as end:
+        sweep_designs.main(**asked, out=tmp_path / "record.json")
+    said = capsys.readouterr().err
+    assert end.value.code == 2
+    assert said.startswith(f"--{name}: there is no {values[-1]!r}. There are: ")
+    assert said.count("\n") == 1
+    assert not list(tmp_path.iterdir())
