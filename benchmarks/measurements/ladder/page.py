@@ -57,7 +57,7 @@ MISSED = "noise-runs-that-missed-the-goal"  # the page's section
 # The verdict is also given without these: noise scales of single runs of theirs had been published before their rungs began.
 SEEN = ("atari/pong", "atari/space_invaders")
 PAGE, PICTURES = Path("docs/ladder.md"), Path("docs/pictures")
-UNSWEPT = "noise-without-sweep.json"  # beside the records of the rungs
+UNSWEPT = "noise-without-sweep*.json"  # beside the records of the rungs
 PUBLISHED = Path("rlscale/analysis/published.json")
 _HOLDS = {True: "yes", False: "no", None: "–"}
 _MADE = re.compile(r"(<!-- made: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -303,10 +303,9 @@ def _again(comparison: Comparison, rungs: Sequence[Rung]) -> str:
 
 def _unswept(comparison: Comparison, rungs: Sequence[Rung]) -> str:
     """Tasks of which one run was made, and no sweep."""
-    record = comparison.sweeps[0].record.folder.parent.parent / UNSWEPT
-    if not record.exists():
-        return "None has been measured yet."
-    return markdown_table(*table(json.loads(record.read_text(encoding="utf-8"))["readings"]["tasks"]))
+    records = sorted(comparison.sweeps[0].record.folder.parent.parent.glob(UNSWEPT))
+    tasks = [task for record in records for task in json.loads(record.read_text(encoding="utf-8"))["readings"]["tasks"]]
+    return markdown_table(*table(tasks)) if tasks else "None has been measured yet."
 
 
 _PARTS: dict[str, Callable[[Comparison, Sequence[Rung]], str]] = {
