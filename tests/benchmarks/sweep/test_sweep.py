@@ -30,14 +30,14 @@ ROOT = Path(__file__).parents[3]
 QUICK = {
     "tasks": ("classic/cartpole",),
     "batch_sizes": "80,160,320",
-    "goals": (40.0, 60.0),
+    "goals": (30.0, 45.0),
     "rates": 2,
     "seeds": 1,
     "noise_runs": 1,
     "evaluation_episodes": 16,
 }
 QUICK_WORDS = [
-    *("classic/cartpole", "--batch-sizes", "80,160,320", "--goals", "40", "60", "--rates", "2", "--seeds", "1"),
+    *("classic/cartpole", "--batch-sizes", "80,160,320", "--goals", "30", "45", "--rates", "2", "--seeds", "1"),
     *("--noise-runs", "1", "--evaluation-episodes", "16"),
 ]
 CLOCKS = ("seconds", "evaluation_seconds")  # what differs between two runs of the same trial
@@ -159,7 +159,7 @@ def test_continuous_actions_are_swept(tmp_path):
         rates=1,
         seeds=1,
         noise_runs=0,
-        observations=30_000,
+        observations=12_000,
         evaluation_episodes=8,
         jobs=0,
         out=str(tmp_path),
@@ -168,7 +168,7 @@ def test_continuous_actions_are_swept(tmp_path):
     results = read_sweep(folder).results
     assert [(r.state, r.batch_size) for r in results.values()] == [("budget", 640), ("budget", 160)]
     for result in results.values():
-        assert result.observations <= 30_000 + result.batch_size
+        assert result.observations <= 12_000 + result.batch_size
         assert all(-200 * 16.3 < e.return_mean < 0 for e in result.evaluations)
         assert len(result.evaluations) > 3
     assert make_plan("classic/pendulum", options).next_trials(results) == []
