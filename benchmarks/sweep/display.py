@@ -25,6 +25,11 @@ from .plan import QUICK_RUNS, SweepPlan
 __all__ = ["SweepDisplay"]
 
 
+def _roughly(hours: float) -> str:
+    """Whole minutes up to two hours, then two digits."""
+    return f"{max(round(60 * hours), 1)} min" if hours < 2 else f"{hours:.2g} h"
+
+
 class SweepDisplay:
     """Follows sweeps run by run; use as a context manager.
 
@@ -115,11 +120,19 @@ class SweepDisplay:
         low, high = (valid * math.exp(end) for end in known.interval())
         factor = high / low if low > 0 else math.inf
         sharp = f", a factor of {factor:.2g}" if math.isfinite(factor) else ""
-        wanted = f" ({plan.interval_ratio:g} is wanted)" if plan.batch_sizes is None else ""
+        wanted = f" ({self._wanted(plan, results, factor)})" if plan.batch_sizes is None else ""
         interval = f"[{format_quantity(low)}, {format_quantity(high)}]"
         return (
             f"{runs}; B_crit {format_quantity(valid * known.b_crit)} {interval} at goal {plan.target(results):g}{sharp}{wanted}"
         )
+
+    def _wanted(self, plan: SweepPlan, results: Mapping[str, TrialResult], factor: float) -> str:
+        """How sharp the interval is to be, and how long that will take."""
+        said, hours = f"{plan.interval_ratio:g} is wanted", plan.hours_to_go(results, factor)
+        if hours is None:
+            return said
+        left = math.inf if plan.hours is None else plan.hours - sum(r.hours(plan.jobs) for r in results.values())
+        return f"{said}, some {_roughly(hours)} more" + (f"; --hours leaves {_roughly(left)}" if left < hours else "")
 
     def _panel(self) -> Group:
         with self._lock:

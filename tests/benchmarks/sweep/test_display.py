@@ -1,6 +1,7 @@
 """What a sweep says while it goes on: B_crit in the same observations as on the page."""
 
 import io
+import math
 import re
 from dataclasses import replace
 
@@ -10,6 +11,22 @@ from rich.console import Console
 
 from rlscale.analysis.comparison import compare
 from rlscale.benchmarks.sweep.display import SweepDisplay
+
+
+@pytest.mark.parametrize(("hours", "said"), [(None, ""), (0.25, "; --hours leaves 3 min"), (9.0, "")])
+def test_a_sweep_says_how_much_longer_it_will_take(hours, said, tmp_path):
+    """After 12 minutes (72 runs of 20 s, two side by side), at a factor f: 12 (ln f / ln 1.5 - 1) more, and 3 runs."""
+    made = make_plan(seeds=3, noise_runs=0)
+    record = write_sweep(tmp_path / "s", Planted(b_crit=1440, scatter=0.3), plan=made)
+    console = Console(file=io.StringIO(), width=300)
+    plan = make_plan(batch_sizes=None, interval_ratio=1.5, hours=hours)
+    with SweepDisplay([plan], [record.results], console) as display:
+        display.ended(0, list(record.results.values())[-1])
+    shown = console.file.getvalue()
+    low, high = (float(end.replace(",", "")) for end in re.search(r"B_crit [\d,.]+ \[([\d,.]+), ([\d,.]+)\]", shown).groups())
+    minutes = int(re.search(rf"\(1\.5 is wanted, some (\d+) min more{said}\)", shown)[1])
+    assert len(record.results) == 72
+    assert minutes == pytest.approx(12 * (math.log(high / low) / math.log(1.5) - 1) + 0.5, abs=1)
 
 
 def test_steps_that_only_reset_an_environment_are_no_observations_of_b_crit(tmp_path):

@@ -229,6 +229,17 @@ def test_it_ends_when_a_budget_is_spent(budget):
     assert sum(r.stage == "noise" for r in results.values()) == plan.noise_runs
 
 
+def test_three_times_the_width_that_is_wanted_takes_twice_the_hours_again_and_then_the_noise_runs():
+    results = complete(SEQUENTIAL, planted(), limit=30)
+    assert [r.seconds for r in results.values()] == [20.0] * 30
+    spent = 30 * 20 / 3600 / 2  # two side by side
+    assert SEQUENTIAL.hours_to_go(results, 2.0**3) == pytest.approx(2 * spent + 3 * spent / 30)
+    assert replace(SEQUENTIAL, interval_ratio=4.0).hours_to_go(results, 4.0**1.5) == pytest.approx(0.5 * spent + 3 * spent / 30)
+    assert [SEQUENTIAL.hours_to_go(results, factor) for factor in (1.9, 2.0, 20.1, math.inf)] == [None] * 4
+    measured = {"noise-1": replace(results["run-030"], id="noise-1", stage="noise")}
+    assert SEQUENTIAL.hours_to_go(results | measured, 8.0) is None
+
+
 def test_evaluations_count_in_a_budget_of_observations():
     (result,) = [Planted().result(trial, SEQUENTIAL) for trial in SEQUENTIAL.next_trials({})]
     result = replace(result, observations=60_000, evaluation_steps=40_000)
