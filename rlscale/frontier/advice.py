@@ -49,7 +49,7 @@ def say_unidentified(points: Sequence[Point], low: float, high: float) -> str | 
         problem = f"optimizer steps hardly rise down to a batch size of {_number(first)}"
     else:
         problem = "these runs scatter too much to show where the frontier bends"
-        wants.append("add more runs")
+        wants.append("add more runs, or take a goal that they reach more alike")
     return f"{problem}: {', and '.join(wants) or 'there is no smaller one to add'}"
 
 
