@@ -59,7 +59,8 @@ class Rollout:
     exchange_rate: float | None = None
     """Adaptive: observations that an optimizer step is worth, r in B = sqrt(r x noise scale); None: B = noise scale."""
     fragment_environments: int | None = None
-    """Environments of one fragment, the piece that travels; None: as many as keep it under 64 MiB (adaptive: 8)."""
+    """Environments of one fragment, the piece that travels; None: as many as keep it under 64 MiB, at most 8 where
+    the batch is adaptive or the number of actors `auto`."""
     lag: Literal[0, 1] = 0
     """1: actors sample the next iteration with the present policy while this one is learned; 0: they wait."""
     memory: str | None = None
@@ -224,7 +225,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Train a policy on one task and measure the gradient noise of every update."""
+    """Train a policy on one task and measure the gradient noise on the way."""
 
     task: Annotated[str, tyro.conf.Positional]
     """The task, for example atari/pong; 'rlscale tasks' lists them."""

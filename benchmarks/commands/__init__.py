@@ -39,9 +39,9 @@ class Command:
 COMMANDS = {
     command.name: command
     for command in (
-        Command("sweep", "TASK... [options]", "measure the critical batch size: a run per batch size, learning rate and seed"),
+        Command("sweep", "TASK... [options]", "measure the critical batch size, by runs at many batch sizes and learning rates"),
         Command("compare", "FOLDER... [options]", "lay sweeps and runs side by side: measured against predicted"),
-        Command("train", "TASK [options]", "train, and measure the gradient noise of every update"),
+        Command("train", "TASK [options]", "train, and measure the gradient noise on the way"),
         Command("advise", "TASK [options]", "in minutes: the batch and the actors a task is worth here, what more machines give"),
         Command("branch", "RUN [options]", "from a run where it stands: how large a batch its next observations are worth"),
         Command("workers", "TASK [options]", "measure this machine or cluster for minutes: how many workers, how long, how much"),

@@ -328,7 +328,7 @@ def test_what_advise_says_of_published_tasks_is_what_the_records_say(records, mo
     published = json.loads(PUBLISHED.read_text())
     assert published == what_is_published(records), "run: … measurements.ladder page"
     off = published["measured_over_predicted"].values()
-    assert f"a sweep measured {min(off):.2f} to {max(off):.1f} times this figure" in Path("docs/noise.md").read_text()
+    assert f"B_crit was {min(off):.2f} to {max(off):.1f} times this figure" in Path("docs/noise.md").read_text()
     least, low, high, most = published["sweep_cost"]
     page = " ".join(PAGE.read_text().split())
     assert f"half cost {low} to {high} times, all {least} to {most:,} times, evaluation apart" in page
