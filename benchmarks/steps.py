@@ -27,12 +27,13 @@ class Steps:
         self._progress = Progress(*columns, console=console, transient=True)
         self._console, self._bar, self._begun = console, self._progress.add_task("", total=total), 0
 
-    def begin(self, what: str) -> None:
-        """Say that the next measurement begins."""
-        if self._begun >= self._alike:
-            left = (time.monotonic() - self._started) * (self._total / self._begun - 1)
+    def begin(self, what: str, beside: int = 0) -> None:
+        """Say that the next measurement begins, beside so many that have not ended."""
+        ended = self._begun - beside
+        if ended >= self._alike:
+            left = (time.monotonic() - self._started) * (self._total / ended - 1)
             what += f"  {format_clock(left)} left"
-        self._progress.update(self._bar, description=what, completed=self._begun)
+        self._progress.update(self._bar, description=what, completed=ended)
         self._begun += 1
         if not self._console.is_terminal:
             self._console.print(what, markup=False, highlight=False)

@@ -19,6 +19,7 @@ from .options import LEAST_BRANCHES, LEAST_SIZES
 
 __all__ = ["as_json", "find_page", "fit", "noise_beside", "say", "tables"]
 
+MOST_AT_BEST = 0.1  # of the branches, that may end in the best return there is
 _METRICS = {"plain": "plain", "adam": "Adam's", "hessian": "Hessian"}
 Cells = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 
@@ -40,7 +41,7 @@ def fit(record: dict[str, Any]) -> LocalFrontier:
             "Use more, or a smaller --rate-exponent for lower rates at large batch sizes, with another --out",
         )
     valid = _valid_sizes(rows)
-    return fit_branches(
+    frontier = fit_branches(
         [valid[row["batch_size"]] for row in rows],
         [row["learning_rate"] for row in rows],
         [row["final_return"] - record["start"]["return"] for row in rows],
@@ -48,6 +49,16 @@ def fit(record: dict[str, Any]) -> LocalFrontier:
         gain_error=[row["return_error"] for row in rows],
         start_error=record["start"]["error"],
     )
+    # Where the best return there is has been reached, more progress does not show, and no curve of gains is right.
+    best = max(row["final_return"] for row in rows)
+    at_best = sum(row["final_return"] == best and row["return_error"] == 0 for row in rows)
+    if at_best > MOST_AT_BEST * len(rows):
+        why = (
+            f"{at_best} of {len(rows)} branches end with the same return of {best:g} in every episode, perhaps the best there is"
+        )
+        mend = "use fewer --observations, with another --out, or an earlier checkpoint"
+        return replace(frontier, b_local=Estimate(None, (0.0, math.inf), f"{why}: {mend}"))
+    return frontier
 
 
 def as_json(frontier: LocalFrontier) -> dict[str, Any]:

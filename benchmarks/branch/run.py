@@ -4,11 +4,12 @@ The record, `branches.json`, is written anew after every branch, so that a stopp
 in `findings`.
 """
 
+import hashlib
 import json
 import math
 import multiprocessing
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
@@ -26,7 +27,7 @@ from rlscale.agents.learning.frozen import HessianNoise, pooled
 from rlscale.agents.learning.optimizer import POLICY_PART
 from rlscale.agents.learning.results import NoiseRecord
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
-from rlscale.agents.setup import prepare
+from rlscale.agents.setup import RunSetup, prepare
 from rlscale.cpus import usable_cpus
 from rlscale.envs import find_task, make_env
 from rlscale.errors import UsageError
@@ -46,6 +47,7 @@ __all__ = ["Checkpoint", "run_branches"]
 
 RECORD = "branches.json"
 START_EVALUATIONS = 8
+FEWEST_BLOCKS = 8  # environments, or groups of clones, of a batch whose noise is measured
 APART = 20  # steps that environments play on between the states that two seeds start from
 
 
@@ -110,7 +112,12 @@ def _make(at: Checkpoint, plan: BranchPlan, path: Path, jobs: int, command: list
     def save() -> None:
         write_atomically(path, (dump_json(written, indent=1) + "\n").encode())
 
-    with Steps(console, len(left) + 2, alike=3) as steps:
+    def keep(result: BranchResult) -> None:
+        written["branches"].append(asdict(result))
+        save()
+
+    phases = (written["start"] is None) + (written["noise"] is None and plan.noise_batches > 0)
+    with Steps(console, len(left) + phases, alike=phases + sum(map(len, plan.rates))) as steps:
         if written["start"] is None:
             steps.begin("return at the checkpoint")
             written["start"] = _start(at, plan)
@@ -120,9 +127,7 @@ def _make(at: Checkpoint, plan: BranchPlan, path: Path, jobs: int, command: list
             written["noise"] = _noise(at, plan)
             save()
         try:
-            for result in _run(at, plan, left, jobs, steps):
-                written["branches"].append(asdict(result))
-                save()
+            _run(at, plan, left, jobs, steps, keep)
         except (KeyboardInterrupt, LostWorkerError) as error:
             error.add_note(f"What had ended is recorded in {path}; the same command goes on.")
             raise
@@ -147,13 +152,15 @@ def _open(path: Path, plan: BranchPlan, at: Checkpoint, command: list[str]) -> d
     """The record as it is there, or a new one.
 
     Raises:
-        UsageError: the one that is there is damaged, or of another plan or checkpoint.
+        UsageError: the one that is there is damaged, or of another plan or checkpoint; or the largest branch finds no memory.
     """
-    asked = json.loads(dump_json({"plan": asdict(plan), "optimizer_steps": at.optimizer_steps, "observations": at.observations}))
+    parameters = hashlib.sha256(load(at.learner)["parameters"].numpy().tobytes()).hexdigest()
+    counts = {"optimizer_steps": at.optimizer_steps, "observations": at.observations}
+    asked = json.loads(dump_json({"task": at.config.task, "plan": asdict(plan), **counts, "parameters_sha256": parameters}))
     if path.exists():
         try:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            known = {name: found.get(name) for name in asked}
+            known = {name: found.get(name, asked[name] if name == "parameters_sha256" else None) for name in asked}
             whole = {"start", "noise"} <= found.keys() and all(map(_key, found["branches"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             whole = False
@@ -163,19 +170,32 @@ def _open(path: Path, plan: BranchPlan, at: Checkpoint, command: list[str]) -> d
             raise UsageError("--out", f"{path} holds branches of another plan or checkpoint", "Choose another folder")
         return found
     return {
-        "task": at.config.task,
         **asked,
         "command": command,
         "commit": find_commit(),
         "versions": find_versions(),
-        "machine": describe_machine(
-            prepare(branch_config(at.config, plan.sizes[0], 0), find_task(at.config.task)).compute.device
-        ),
+        "machine": describe_machine(_check_memory(at.config, plan).compute.device),
         "start": None,
         "noise": None,
         "branches": [],
         "fit": None,
     }
+
+
+def _check_memory(config: TrainConfig, plan: BranchPlan) -> RunSetup:
+    """The smallest branch's setup.
+
+    Raises:
+        UsageError: the largest one does not fit; `prepare` would name options of `rlscale train`.
+    """
+    task = find_task(config.task)
+    smallest = prepare(branch_config(config, plan.sizes[0], 0), task)
+    try:
+        prepare(branch_config(config, plan.sizes[-1], 0), task)
+    except UsageError as error:
+        problem = f"a branch of {plan.sizes[-1]:,} observations an iteration cannot be made here: {error.problem}"
+        raise UsageError("--batch-sizes", problem, "Use smaller ones") from error
+    return smallest
 
 
 def _branches(plan: BranchPlan) -> Iterator[Branch]:
@@ -213,7 +233,8 @@ def _frozen(at: Checkpoint, size: int, seed: int) -> FrozenRun:
 
 def _noise(at: Checkpoint, plan: BranchPlan) -> dict[str, Any]:
     """The noise scale at the checkpoint's parameters, by loss and metric, in batches of the run's own size."""
-    batch = max(at.config.batch, 2 * at.config.rollout.rollout_length)
+    rollout = at.config.rollout
+    batch = max(at.config.batch, FEWEST_BLOCKS * rollout.clones * rollout.rollout_length)
     frozen = _frozen(at, batch, at.config.seed + 1)
     try:
         frozen.play(plan.burn_in)
@@ -249,8 +270,10 @@ def _scales(records: Sequence[list[NoiseRecord]], curved: Sequence[HessianNoise]
         }
 
 
-def _run(at: Checkpoint, plan: BranchPlan, branches: list[Branch], jobs: int, steps: Steps) -> Iterator[BranchResult]:
-    """Results as they end, whichever ends first: a branch depends on nothing but its own description.
+def _run(
+    at: Checkpoint, plan: BranchPlan, branches: list[Branch], jobs: int, steps: Steps, keep: Callable[[BranchResult], None]
+) -> None:
+    """Make the branches; `keep` gets each result as it ends, whichever ends first: a branch depends on its own description alone.
 
     Raises:
         LostWorkerError: a process that made one died.
@@ -269,17 +292,20 @@ def _run(at: Checkpoint, plan: BranchPlan, branches: list[Branch], jobs: int, st
         try:
             while True:
                 while len(waiting) < jobs and (branch := next(left, None)) is not None:
-                    steps.begin(f"B {branch.batch_size:,}  rate {branch.learning_rate:.3g}  seed {branch.seed}")
+                    steps.begin(f"B {branch.batch_size:,}  rate {branch.learning_rate:.3g}  seed {branch.seed}", len(waiting))
                     state = _state(at, plan, branch, frozen, states)
                     waiting.add(workers.submit(run_branch, at.config, at.learner, state, branch, plan.episodes, keys[branch]))
                 if not waiting:
                     return
-                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                for one in done:
-                    yield one.result()
-        except BaseException as error:  # stopped: what a branch has learned so far is of no use
+                for one in wait(waiting, return_when=FIRST_COMPLETED).done:
+                    waiting.remove(one)
+                    keep(one.result())
+        except BaseException as error:  # stopped: what a branch has learned so far is of no use, unless it has just ended
+            ended = [one for one in waiting if one.done() and not one.cancelled() and one.exception() is None]
             for worker in multiprocessing.active_children():
                 worker.terminate()
+            for one in ended:
+                keep(one.result())
             if isinstance(error, BrokenProcessPool):
                 raise LostWorkerError("a process that made a branch died, perhaps for want of memory") from error
             raise

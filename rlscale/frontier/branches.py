@@ -129,7 +129,12 @@ def fit_branches(
         # The median's standard error, from the middle half of the branches, so that a collapsed one weighs no more than another.
         spread = 0.93 * float(np.subtract(*np.quantile(put, [0.75, 0.25]))) / math.sqrt(len(put)) if len(put) > 1 else math.nan
         gains.append((float(np.median(put)) if len(put) else math.nan, spread))
-    learned = float(np.median(g)) > 0 and float(rise.max()) > 2 * math.hypot(start_error, float(np.median(error)))
+    # Of the branches near the best rate: many that a high rate ruined say nothing about whether the others gained.
+    learned = (
+        bool(near.any())
+        and float(np.median(g[near])) > 0
+        and float(rise.max()) > 2 * math.hypot(start_error, float(np.median(error)))
+    )
     if not learned:
         low, high = -math.inf, math.inf
     resolved = math.isfinite(high) and math.isfinite(low)

@@ -90,8 +90,8 @@ def block_statistics(
 
     Raises:
         NotFiniteError: a gradient is not finite.
-        ValueError: there are fewer than two blocks, shapes differ, a size is negative, there is no observation at all, or a
-            block is named twice.
+        ValueError: there are fewer than two blocks, shapes differ, a size is negative, there is no observation at all, a
+            block is named twice, or `mean_out` is of another shape or precision than a gradient.
     """
     matrix = _as_matrix(block_gradients)
     sizes = np.asarray(block_sizes, dtype=np.float64)
@@ -105,6 +105,8 @@ def block_statistics(
         metric = _as_matrix([metric]).to(matrix)[0]
         if metric.shape != matrix.shape[1:]:
             raise ValueError(f"metric has shape {tuple(metric.shape)}, but there are {matrix.shape[1]} parameters")
+    if mean_out is not None and (mean_out.shape != matrix.shape[1:] or mean_out.dtype != matrix.dtype):
+        raise ValueError(f"mean_out must have {matrix.shape[1]} elements of {matrix.dtype}, as the gradients have")
     empty = np.flatnonzero(sizes == 0)
     if not matrix[empty].isfinite().all():  # means over no observations, 0/0
         matrix = matrix.clone()
@@ -122,7 +124,7 @@ def hessian_statistics(block_gradients: Any, block_sizes: Any, products: Any, *,
 
     Args:
         block_gradients: (K, P) mean gradient of each block.
-        block_sizes: (K,) valid observations of each block.
+        block_sizes: (K,) valid observations of each block; a block of size 0 is left out, whatever its gradient.
         products: (K, P), H g_k for each block.
         blocks: as for `block_statistics`.
 
@@ -140,7 +142,7 @@ def hessian_statistics(block_gradients: Any, block_sizes: Any, products: Any, *,
         raise ValueError("block_gradients: a noise scale needs at least two blocks")
     if np.any(sizes < 0) or sizes.sum() <= 0:
         raise ValueError("block_sizes must be zero or more, and not all zero")
-    g, hg = (x.double().cpu().numpy() for x in (matrix, moved))
+    g, hg = (np.where(sizes[:, None] > 0, x.detach().double().cpu().numpy(), 0.0) for x in (matrix, moved))
     if not (np.isfinite(g).all() and np.isfinite(hg).all()):
         raise NotFiniteError("block_gradients: not finite")
     return BlockStatistics(sizes, (g * hg).sum(1), g @ (sizes @ hg / sizes.sum()), blocks)

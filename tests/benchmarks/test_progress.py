@@ -55,6 +55,16 @@ def test_what_a_step_is_called_is_no_markup():
     assert "[bold]mine[/bold]" in shown.getvalue()
 
 
+def test_measurements_side_by_side_count_once_they_have_ended(clock):
+    """Two at a time, ten seconds each: when the fifth of eight begins beside one, three have ended in twenty seconds."""
+    shown = io.StringIO()
+    with Steps(Console(file=shown, width=80), 8, alike=3) as steps:
+        for at, what, beside in ((0, "a", 0), (0, "b", 1), (10, "c", 1), (10, "d", 1), (20, "e", 1)):
+            clock[0] = 100.0 + at
+            steps.begin(what, beside)
+    assert shown.getvalue().split("\n")[:5] == ["a", "b", "c", "d", "e  0:33 left"]
+
+
 def test_no_time_left_before_the_pace_is_known(clock):
     lines = lines_of(Budget(observations=1000), [row(0, 100, 1), row(1, 200, 2), row(2, 300, 3)], clock)
     assert "left" not in lines[0]

@@ -10,12 +10,13 @@ import shutil
 import signal
 import subprocess
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
+from threading import Event, Timer
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,7 +32,18 @@ from rlscale.benchmarks.branch import run as run_module
 from rlscale.benchmarks.branch.branches import Branch, branch_config, dump, evaluator, learn, load, momentum_from_zero, run_branch
 from rlscale.benchmarks.branch.findings import find_page, fit, say, tables
 from rlscale.benchmarks.branch.options import BranchOptions, make_plan
-from rlscale.benchmarks.branch.run import START_EVALUATIONS, Checkpoint, _branches, _frozen, _run, _start, _state, run_branches
+from rlscale.benchmarks.branch.run import (
+    START_EVALUATIONS,
+    Checkpoint,
+    _branches,
+    _frozen,
+    _noise,
+    _open,
+    _run,
+    _start,
+    _state,
+    run_branches,
+)
 from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.steps import Steps
 from rlscale.envs import find_task, make_env
@@ -525,12 +537,89 @@ def test_no_two_branches_are_evaluated_on_the_same_random_numbers(trained, monke
 
     monkeypatch.setattr(run_module, "ProcessPoolExecutor", Pool)
     monkeypatch.setattr(run_module, "_state", lambda *_: b"")
-    assert len(list(_run(at, plan, branches, 2, Steps(Console(file=io.StringIO()), 12)))) == 12
+    kept = []
+    _run(at, plan, branches, 2, Steps(Console(file=io.StringIO()), 12), kept.append)
+    assert len(kept) == 12
     assert len({*keys, *range(START_EVALUATIONS)}) == 12 + START_EVALUATIONS
     resumed = keys[5:]
     keys.clear()
-    list(_run(at, plan, branches[5:], 2, Steps(Console(file=io.StringIO()), 12)))
+    _run(at, plan, branches[5:], 2, Steps(Console(file=io.StringIO()), 12), kept.append)
     assert keys == resumed
+
+
+def test_a_branch_that_has_ended_is_kept_whatever_stops_the_others(trained, monkeypatch):
+    """Ctrl-C while environments are made for the next one: nobody has looked at the three that are under way or have ended."""
+    at, record = checkpoint(trained)
+    plan = make_plan(BranchOptions("run", observations=2048, batch_sizes="32,128,512", rates=2, seeds=2), at.config, record)
+    made, last, kept = [], Event(), []
+
+    class Pool(ThreadPoolExecutor):
+        def __init__(self, jobs, **_):
+            super().__init__(jobs)
+
+        def submit(self, run, *given):
+            number = len(made)
+            made.append(super().submit(lambda: number if number < 2 else last.wait(60)))
+            return made[-1]
+
+    def state(*_):
+        if len(made) == 3:
+            wait(made[:2])
+            Timer(0.5, last.set).start()  # the pool waits for it
+            raise KeyboardInterrupt
+        return b""
+
+    monkeypatch.setattr(run_module, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(run_module, "_state", state)
+    with pytest.raises(KeyboardInterrupt):
+        _run(at, plan, list(_branches(plan)), 8, Steps(Console(file=io.StringIO()), 12), kept.append)
+    assert sorted(kept) == [0, 1]
+
+
+def test_a_record_is_of_one_checkpoint(trained, tmp_path):
+    """Of two runs with the same task, plan and counts the parameters differ; a record of before says nothing of them."""
+    at, record = checkpoint(trained)
+    plan = make_plan(BranchOptions("run", observations=8192), at.config, record)
+    path = tmp_path / "branches.json"
+    path.write_text(json.dumps(_open(path, plan, at, ["rlscale"])))
+    assert _open(path, plan, at, ["rlscale"])["command"] == ["rlscale"]
+    learner = load(at.learner)
+    learner["parameters"][0] += 1
+    others = [replace(at, learner=dump(learner)), replace(at, config=replace(at.config, task="classic/acrobot"))]
+    for other in others:
+        with pytest.raises(UsageError, match="of another plan or checkpoint"):
+            _open(path, plan, other, ["rlscale"])
+    before = {key: value for key, value in json.loads(path.read_text()).items() if key != "parameters_sha256"}
+    path.write_text(json.dumps(before))
+    assert _open(path, plan, at, ["rlscale"]) == before
+
+
+def test_a_branch_without_room_names_an_option_of_this_command(trained, tmp_path):
+    at, record = checkpoint(trained)
+    plan = make_plan(BranchOptions("run", observations=8192), at.config, record)
+    huge = replace(plan, sizes=(*plan.sizes[:-1], 16 * 10**9))
+    with pytest.raises(UsageError, match=r"--batch-sizes: a branch of 16,000,000,000 observations .* Use smaller ones"):
+        _open(tmp_path / "branches.json", huge, at, ["rlscale"])
+
+
+@pytest.mark.parametrize(("clones", "environments"), [(4, 4), (1, 2)])
+def test_the_noise_is_measured_between_eight_environments_or_groups_of_clones(trained, clones, environments):
+    at, record = checkpoint(trained)
+    plan = make_plan(BranchOptions("run", observations=8192, noise_batches=2), at.config, record)
+    rollout = replace(at.config.rollout, environments=environments, clones=clones)
+    config = replace(at.config, rollout=rollout, update=replace(at.config.update, mini_batch=None, shuffle="environments"))
+    found = _noise(replace(at, config=config), plan)
+    assert found["batch_size"] == 8 * clones * rollout.rollout_length
+    assert {scale["head"] for scale in found["scales"] if scale["trace"] > 0} >= {"joint", "policy", "value"}
+
+
+def test_at_the_best_return_there_is_nothing_is_concluded():
+    record = gaining()
+    assert fit(record).b_local.value is not None
+    ended = [{**b, "final_return": 500.0, "return_error": 0.0} if b["batch_size"] == 32 else b for b in record["branches"]]
+    found = fit({**record, "branches": ended}).b_local
+    assert (found.value, found.interval) == (None, (0.0, math.inf))
+    assert found.reason.startswith("4 of 12 branches end with the same return of 500 in every episode")
 
 
 def test_the_start_is_measured_eight_times(trained):

@@ -102,6 +102,18 @@ def test_a_checkpoint_where_nothing_is_learned_has_no_local_frontier():
     assert "gained nothing" in found.b_local.reason
 
 
+def test_branches_that_a_high_rate_ruined_do_not_hide_what_the_others_gained():
+    """Five rates of which the two highest lose: more than half of all branches gain nothing, those near the best rate do."""
+    size, rate, gain, _ = planted(np.random.default_rng(2), 0.1, seeds=2)
+    ruined = [(s, BEST_AT * math.sqrt(s / 500) * factor, -1.5) for s in SIZES for factor in (4, 8) for _ in range(4)]
+    more = np.array(ruined).T
+    size, rate, gain = (np.concatenate(pair) for pair in zip((size, rate, gain), more, strict=True))
+    assert np.median(gain) < 0
+    found = fit_branches(size, rate, gain, np.full(len(size), OBSERVATIONS), gain_error=np.full(len(size), 0.02))
+    low, high = found.b_local.interval
+    assert low <= B_LOCAL <= high < 3 * B_LOCAL
+
+
 def test_a_gain_within_the_evaluation_error_is_none():
     """A policy that does not change any more gains the error of the start, the same in every branch."""
     size, rate, gain, observations = planted(np.random.default_rng(2), 0.1)

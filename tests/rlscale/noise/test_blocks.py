@@ -133,6 +133,12 @@ def test_a_metric_of_another_length_is_refused():
         block_statistics(torch.ones(3, 4), [1, 1, 1], metric=torch.ones(3))
 
 
+@pytest.mark.parametrize("mean_out", [torch.empty(5), torch.empty(4, dtype=torch.float64)])
+def test_a_place_for_the_mean_that_does_not_fit_is_refused(mean_out):
+    with pytest.raises(ValueError, match=r"mean_out must have 4 elements of torch\.float32"):
+        block_statistics(torch.ones(3, 4), [1, 1, 1], mean_out=mean_out)
+
+
 @pytest.mark.parametrize(
     ("gradients", "sizes", "word"),
     [

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from rlscale.noise import block_statistics, hessian_statistics, noise_scale, pool
 
@@ -48,6 +49,19 @@ def test_the_unit_hessian_gives_the_plain_statistics():
     np.testing.assert_allclose(curved.square, plain.square)
     np.testing.assert_allclose(curved.dot, plain.dot)
     assert noise_scale(curved).b_simple == pytest.approx(noise_scale(plain).b_simple)
+
+
+def test_a_graph_and_an_empty_block_are_no_hindrance():
+    """Gradients that were made to be differentiated again; a mean over no observation is 0/0."""
+    gradients, sizes, _ = batch(np.random.default_rng(1))
+    made = torch.tensor(gradients, requires_grad=True)
+    whole = hessian_statistics(gradients, sizes, gradients * 2)
+    np.testing.assert_array_equal(hessian_statistics(made, sizes, made * 2).dot, whole.dot)
+    sizes = np.append(sizes, 0)
+    more = np.vstack([gradients, np.full_like(gradients[:1], np.nan)])
+    with_empty = hessian_statistics(more, sizes, more * 2)
+    np.testing.assert_allclose(with_empty.square[:-1], whole.square)
+    np.testing.assert_allclose(with_empty.dot[:-1], whole.dot)
 
 
 def test_a_direction_of_negative_curvature_is_not_resolved():
