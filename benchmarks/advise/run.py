@@ -202,9 +202,14 @@ def _measured(
         saved = times[min(times)] - times[size]
         learns = replace(learner, observation=max(learner.observation - saved, min(learner.observation, times[size])))
         settings = _that_fit(config, task, settings_for(config, Estimate(float(size), None), actors))
+        if settings is None:
+            continue
         shape = Shape(actors, 1, settings.environments // actors)
         rounds = replace(law, rollout_length=settings.rollout_length)
         found.append((settings, rounds, predict(asked, config, task, rounds, learns, emulator, shape)))
+    if not found:
+        given = "" if config.rollout.memory is None else f", of which the run was given {config.rollout.memory}"
+        raise UsageError("RUN", f"no settings near its own fit into memory here{given}", "Advise on a run of smaller batches")
     best = max(one.end_to_end for *_, one in found)
     settings, rounds, chosen = next(each for each in found if each[-1].end_to_end >= CLOSE * best)
     valid = statistics.fmean(reading.valid for reading in fleets)  # what only resets an environment is no observation
@@ -229,16 +234,15 @@ def _measured(
     return settings, throughput, more
 
 
-def _that_fit(config: TrainConfig, task: Task, settings: Settings) -> Settings:
-    """These settings, or those of half the batch and so on, with which a run can begin here."""
+def _that_fit(config: TrainConfig, task: Task, settings: Settings) -> Settings | None:
+    """These settings, or those of half the batch and so on, with which a run can begin here; None where none can."""
     wanted = configured(config, settings)
     try:
         check_config(wanted)
         memory_plan(wanted, task, None if config.rollout.ray_address is None else 1 << 62)  # a cluster's store is not here
     except UsageError:
         smaller = settings_for(config, Estimate(settings.mini_batch / 2, None), settings.actors)
-        if smaller.mini_batch < settings.mini_batch:
-            return _that_fit(config, task, smaller)
+        return _that_fit(config, task, smaller) if smaller.mini_batch < settings.mini_batch else None
     return settings
 
 

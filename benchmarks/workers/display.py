@@ -138,10 +138,12 @@ def show_plan(console: Console, made: CostPlan, goal: float, *, currency: bool, 
     title = f"Plans to a mean return of {goal:g}: none is beaten in both wall time and cost"
     table = make_table(title, (), ("batch size", "workers", "wall time", "cost" if currency else "CPU hours", "bound by"))
     for choice in made.pareto[:MOST_PLANS]:
-        cells = [f"{choice.batch_size:,.0f}", str(choice.workers), format_duration(choice.seconds), f"{choice.cost:.3g}"]
+        cells = [f"{choice.batch_size:,.0f}", str(choice.workers), format_duration(choice.seconds), format_quantity(choice.cost)]
         table.add_row(*cells, choice.iteration.bound)
     console.print()
     console.print(table)
+    if (more := len(made.pareto) - MOST_PLANS) > 0:
+        say(console, f"and {more} slower and cheaper ones, which the page shows")
     if lag:
         say(console, LAGGED)
 
@@ -151,7 +153,7 @@ def say_choice(choice: Choice, *, currency: bool, deadline: float | None = None)
     interval = "" if choice.interval is None else f" (95%: {' to '.join(format_duration(end) for end in choice.interval)})"
     late = deadline is not None and choice.interval is not None and deadline < choice.interval[1]
     warning = "; the deadline lies within that interval, so a run may end too late" if late else ""
-    cost = f"at a cost of {choice.cost:.3g}" if currency else f"for {choice.cost:.3g} CPU hours"
+    cost = f"at a cost of {format_quantity(choice.cost)}" if currency else f"for {format_quantity(choice.cost)} CPU hours"
     return (
         f"batch size {choice.batch_size:,.0f} on {choice.workers} worker{'s' * (choice.workers > 1)} takes "
         f"{format_duration(choice.seconds)}{interval} {cost}{warning}."

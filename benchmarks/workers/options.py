@@ -1,6 +1,7 @@
 """The options of `rlscale workers`, and the check that they fit each other."""
 
 import contextlib
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ __all__ = [
     "cpus_for_actors",
     "describe_nodes",
     "hold_folder",
+    "offered_cpus",
     "share_beside_learner",
 ]
 
@@ -82,13 +84,16 @@ def cpus_for_actors(cpus: int | None, ray_address: str | None) -> int:
     """CPUs that actors may use: those that were asked for, or else all of this machine, or what is free of the cluster joined.
 
     Raises:
-        UsageError: nothing is free.
+        UsageError: nothing is free, or fewer than were asked for.
     """
-    found = cpus or (usable_cpus() if ray_address is None else free_cpus())
-    if not found:
-        mend = "Wait until some are free ('ray status' shows them)"
+    if ray_address is None:
+        return cpus or usable_cpus()
+    free, mend = free_cpus(), "Wait until some are free ('ray status' shows them)"
+    if not free:
         raise UsageError("--ray-address", "all CPUs of the cluster are in use", mend)
-    return found
+    if cpus is not None and cpus > free:
+        raise UsageError("--cpus", f"{free} of the cluster are free, not {cpus}", f"{mend}, or give fewer")
+    return cpus or free
 
 
 def describe_nodes() -> list[dict[str, Any]]:
@@ -119,6 +124,15 @@ def share_beside_learner(ray_address: str | None) -> float:
     here = ray.get_runtime_context().get_node_id()
     offering = [node["NodeID"] for node in ray.nodes() if node["Resources"].get("CPU", 0) > 0]
     return 1 / len(offering) if here in offering else 0.0
+
+
+def offered_cpus(ray_address: str | None) -> float:
+    """CPUs of all nodes of the cluster joined, whoever uses them; inf where this machine is all there is."""
+    if ray_address is None:
+        return math.inf
+    import ray
+
+    return sum(node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"])
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from rlscale.agents.compute import Compute
 from rlscale.agents.config import TrainConfig, config_from_dict
 from rlscale.agents.idle_options import hides_noise
 from rlscale.analysis import compare
@@ -17,11 +18,12 @@ from rlscale.frontier import Frontier
 from rlscale.records import SweepRecord, read_sweep
 from rlscale.report.words import warnings
 from rlscale.sizing import Choice, CostPlan, FleetTime, LearnerTime, Price, plan
-from rlscale.text import format_duration
+from rlscale.text import format_duration, format_quantity
 
 from .calibration import Shape
+from .options import WorkersOptions
 
-__all__ = ["Known", "choose", "find_frontier", "make_plan", "run_of", "say_asked"]
+__all__ = ["Known", "choose", "find_frontier", "make_plan", "price_of", "run_of", "say_asked"]
 
 _OFTEN = 0.025  # of the runs: so many on one side of the interval are more than it leaves out
 
@@ -162,6 +164,28 @@ def make_plan(known: Known, law: FleetTime, learner: LearnerTime, price: Price, 
     return CostPlan(tuple(choices))
 
 
+def price_of(options: WorkersOptions, compute: Compute, beside: float, offered: float) -> Price:
+    """What is hired: a CPU for every worker, and for the learner a GPU and a CPU, or as many CPUs as it has threads.
+
+    Workers that take turns with a learner on its CPUs have those for nothing; at lag 1 both work at once.
+
+    Args:
+        options, compute: of the command.
+        beside: part of the workers that is on the learner's machine.
+        offered: CPUs that there are for workers.
+    """
+    on_gpu = compute.device.type != "cpu"
+    learner_cpus = 1.0 if on_gpu else float(compute.threads)
+    return Price(
+        cpu_hour=1.0 if options.price_cpu_hour is None else options.price_cpu_hour,
+        gpu_hour=options.price_gpu_hour or 0.0,
+        learner_cpus=learner_cpus,
+        learner_gpus=float(on_gpu),
+        beside=beside if not on_gpu and options.lag == 0 else 0.0,
+        most_cpus=offered + (0.0 if beside and not on_gpu else learner_cpus),
+    )
+
+
 def choose(made: CostPlan, deadline: float | None, budget: float | None, *, currency: bool) -> Choice:
     """The cheapest plan within the deadline, the fastest within the budget, or else the fastest of all.
 
@@ -177,8 +201,8 @@ def choose(made: CostPlan, deadline: float | None, budget: float | None, *, curr
     assert fastest is not None
     assert cheapest is not None
     unit = "" if currency else " CPU hours"
-    fast = f"the fastest takes {format_duration(fastest.seconds)} and costs {fastest.cost:.3g}{unit}"
-    cheap = f"the cheapest costs {cheapest.cost:.3g}{unit} and takes {format_duration(cheapest.seconds)}"
+    fast = f"the fastest takes {format_duration(fastest.seconds)} and costs {format_quantity(fastest.cost)}{unit}"
+    cheap = f"the cheapest costs {format_quantity(cheapest.cost)}{unit} and takes {format_duration(cheapest.seconds)}"
     if deadline is not None and budget is not None:
         raise UsageError("--deadline", f"no plan meets it and the budget: {fast}, {cheap}", "Give more of one")
     if deadline is not None:

@@ -24,7 +24,7 @@ from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
 from rlscale.records.files import now, write_atomically
 from rlscale.report.workers_page import WorkersPage, write_workers_page
-from rlscale.sizing import FleetTime, LearnerTime, Price, fit_learner, iteration
+from rlscale.sizing import FleetTime, LearnerTime, fit_learner, iteration
 
 from ..console import plain_console, say
 from ..steps import Steps
@@ -57,9 +57,10 @@ from .options import (
     cpus_for_actors,
     describe_nodes,
     hold_folder,
+    offered_cpus,
     share_beside_learner,
 )
-from .plan import Known, choose, find_frontier, make_plan, say_asked
+from .plan import Known, choose, find_frontier, make_plan, price_of, say_asked
 from .recommendation import (
     candidates,
     recommend,
@@ -112,6 +113,9 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
         beside = share_beside_learner(options.ray_address)
         if options.lag and compute.device.type == "cpu" and beside == 1:
             raise _shared_cores("in this cluster of one machine")
+        if options.lag and compute.device.type == "cpu" and beside:
+            shared = "actors on this machine compete with the learner at lag 1, which the predictions leave out"
+            say(console, f"note: {shared}. Start Ray's head node with --num-cpus=0")
         clones = config.rollout.clones
         grid = candidates(task, cpus, nodes, clones)
         identity = {
@@ -140,7 +144,9 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
                 validation = validate(options, config, task, compute, law, learner, fleets, grid, found.shape, kept, console)
     made = None
     if known is not None:
-        made = make_plan(known, law, learner, price_of(options, compute, beside), cpus, options.lag)
+        made = make_plan(
+            known, law, learner, price_of(options, compute, beside, offered_cpus(options.ray_address)), cpus, options.lag
+        )
     held_out = [] if validation is None else [Shape(**row["shape"]) for row in validation["rows"]]
     used = {reading.shape for reading in fleets} | set(held_out)
     record = {
@@ -377,22 +383,3 @@ def validate(
         "best_measured": {"shape": asdict(best), "rate": measured[best]},
         "recommended_of_best": whole[chosen] / whole[best],
     }
-
-
-def price_of(options: WorkersOptions, compute: Compute, beside: float) -> Price:
-    """What is hired: a CPU for every worker, and for the learner a GPU and a CPU, or as many CPUs as it has threads.
-
-    Workers that take turns with a learner on its CPUs have those for nothing; at lag 1 both work at once.
-
-    Args:
-        options, compute: of the command.
-        beside: part of the workers that is on the learner's machine.
-    """
-    on_gpu = compute.device.type != "cpu"
-    return Price(
-        cpu_hour=1.0 if options.price_cpu_hour is None else options.price_cpu_hour,
-        gpu_hour=options.price_gpu_hour or 0.0,
-        learner_cpus=1.0 if on_gpu else float(compute.threads),
-        learner_gpus=float(on_gpu),
-        beside=beside if not on_gpu and options.lag == 0 else 0.0,
-    )

@@ -14,7 +14,7 @@ import altair as alt
 import numpy as np
 
 from ..sizing import CostPlan, FleetTime
-from ..text import format_duration
+from ..text import format_duration, format_quantity
 from .chart_style import GREY, SI_LABEL, Figure, colour, draw, finish, log_axis, log_domain, numbers, unchecked
 from .page import add_chart, command, section, table, write_page
 
@@ -106,7 +106,7 @@ def _plan_sections(goal: float, made: CostPlan, charts: dict[str, Any], *, curre
             c.workers,
             format_duration(c.seconds),
             "unknown" if c.interval is None else " to ".join(map(format_duration, c.interval)),
-            f"{c.cost:.3g}",
+            format_quantity(c.cost),
             f"{c.optimizer_steps:,.0f}",
             f"{c.observations:,.0f}",
             c.iteration.bound,

@@ -85,6 +85,8 @@ class Price:
         learner_cpus, learner_gpus: those of the learner, whatever the number of workers.
         beside: part of the workers that is on the learner's machine and takes turns with it on its CPUs, of which only the larger
             number is hired there: 1 on a single machine, 0 where the learner has CPUs of its own.
+        most_cpus: that there are to hire, the learner's included; nodes of different sizes do not have equally many workers, and
+            `beside` alone would count more.
     """
 
     cpu_hour: float
@@ -93,12 +95,13 @@ class Price:
     learner_cpus: float = 1.0
     learner_gpus: float = 0.0
     beside: float = 0.0
+    most_cpus: float = math.inf
 
     def of_hour(self, workers: float) -> float:
         """The price of an hour of so many workers and the learner."""
         beside = self.beside * workers * self.worker_cpus
         cpus = workers * self.worker_cpus - beside + max(beside, self.learner_cpus)
-        return self.cpu_hour * cpus + self.gpu_hour * self.learner_gpus
+        return self.cpu_hour * min(cpus, self.most_cpus) + self.gpu_hour * self.learner_gpus
 
 
 @dataclass(frozen=True)

@@ -366,3 +366,13 @@ def test_a_stop_while_fleets_are_measured_names_the_run_that_was_trained(planted
     assert capsys.readouterr().err.endswith(f". The run is kept; go on from it with: {go_on}\n")
     assert planted(USUAL) == code
     assert "kept" not in capsys.readouterr().err
+
+
+def test_settings_that_no_run_could_begin_with_are_not_recommended():
+    """A run of a huge streamed batch is advised without --stream: where its memory holds no batch, nothing is said to fit."""
+    task = find_task("classic/cartpole")
+    config = default_config(task)
+    settings = settings_for(config, Estimate(None, None, ""), 1)
+    assert advise_run._that_fit(config, task, settings) == settings
+    small = replace(config, rollout=replace(config.rollout, memory="1KiB"))
+    assert advise_run._that_fit(small, task, settings_for(small, Estimate(None, None, ""), 1)) is None

@@ -43,6 +43,8 @@ def measuring(monkeypatch, known):
         return 9e3
 
     planted = {"connected": contextlib.nullcontext(), "sample_fragments": [], "find_frontier": known}
+    monkeypatch.setattr(workers, "cpus_for_actors", lambda cpus, _: cpus)
+    planted |= {"offered_cpus": 1e9}
     planted |= {"describe_nodes": [], "share_beside_learner": 1.0, "watch_head": contextlib.nullcontext()}
     for name, value in planted.items():
         monkeypatch.setattr(workers, name, lambda *_, value=value: value)
@@ -164,7 +166,9 @@ def test_a_plan_for_lag_1_says_that_its_frontier_is_of_lag_0(tmp_path, measuring
     doubt = "The sweep's runs were at lag 0; at lag 1 a run may need more iterations than this plan takes."
     for lag in ("0", "1"):
         assert main([*words, "--lag", lag]) == 0
-        assert capsys.readouterr().out.count(doubt) == int(lag)
+        said = capsys.readouterr().out
+        assert said.count(doubt) == int(lag)
+        assert said.replace("\n", " ").count("note: actors on this machine compete with the learner at lag 1") == int(lag)
         assert ("The sweep&#x27;s runs were at lag 0; at lag 1" in (tmp_path / "plan.html").read_text()) == (lag == "1")
         learned.append(len(measuring.learned))
     assert learned[1] == 2 * learned[0], "an update of several steps takes another pass at lag 1, so it is timed again"

@@ -281,7 +281,4 @@ def test_the_runs_that_the_docs_count_lie_within_the_interval():
     half = frontier.run_half_width
     text = " ".join((ROOT / "docs" / "workers.md").read_text().split())
     assert f"of the {len(near)} published runs of MinAtar Breakout near the best learning rate " in text
-    assert (
-        f"{within((math.exp(-half), math.exp(half)))} lie within the frontier's part with it, {within((1.0, 1.0))} without"
-        in text
-    )
+    assert f"{within((math.exp(-half), math.exp(half)))} lie within the interval with it, {within((1.0, 1.0))} without" in text

@@ -20,13 +20,21 @@ from rlscale.agents.config import default_config
 from rlscale.agents.rollout.fleet import LocalFleet
 from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.workers import calibration
+from rlscale.benchmarks.workers import options as options_module
 from rlscale.benchmarks.workers import run as workers
 from rlscale.benchmarks.workers.calibration import Shape, fit_fleet, measure_learner, sample_fragments
 from rlscale.benchmarks.workers.display import say_resets
-from rlscale.benchmarks.workers.options import WorkersOptions, cpus_by_node, share_beside_learner
-from rlscale.benchmarks.workers.plan import make_plan
+from rlscale.benchmarks.workers.options import (
+    WorkersOptions,
+    cpus_by_node,
+    cpus_for_actors,
+    offered_cpus,
+    share_beside_learner,
+)
+from rlscale.benchmarks.workers.plan import make_plan, price_of
 from rlscale.benchmarks.workers.recommendation import candidates, to_measure
 from rlscale.envs import find_task
+from rlscale.errors import UsageError
 from rlscale.report.workers_page import WorkersPage, knee, plan_figure, throughput_figure, write_workers_page
 from rlscale.sizing import LearnerTime, Price, service
 
@@ -141,18 +149,34 @@ def test_the_free_cpus_of_a_cluster_are_told_node_by_node(monkeypatch):
 
 @pytest.mark.parametrize(
     ("address", "offered", "lag", "paid"),
-    [(None, 8.0, 0, 16), ("auto", 8.0, 0, 16), ("auto", 0.0, 0, 24), ("auto", 8.0, 1, 24)],
-    ids=["alone", "shared", "apart", "shared, both at once"],
+    [(None, 8.0, 0, 16), ("auto", 8.0, 0, 16), ("auto", 0.0, 0, 24), ("auto", 8.0, 1, 24), ("auto", 64.0, 0, 80)],
+    ids=["alone", "shared", "apart", "shared, both at once", "a large head"],
 )
 def test_the_learner_s_cpus_are_paid_once_where_it_takes_turns(monkeypatch, address, offered, lag, paid):
-    """Sixteen workers and a learner of eight threads; the node that the command runs on offers its eight CPUs to Ray, or none."""
-    nodes = [{"NodeID": "a", "Resources": {"CPU": offered}}, {"NodeID": "b", "Resources": {"CPU": 8.0}}]
+    """As many workers as the larger of 16 and the head's 64 CPUs, and a learner of as many threads as the head has CPUs, or 8."""
+    nodes = [{"NodeID": name, "Resources": {"CPU": cpus}, "Alive": True} for name, cpus in (("a", offered), ("b", 16.0))]
     monkeypatch.setattr("ray.nodes", lambda: nodes)
     monkeypatch.setattr("ray.get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "a"))
     options = WorkersOptions("classic/cartpole", ray_address=address, lag=lag)
-    compute = replace(resolve_compute(default_config(find_task("classic/cartpole"))), device=torch.device("cpu"), threads=8)
-    price = workers.price_of(options, compute, share_beside_learner(address))
-    assert price.of_hour(16) == paid
+    compute = replace(
+        resolve_compute(default_config(find_task("classic/cartpole"))), device=torch.device("cpu"), threads=int(offered) or 8
+    )
+    price = price_of(options, compute, share_beside_learner(address), offered_cpus(address))
+    assert price.of_hour(max(16, offered)) == paid
+
+
+@pytest.mark.parametrize(
+    ("asked", "free", "found"),
+    [(None, 8, 8), (4, 8, 4), (16, 8, "--cpus: 8 of the cluster are free"), (4, 0, "--ray-address: all")],
+)
+def test_actors_get_what_is_free_of_a_cluster(monkeypatch, asked, free, found):
+    """More would be waited for, and the fleet refused under the name of an option of another command."""
+    monkeypatch.setattr(options_module, "free_cpus", lambda: free)
+    if isinstance(found, int):
+        assert cpus_for_actors(asked, "auto") == found
+    else:
+        with pytest.raises(UsageError, match=found):
+            cpus_for_actors(asked, "auto")
 
 
 def test_the_learner_is_timed_as_it_learns_late_in_a_run():
@@ -287,6 +311,7 @@ def test_a_cluster_of_one_machine_is_no_other_machine(monkeypatch, tmp_path, cap
     monkeypatch.setattr("ray.nodes", lambda: nodes)
     monkeypatch.setattr("ray.get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "a"))
     monkeypatch.setattr("ray._private.state.available_resources_per_node", lambda: {"a": {"CPU": 2.0}})
+    monkeypatch.setattr("ray.available_resources", lambda: {"CPU": 2.0})
     monkeypatch.setattr(workers, "connected", lambda *given: nullcontext())
     words = ["--cpus", "2", "--ray-address", "auto", "--lag", "1", "--out", str(tmp_path / "out")]
     assert main(["workers", "classic/cartpole", *words]) == 2
