@@ -176,6 +176,7 @@ def planted(tmp_path, monkeypatch):
         "learning_times": {256: 1e-4, 4096: 1e-6},
     }.items():
         monkeypatch.setattr(advise_run, name, lambda *_, value=value: value)
+    monkeypatch.setattr(advise_run, "cpus_for_actors", lambda cpus, _: cpus)
     monkeypatch.setattr(advise_run, "measure", measure)
 
     run = add_joint(make_run(tmp_path / "made"))
