@@ -36,7 +36,7 @@ class BranchOptions:
     batch_sizes: str | None = None
     """Batch sizes, multiples of the run's rollout length, as 80,320,1280; None: up to six, a factor of 4 apart, up to 8 steps."""
     rates: int = 3
-    """Learning rates at every batch size, an octave apart about the run's own, which is scaled by --rate-exponent."""
+    """Learning rates at every batch size, a factor of two apart about the run's own, which is scaled by --rate-exponent."""
     rate_exponent: float = 0.5
     """The rate's rule: the run's rate x (B / the run's B) to this power; 0.5 is the square root, 1 linear."""
     seeds: int = 6
@@ -94,7 +94,9 @@ def make_plan(options: BranchOptions, config: TrainConfig, record: RunRecord) ->
     require_not_negative({"noise-batches": options.noise_batches, "jobs": options.jobs})
     check_rate_exponent(options.rate_exponent)
     if options.rates > MOST_RATES:
-        problem = f"{options.rates:,} rates an octave apart are more than {MOST_RATES}, from 1/128 to 128 times the run's own"
+        problem = (
+            f"{options.rates:,} rates a factor of two apart are more than {MOST_RATES}, from 1/128 to 128 times the run's own"
+        )
         raise UsageError("--rates", problem, f"Use {MOST_RATES} or fewer")
     check_counts(options)
     if options.evaluation_episodes < 2:

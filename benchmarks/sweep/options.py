@@ -56,7 +56,7 @@ class SweepOptions:
     batch_sizes: str | None = None
     """A plain grid of these sizes: '40..40960' goes in steps of 4, '40..40960x2' in steps of 2, or name them: 80,320,1280."""
     rates: int = 4
-    """A grid's learning rates at every batch size, an octave apart."""
+    """A grid's learning rates at every batch size, a factor of two apart."""
     seeds: int = 2
     """A grid's seeds at every batch size and rate."""
     goals: tuple[float, ...] | None = None
