@@ -6,6 +6,8 @@ The preregistered verdict is not here but in `rlscale.analysis.verdict`; the pag
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from operator import mul
 
 import numpy as np
 
@@ -33,6 +35,8 @@ __all__ = [
     "agreement",
     "beside_the_paper",
     "error_of",
+    "for_mini_batches",
+    "iterations_or_mini_batches",
     "missed_runs",
     "second_hypothesis",
     "third_hypothesis",
@@ -104,6 +108,48 @@ def with_missed_runs(comparison: Comparison, rungs: Sequence[Rung]) -> dict[str,
         "kept, to their end": [_kept(rung, of[rung.name], whole=True) for rung in rungs],
     }
     return {name: (those, verdict(those, interventions_of(those))) for name, those in kept.items()}
+
+
+def iterations_or_mini_batches(comparison: Comparison, rungs: Sequence[Rung]) -> str:
+    """The rungs whose iterations have several optimizer steps, by what a noise scale may predict there, and both verdicts."""
+    several = [rung for rung in rungs if rung.left_out is None and rung.row.inner_steps > 1]
+    if not several:
+        return "No scored rung has several optimizer steps an iteration."
+    other = {rung.folder: rung.row for rung in for_mini_batches(comparison, rungs)}
+    rows = [
+        [
+            f"`{rung.folder}`",
+            rung.role,
+            rung.row.measured.say(),
+            *(
+                text
+                for row in (rung.row, other[rung.folder])
+                for text in (row.predicted(*PRIMARY).say(), row.ratio(*PRIMARY).say())
+            ),
+        ]
+        for rung in several
+    ]
+    columns = ["rung", "role", "B_crit of an iteration", "predicted, the whole iteration", "measured / predicted"]
+    table = markdown_table([*columns, "predicted, its mini-batch times their number", "measured / predicted"], rows)
+    by_mini_batch = for_mini_batches(comparison, rungs)
+    found = [verdict(those, interventions_of(those)) for those in (rungs, by_mini_batch)]
+    if any(one.primary is None for one in found):
+        return table
+    errors = [(one.primary.left_out.say("–"), one.primary.constant.say("–"), one.state) for one in found if one.primary]
+    said = [f"{error} decades with a task left out, against {constant}: {state}" for error, constant, state in errors]
+    return f"{table}\n\nThe verdict by the first reading: {said[0]}. By the second: {said[1]}."
+
+
+def for_mini_batches(comparison: Comparison, rungs: Sequence[Rung]) -> list[Rung]:
+    """The rungs, with every noise scale read as that of a mini-batch, of which an iteration has several."""
+    of = {sweep.name: sweep.record for sweep in comparison.sweeps}
+
+    def read(rung: Rung) -> Rung:
+        times = partial(mul, of[rung.name].plan["mini_batches"])
+        predictions = tuple(replace(one, scale=one.scale.map(times)) for one in rung.row.predictions)
+        return replace(rung, row=replace(rung.row, predictions=predictions))
+
+    return [read(rung) if rung.row.inner_steps > 1 else rung for rung in rungs]
 
 
 def _missed(rung: Rung) -> int:

@@ -44,6 +44,8 @@ from .afterwards import (
     JOINT,
     agreement,
     beside_the_paper,
+    for_mini_batches,
+    iterations_or_mini_batches,
     missed_runs,
     second_hypothesis,
     third_hypothesis,
@@ -54,6 +56,7 @@ from .again import AGAIN, repetitions
 __all__ = ["PAGE", "PUBLISHED", "read_ladder", "rewritten", "what_is_published", "write_page"]
 
 MISSED = "noise-runs-that-missed-the-goal"  # the page's section
+INNER = "an-iteration-or-a-mini-batch"  # likewise
 # The verdict is also given without these: noise scales of single runs of theirs had been published before their rungs began.
 SEEN = ("atari/pong", "atari/space_invaders")
 PAGE, PICTURES = Path("docs/ladder.md"), Path("docs/pictures")
@@ -123,6 +126,9 @@ def _verdict(comparison: Comparison, rungs: Sequence[Rung]) -> str:
         other = " or ".join(sorted(others))
         missed = f"[noise runs that missed the goal](#{MISSED})"
         said.append(f"This verdict is not settled: {missed} are left out, and with them it can be “{other}”.")
+    by_mini_batch = for_mini_batches(comparison, rungs)
+    if (other := verdict(by_mini_batch, interventions_of(by_mini_batch)).state) != found.state:
+        said.append(f"It would be “{other}” if a noise scale were read as that of [a mini-batch](#{INNER}).")
     scored = {rung.row.task for rung in rungs if rung.left_out is None and rung.role == "task"}
     if seen := [task for task in SEEN if task in scored]:
         without = [rung for rung in rungs if rung.row.task not in seen]
@@ -311,6 +317,7 @@ def _unswept(comparison: Comparison, rungs: Sequence[Rung]) -> str:
 _PARTS: dict[str, Callable[[Comparison, Sequence[Rung]], str]] = {
     "verdict": _verdict,
     "details": _details,
+    "inner": iterations_or_mini_batches,
     "missed": missed_runs,
     "ranking": _ranking,
     "growth": _growth,

@@ -246,7 +246,7 @@ def test_a_run_with_clones_is_branched_at_sizes_that_hold_all_clones_of_an_envir
     [
         ({"rate_exponent": 2.5}, "--rate-exponent: 2.5 is above 2; the square root is 0.5 and linear is 1. Use 2 or less"),
         ({"rate_exponent": 1000.0}, "--rate-exponent: 1000 is above 2"),
-        ({"rates": 16}, "--rates: 16 rates an octave apart are more than 15, .* Use 15 or fewer"),
+        ({"rates": 16}, "--rates: 16 rates a factor of two apart are more than 15, .* Use 15 or fewer"),
         ({"rates": 3000}, "--rates: 3,000 rates"),
     ],
 )

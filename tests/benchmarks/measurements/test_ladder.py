@@ -18,7 +18,15 @@ from rlscale.analysis.verdict import SUCCESS, rungs_of, score
 from rlscale.benchmarks.measurements.ladder import climb as ladder
 from rlscale.benchmarks.measurements.ladder import page as ladder_page
 from rlscale.benchmarks.measurements.ladder import storage
-from rlscale.benchmarks.measurements.ladder.afterwards import FEWEST_LATER, JOINT, POLICY, THIRD, second_hypothesis
+from rlscale.benchmarks.measurements.ladder.afterwards import (
+    FEWEST_LATER,
+    JOINT,
+    POLICY,
+    THIRD,
+    for_mini_batches,
+    iterations_or_mini_batches,
+    second_hypothesis,
+)
 from rlscale.benchmarks.measurements.ladder.again import SEED, Repetition, repetitions
 from rlscale.benchmarks.measurements.ladder.page import PAGE, PUBLISHED, read_ladder, rewritten, what_is_published
 from rlscale.benchmarks.measurements.ladder.rungs import read_rungs
@@ -250,7 +258,7 @@ def test_the_page_says_what_the_records_say(records):
     """Every figure of docs/ladder.md is what `page` would write now."""
     text = (ROOT / PAGE).read_text()
     assert rewritten(text, records) == text, "run: python -m rlscale.benchmarks.measurements.ladder page"
-    assert text.count("<!-- made: ") == 15
+    assert text.count("<!-- made: ") == 16
 
 
 def test_without_tasks_whose_noise_scale_was_seen_the_verdict_is_said_again():
@@ -262,6 +270,22 @@ def test_without_tasks_whose_noise_scale_was_seen_the_verdict_is_said_again():
         assert "does not predict" in said
         assert f"Without {name}: Verdict: undecided. Over 8 scored tasks" in said
     assert "Without" not in rewritten(MADE.format("verdict"), comparison_of(*rows))
+
+
+def test_a_noise_scale_may_be_that_of_a_mini_batch(records):
+    """An iteration of four mini-batches is then predicted four times as large; rungs of one step are as they were."""
+    rungs = rungs_of(records)
+    by_mini_batch = {rung.folder: rung.row for rung in for_mini_batches(records, rungs)}
+    for rung in rungs:
+        times = 4.0 if rung.row.inner_steps > 1 else 1.0
+        for before, after in zip(rung.row.predictions, by_mini_batch[rung.folder].predictions, strict=True):
+            if before.scale.value is not None:
+                assert after.scale.value == times * before.scale.value
+            assert after.scale.interval == tuple(times * end for end in before.scale.interval)
+    said = iterations_or_mini_batches(records, rungs)
+    assert "`atari-breakout` | task | 4,830 [3,330, 7,270] | 5,370 [3,670, 7,950]" in said
+    assert "| 21,500 [14,700, 31,800] | 0.225 [0.131, 0.393] |" in said
+    assert said.endswith("undecided.")
 
 
 def test_an_intervention_without_a_scored_task_has_no_span():
