@@ -23,7 +23,7 @@ from rlscale.text import format_duration, format_quantity
 from .calibration import Shape
 from .options import WorkersOptions
 
-__all__ = ["Known", "choose", "find_frontier", "make_plan", "price_of", "run_of", "say_asked"]
+__all__ = ["Known", "choose", "find_frontier", "make_plan", "price_of", "run_of", "say_asked", "say_beyond"]
 
 _OFTEN = 0.025  # of the runs: so many on one side of the interval are more than it leaves out
 
@@ -208,6 +208,25 @@ def choose(made: CostPlan, deadline: float | None, budget: float | None, *, curr
     if deadline is not None:
         raise UsageError("--deadline", f"no plan ends within {format_duration(deadline)}: {fast}", "Give more time, or more CPUs")
     raise UsageError("--budget", f"no plan costs so little: {cheap}", "Give more")
+
+
+def say_beyond(shape: Shape, choice: Choice, fleets: Sequence[Shape], learned: Sequence[float]) -> str | None:
+    """What of a plan lies outside of what was measured; None where nothing does.
+
+    Args:
+        shape: the workers of the plan.
+        choice: the plan.
+        fleets: that were measured.
+        learned: the iteration batches with which the learner was timed.
+    """
+    tried, beyond = [fleet.environments for fleet in fleets], []
+    if not min(tried) <= shape.environments <= max(tried):
+        beyond.append(f"{shape.environments:,} environments a worker where {min(tried):,} to {max(tried):,} were measured")
+    if choice.batch_size > max(learned):
+        beyond.append(f"a batch of {choice.batch_size:,.0f} where the learner was timed with up to {max(learned):,.0f}")
+    if not beyond:
+        return None
+    return f"The plan has {' and '.join(beyond)}: its time follows from the fitted laws, and its interval is no wider for it"
 
 
 def say_asked(deadline: float | None, budget: float | None) -> str:

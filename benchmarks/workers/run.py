@@ -60,7 +60,7 @@ from .options import (
     offered_cpus,
     share_beside_learner,
 )
-from .plan import Known, choose, find_frontier, make_plan, price_of, say_asked
+from .plan import Known, choose, find_frontier, make_plan, price_of, say_asked, say_beyond
 from .recommendation import (
     candidates,
     recommend,
@@ -181,11 +181,16 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
     page = folder / ("workers.html" if known is None else "plan.html")  # answers to two questions
     said, commands, unmet = None, {"The most observations per second": found.command}, None
     choice, words = None, []
+    cautions = [] if known is None else list(known.warnings)
     if known is not None and made is not None:
         try:
             choice = choose(made, deadline, options.budget, currency=currency)
             environments = round(choice.batch_size / config.rollout.rollout_length / choice.workers)
-            words = train_command(options, config, Shape(choice.workers, 1, environments), known, choice)
+            planned = Shape(choice.workers, 1, environments)
+            words = train_command(options, config, planned, known, choice)
+            timed = [reading["batch_size"] for reading in learning]
+            beyond = say_beyond(planned, choice, [reading.shape for reading in fleets], timed)
+            cautions += [] if beyond is None else [beyond]
             commands["The plan"] = words
             asked = say_asked(deadline, options.budget)
             offered = say_choice(choice, currency=currency, deadline=deadline)
@@ -207,14 +212,14 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
         chosen=(found.shape.actors, found.shape.threads, found.shape.environments),
         planned=None if known is None or made is None else (known.goal, made),
         currency=currency,
-        warnings=() if known is None else known.warnings,
+        warnings=cautions,
         sources={key: record[key] for key in ("command", "commit", "date", "machine", "busy_cpus", "versions")},
     )
     write_workers_page(page, shown)
     if known is not None and made is not None:
         show_plan(console, made, known.goal, currency=currency, lag=options.lag)
-        for warning in known.warnings:
-            say(console, warning)
+        for caution in cautions:
+            say(console, caution)
     for path in (folder / "workers.json", page):
         say(console, f"wrote {path}")
     if unmet is not None:

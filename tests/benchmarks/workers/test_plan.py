@@ -19,7 +19,7 @@ from rlscale.benchmarks.workers import plan as making
 from rlscale.benchmarks.workers.calibration import Shape, fit_fleet
 from rlscale.benchmarks.workers.display import say_choice, show_answer
 from rlscale.benchmarks.workers.options import WorkersOptions
-from rlscale.benchmarks.workers.plan import Known, choose, find_frontier, make_plan, say_asked
+from rlscale.benchmarks.workers.plan import Known, choose, find_frontier, make_plan, say_asked, say_beyond
 from rlscale.benchmarks.workers.recommendation import train_command
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
@@ -55,6 +55,25 @@ def test_a_plan_and_the_choice_that_was_asked_for(known):
     assert config.rollout.rollout_length == 16
     assert config.budget.observations == 2 * round(chosen.observations)
     assert config.budget.goal == known.goal
+
+
+@pytest.mark.parametrize(
+    ("environments", "batch", "said"),
+    [
+        (16, 1024, None),
+        (64, 4096, None),
+        (65, 1024, "65 environments a worker where 16 to 64 were measured: its"),
+        (
+            15,
+            5000,
+            "15 environments a worker where 16 to 64 were measured and a batch of 5,000 where the learner was timed with up to",
+        ),
+    ],
+)
+def test_a_plan_beyond_what_was_measured_says_so(environments, batch, said):
+    choice = SimpleNamespace(batch_size=batch)
+    found = say_beyond(Shape(2, 1, environments), choice, [Shape(1, 1, 16), Shape(2, 1, 64)], [1024, 4096])
+    assert found is None if said is None else found.startswith(f"The plan has {said}")
 
 
 def test_the_run_of_a_plan_may_finish_the_episodes_that_it_waits_for():
