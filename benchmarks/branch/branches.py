@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,16 +13,13 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from rlscale.agents.config import TrainConfig
-from rlscale.agents.networks import PARAMETER_ORDER
 from rlscale.agents.rollout import Evaluator
 from rlscale.agents.session import Progress
 from rlscale.agents.setup import RunSetup, prepare
 from rlscale.envs import Task, find_task
-from rlscale.errors import UsageError
 from rlscale.noise import NotFiniteError
-from rlscale.records.run import read_checkpoint, read_run_manifest
 
-__all__ = ["Branch", "BranchResult", "branch_config", "evaluator", "learn", "read_state", "run_branch"]
+__all__ = ["Branch", "BranchResult", "branch_config", "evaluator", "learn", "run_branch"]
 
 
 @dataclass(frozen=True)
@@ -195,21 +191,6 @@ def momentum_from_zero() -> Iterator[None]:
         yield
     finally:
         handle.remove()
-
-
-def read_state(folder: Path) -> dict[str, Any]:
-    """The session's state in a run's last checkpoint.
-
-    Raises:
-        UsageError: there is none, it is damaged or of another task, or its parameters are in an earlier version's order.
-    """
-    stored: dict[str, Any] = load(read_checkpoint(folder, "RUN"))
-    task = read_run_manifest(folder, "RUN")["task"]["id"]
-    if stored.get("task", task) != task:
-        raise UsageError("RUN", f"its checkpoint is of {stored['task']}, not of {task}", "Restore it from a copy")
-    if stored.get("parameter_order", 1) != PARAMETER_ORDER:
-        raise UsageError("RUN", "its checkpoint is an earlier rlscale's", "Train it again")
-    return stored
 
 
 def load(stored: bytes) -> Any:

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from rlscale.agents.cluster import LostWorkerError
 from rlscale.agents.config import TrainConfig, config_of_run
-from rlscale.agents.frozen import FrozenRun
+from rlscale.agents.frozen import FrozenRun, read_state
 from rlscale.agents.learning.frozen import HessianNoise, pooled
 from rlscale.agents.learning.optimizer import POLICY_PART
 from rlscale.agents.learning.results import NoiseRecord
@@ -39,7 +39,7 @@ from rlscale.report.branch_page import write_branch_page
 from ..console import say
 from ..steps import Steps
 from ..workers.options import hold_folder
-from .branches import Branch, BranchResult, branch_config, dump, evaluator, load, read_state, run_branch
+from .branches import Branch, BranchResult, branch_config, dump, evaluator, load, run_branch
 from .findings import as_json, find_page, fit
 from .options import BranchOptions, BranchPlan, make_plan
 

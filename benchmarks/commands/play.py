@@ -16,6 +16,7 @@ import tyro
 
 from rlscale.agents.checks import require_not_negative
 from rlscale.agents.config import config_of_run
+from rlscale.agents.frozen import read_state
 from rlscale.agents.rollout.evaluate import Evaluator
 from rlscale.cpus import usable_cpus
 from rlscale.crossing import Evaluated, choose_goal, earliest_step
@@ -25,7 +26,6 @@ from rlscale.errors import UsageError
 from rlscale.records import RunRecord, read_run
 from rlscale.text import format_quantity
 
-from ..branch.branches import read_state
 from ..options import check_counts, parse
 
 __all__ = ["PlayOptions", "draw", "run"]
