@@ -325,14 +325,16 @@ class SweepPlan(ABC):
             factor: of the upper to the lower end of B_crit's interval, as it is after them.
 
         Returns:
-            None for a factor above twenty, which tells nothing yet, for one that is as small as is wanted, and once the noise
-            runs have begun, after which nothing is sharpened.
+            None for a factor above twenty, which tells nothing yet, for one that is as small as is wanted, and where no run
+            sharpens any more: a budget is spent, or the noise runs have begun. Those that a sweep had before it was extended are
+            not made again.
         """
-        if not self.interval_ratio < factor <= WIDE or any(r.stage == "noise" for r in results.values()):
+        measured = sum(r.stage == "noise" for r in results.values())
+        if not self.interval_ratio < factor <= WIDE or 0 < measured < self.noise_runs or self.is_spent(results):
             return None
-        spent = sum(r.hours(self.jobs) for r in results.values())
-        noise = spent / len(results) * self.noise_runs
-        return spent * (math.log(factor) / math.log(self.interval_ratio) - 1) + noise
+        hours = [r.hours(self.jobs) for r in results.values() if r.stage != "noise"]
+        noise = sum(hours) / len(hours) * (self.noise_runs - measured)
+        return sum(hours) * (math.log(factor) / math.log(self.interval_ratio) - 1) + noise
 
     def is_spent(self, results: Results) -> bool:
         """Whether these results have used up one of the sweep's budgets."""

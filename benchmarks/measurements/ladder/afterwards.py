@@ -115,7 +115,8 @@ def iterations_or_mini_batches(comparison: Comparison, rungs: Sequence[Rung]) ->
     several = [rung for rung in rungs if rung.left_out is None and rung.row.inner_steps > 1]
     if not several:
         return "No scored rung has several optimizer steps an iteration."
-    other = {rung.folder: rung.row for rung in for_mini_batches(comparison, rungs)}
+    by_mini_batch = for_mini_batches(comparison, rungs)
+    other = {rung.folder: rung.row for rung in by_mini_batch}
     rows = [
         [
             f"`{rung.folder}`",
@@ -131,7 +132,6 @@ def iterations_or_mini_batches(comparison: Comparison, rungs: Sequence[Rung]) ->
     ]
     columns = ["rung", "role", "B_crit of an iteration", "predicted, the whole iteration", "measured / predicted"]
     table = markdown_table([*columns, "predicted, its mini-batch times their number", "measured / predicted"], rows)
-    by_mini_batch = for_mini_batches(comparison, rungs)
     found = [verdict(those, interventions_of(those)) for those in (rungs, by_mini_batch)]
     if any(one.primary is None for one in found):
         return table

@@ -236,8 +236,11 @@ def test_three_times_the_width_that_is_wanted_takes_twice_the_hours_again_and_th
     assert SEQUENTIAL.hours_to_go(results, 2.0**3) == pytest.approx(2 * spent + 3 * spent / 30)
     assert replace(SEQUENTIAL, interval_ratio=4.0).hours_to_go(results, 4.0**1.5) == pytest.approx(0.5 * spent + 3 * spent / 30)
     assert [SEQUENTIAL.hours_to_go(results, factor) for factor in (1.9, 2.0, 20.1, math.inf)] == [None] * 4
-    measured = {"noise-1": replace(results["run-030"], id="noise-1", stage="noise")}
-    assert SEQUENTIAL.hours_to_go(results | measured, 8.0) is None
+    measured = [replace(results["run-030"], id=f"noise-{k}", stage="noise") for k in (1, 2, 3)]
+    assert SEQUENTIAL.hours_to_go(results | {"noise-1": measured[0]}, 8.0) is None, "nothing is sharpened any more"
+    extended = results | {run.id: run for run in measured}
+    assert SEQUENTIAL.hours_to_go(extended, 2.0**3) == pytest.approx(2 * spent), "they are not made again"
+    assert replace(SEQUENTIAL, hours=spent).hours_to_go(results, 8.0) is None, "its budget is spent"
 
 
 def test_evaluations_count_in_a_budget_of_observations():

@@ -42,9 +42,18 @@ def measuring(monkeypatch, known):
         seen.emulated += 1
         return 9e3
 
-    planted = {"connected": contextlib.nullcontext(), "sample_fragments": [], "find_frontier": known}
+    planted = {"sample_fragments": [], "find_frontier": known}
+    joined = []
+
+    @contextlib.contextmanager
+    def connected(*_):
+        joined.append(True)
+        yield
+        joined.clear()
+
+    monkeypatch.setattr(workers, "connected", connected)
     monkeypatch.setattr(workers, "cpus_for_actors", lambda cpus, _: cpus)
-    planted |= {"offered_cpus": 1e9}
+    monkeypatch.setattr(workers, "offered_cpus", lambda _: 1e9 if joined else pytest.fail("asked of a cluster that was left"))
     planted |= {"describe_nodes": [], "share_beside_learner": 1.0, "watch_head": contextlib.nullcontext()}
     for name, value in planted.items():
         monkeypatch.setattr(workers, name, lambda *_, value=value: value)
