@@ -29,7 +29,7 @@ from rlscale.records import Trial, TrialResult
 from .design import PATIENCE, PILOT_RUNS, Candidate, Known, RunSoFar, fit_known, nearest_size, next_run, noise_run, rounded
 from .trial import Course
 
-__all__ = ["SweepPlan"]
+__all__ = ["WIDE", "SweepPlan", "hours_more", "run_so_far"]
 
 MOST_RUNS = 400  # of a sequential sweep, whatever its interval
 WIDE = 20.0  # upper over lower end of an interval, above which it does not say how long a sweep will take
@@ -201,7 +201,7 @@ class SweepPlan(ABC):
         if not piloting and (self.quick or goal is None or self.is_spent(known) or len(trials) >= MOST_RUNS):
             return None
         candidate = next_run(
-            [_run_so_far(trial, known.get(trial.id), self.goals[-1] if piloting or goal is None else goal) for trial in trials],
+            [run_so_far(trial, known.get(trial.id), self.goals[-1] if piloting or goal is None else goal) for trial in trials],
             pilot_size=nearest_size(self.sizes, self.pilot_batch),
             pilot_rate=self.learning_rate(nearest_size(self.sizes, self.pilot_batch)),
             noise_scale=self.noise_scale(known),
@@ -249,7 +249,7 @@ class SweepPlan(ABC):
     def _noise_run(self, results: Results, goal: float | None) -> Candidate | None:
         """What the noise runs are; None where too few runs reached a goal."""
         known = None if self.quick else self.known(results)
-        pilot = [] if goal is None else [_run_so_far(result, result, goal) for result in self._pilot(results)]
+        pilot = [] if goal is None else [run_so_far(result, result, goal) for result in self._pilot(results)]
         if self.quick and pilot:
             # Two environments or so show no noise, and large batches cost much while little is known.
             least = pilot[0].batch_size
@@ -311,14 +311,11 @@ class SweepPlan(ABC):
         goal = self.target(results)
         if goal is None:
             return None
-        runs = [_run_so_far(result, result, goal) for result in results.values()]
+        runs = [run_so_far(result, result, goal) for result in results.values()]
         return fit_known([run for run in runs if not run.pending])
 
     def hours_to_go(self, results: Results, factor: float) -> float | None:
         """Hours that a sequential sweep is expected to take from here, noise runs included.
-
-        The hours that a sweep takes go with the inverse of the width of ln B_crit's interval. Of 24 published sweeps this would
-        have foretold what was still to come to a factor of two in 70% of 135 moments (docs/frontier.md).
 
         Args:
             results: of the runs that ended.
@@ -334,7 +331,7 @@ class SweepPlan(ABC):
             return None
         hours = [r.hours(self.jobs) for r in results.values() if r.stage != "noise"]
         noise = sum(hours) / len(hours) * (self.noise_runs - measured)
-        return sum(hours) * (math.log(factor) / math.log(self.interval_ratio) - 1) + noise
+        return hours_more(sum(hours), factor, self.interval_ratio) + noise
 
     def is_spent(self, results: Results) -> bool:
         """Whether these results have used up one of the sweep's budgets."""
@@ -362,7 +359,16 @@ def _awaits(number: int) -> int:
     return min(number, 1) if number < PILOT_RUNS else PILOT_RUNS  # the pilot's other rates are given up by what its first took
 
 
-def _run_so_far(trial: Trial, result: TrialResult | None, goal: float) -> RunSoFar:
+def hours_more(spent: float, factor: float, ratio: float) -> float:
+    """Hours until B_crit's interval shrinks from a factor to a ratio, after so many: they go with 1 / (its width in ln B_crit).
+
+    How well this foretold the ladder's sweeps is in docs/frontier.md.
+    """
+    return spent * (math.log(factor) / math.log(ratio) - 1)
+
+
+def run_so_far(trial: Trial, result: TrialResult | None, goal: float) -> RunSoFar:
+    """A trial as the choice of the next run sees it; `result` is None while it is under way."""
     steps = observations = math.nan
     crossing = None if result is None else result.crossing(goal)
     if crossing is not None and crossing.optimizer_steps is not None:

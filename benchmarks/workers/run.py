@@ -110,7 +110,7 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
         say_if_busy(console, busy)
         cpus = cpus_for_actors(options.cpus, options.ray_address)
         nodes = cpus_by_node(options.ray_address)
-        beside, offered = share_beside_learner(options.ray_address), offered_cpus(options.ray_address)
+        beside, there = share_beside_learner(options.ray_address), offered_cpus(options.ray_address)
         if options.lag and compute.device.type == "cpu" and beside == 1:
             raise _shared_cores("in this cluster of one machine")
         if options.lag and compute.device.type == "cpu" and beside:
@@ -144,7 +144,7 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
                 validation = validate(options, config, task, compute, law, learner, fleets, grid, found.shape, kept, console)
     made = None
     if known is not None:
-        made = make_plan(known, law, learner, price_of(options, compute, beside, offered), cpus, options.lag)
+        made = make_plan(known, law, learner, price_of(options, compute, beside, there), cpus, options.lag)
     held_out = [] if validation is None else [Shape(**row["shape"]) for row in validation["rows"]]
     used = {reading.shape for reading in fleets} | set(held_out)
     record = {

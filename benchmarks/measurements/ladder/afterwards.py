@@ -13,6 +13,7 @@ import numpy as np
 
 from rlscale.analysis import Comparison
 from rlscale.analysis.paper import PAPER, PaperTask, score_paper
+from rlscale.analysis.points import fit_points, surface_points
 from rlscale.analysis.predictions import ADVISED, PRIMARY, Prediction, pooled_noise
 from rlscale.analysis.verdict import (
     FAILURE,
@@ -26,7 +27,7 @@ from rlscale.analysis.verdict import (
     score,
     verdict,
 )
-from rlscale.records import SweepRecord
+from rlscale.records import SweepRecord, TrialResult
 from rlscale.text import format_quantity
 
 from ..measuring import markdown_table
@@ -34,6 +35,7 @@ from ..measuring import markdown_table
 __all__ = [
     "agreement",
     "beside_the_paper",
+    "doubtful_crossings",
     "error_of",
     "for_mini_batches",
     "iterations_or_mini_batches",
@@ -138,6 +140,32 @@ def iterations_or_mini_batches(comparison: Comparison, rungs: Sequence[Rung]) ->
     errors = [(one.primary.left_out.say("–"), one.primary.constant.say("–"), one.state) for one in found if one.primary]
     said = [f"{error} decades with a task left out, against {constant}: {state}" for error, constant, state in errors]
     return f"{table}\n\nThe verdict by the first reading: {said[0]}. By the second: {said[1]}."
+
+
+def doubtful_crossings(comparison: Comparison, rungs: Sequence[Rung]) -> str:
+    """The scored rungs with crossings whose interval has no upper end, which fits take as they stand, and B_crit otherwise."""
+    of = {sweep.name: sweep.runs for sweep in comparison.sweeps}
+    rows = []
+    for rung in rungs:
+        goal = rung.row.goal
+        if rung.left_out is not None or goal is None:
+            continue
+        points = surface_points(of[rung.name], goal)
+        crossed = [point for point in points if not point.missed]
+        doubtful = [point for point in crossed if _is_open(point.run, goal)]
+        if not doubtful:
+            continue
+        without = [point for point in points if point not in doubtful]
+        spent = [replace(p, steps=math.inf, observations=p.steps * p.batch_size) if p in doubtful else p for p in points]
+        fits = [fit_points(those, stopped=True).b_crit.say() for those in (without, spent)]
+        rows.append((len(doubtful), [f"`{rung.folder}`", f"{len(doubtful)} of {len(crossed)}", rung.row.measured.say(), *fits]))
+    columns = ["rung", "crossings without an upper end", "B_crit, as published", "without them", 'as "more steps"']
+    return markdown_table(columns, [cells for _, cells in sorted(rows, reverse=True)]) if rows else "No scored rung has any."
+
+
+def _is_open(run: TrialResult, goal: float) -> bool:
+    crossing = run.crossing(goal)
+    return crossing is not None and crossing.interval is not None and math.isinf(crossing.interval[1])
 
 
 def for_mini_batches(comparison: Comparison, rungs: Sequence[Rung]) -> list[Rung]:

@@ -29,6 +29,7 @@ from rlscale.records.files import dump_json, now, write_atomically
 
 from ..measuring import print_table
 from .again import run_again
+from .forecasts import foretell
 from .page import write_page
 from .rungs import Rung, read_rungs
 from .storage import RECORD, copy_record, run_sweep
@@ -190,9 +191,9 @@ def status() -> int:
 class Options:
     """Run the ladder's rungs, or say how far they are."""
 
-    action: Annotated[Literal["climb", "collect", "status", "page", "again"], tyro.conf.Positional]
+    action: Annotated[Literal["climb", "collect", "status", "page", "again", "forecasts"], tyro.conf.Positional]
     """climb: run what has not ended; collect: copy the records; status: say how far they are; page: write docs/ladder.md;
-    again: run rungs once more with other seeds."""
+    again: run rungs once more with other seeds; forecasts: say how well the finished ones foretold their hours."""
     rungs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Rungs to climb; all without. Rungs to run again."""
 
@@ -210,6 +211,7 @@ def main(arguments: list[str] | None = None) -> int:
         "status": status,
         "page": lambda: write_page(RECORDS),
         "again": lambda: again(options.rungs),
+        "forecasts": lambda: foretell(RECORDS),
     }
     code = actions[options.action]()
     if options.action == "climb":

@@ -5,6 +5,7 @@ import gzip
 import json
 import math
 import shutil
+import statistics
 import subprocess
 from pathlib import Path
 
@@ -23,11 +24,13 @@ from rlscale.benchmarks.measurements.ladder.afterwards import (
     JOINT,
     POLICY,
     THIRD,
+    doubtful_crossings,
     for_mini_batches,
     iterations_or_mini_batches,
     second_hypothesis,
 )
 from rlscale.benchmarks.measurements.ladder.again import SEED, Repetition, repetitions
+from rlscale.benchmarks.measurements.ladder.forecasts import Moment, moments_of, within
 from rlscale.benchmarks.measurements.ladder.page import PAGE, PUBLISHED, read_ladder, rewritten, what_is_published
 from rlscale.benchmarks.measurements.ladder.rungs import read_rungs
 from rlscale.benchmarks.measurements.ladder.storage import folder_in, keep_record, restore_record
@@ -258,7 +261,7 @@ def test_the_page_says_what_the_records_say(records):
     """Every figure of docs/ladder.md is what `page` would write now."""
     text = (ROOT / PAGE).read_text()
     assert rewritten(text, records) == text, "run: python -m rlscale.benchmarks.measurements.ladder page"
-    assert text.count("<!-- made: ") == 16
+    assert text.count("<!-- made: ") == 17
 
 
 def test_without_tasks_whose_noise_scale_was_seen_the_verdict_is_said_again():
@@ -345,6 +348,41 @@ def test_what_the_page_says_of_the_hypotheses_is_what_the_records_say(records):
     now, errs, constant = (10**one.value for one in (all_tasks.offset, all_tasks.left_out, all_tasks.constant))
     assert f"now, {now:.2f} in place of {factor:.2f}, this noise scale predicts to a factor of {errs:.1f}" in text
     assert f"the mean of the other tasks to {constant:.1f}; but that was seen afterwards" in text
+
+
+def test_doubtful_crossings_are_those_without_an_upper_end(records):
+    """Counted from the lines of a record; without them, or as steps that were not enough, B_crit is another one."""
+    with gzip.open(ROOT / "results" / "ladder" / "lunar-lander" / "results.jsonl.gz", "rt") as lines:
+        last = [
+            goal for run in map(json.loads, lines) for goal in run["goals"] if goal["goal"] == 0.0 and goal["optimizer_steps"]
+        ]
+    doubtful = sum(goal["interval"][1] is None for goal in last)
+    (line,) = [row for row in doubtful_crossings(records, rungs_of(records)).splitlines() if "`lunar-lander`" in row]
+    _, _, counts, published, without, as_more, _ = (cell.strip() for cell in line.split("|"))
+    assert counts == f"{doubtful} of {len(last)}"
+    assert len({published, without, as_more}) == 3
+
+
+def test_forecasts_are_of_what_a_sweep_knew_then():
+    """Snake after 33 and 60 runs: the sweep's own factor, and the hours of its later runs, two side by side, noise apart."""
+    record = read_sweep(ROOT / "results" / "ladder" / "snake")
+    moments = {moment.runs: moment for moment in moments_of(record)}
+    runs = [result for name, result in sorted(record.results.items()) if name.startswith("run-")]
+    for count in (33, 60):
+        took = sum(result.seconds for result in runs[count:]) / 3600 / 2
+        spent = sum(result.seconds for result in runs[:count]) / 3600 / 2
+        assert moments[count].took == pytest.approx(took)
+        widths = math.log(moments[count].factor), math.log(1.9)  # it ended with a factor of 1.90
+        assert moments[count].foretold == pytest.approx(spent * (widths[0] / widths[1] - 1), rel=0.03)
+    assert max(moments) < len(runs)
+
+
+def test_what_the_docs_say_of_forecasts_is_what_their_record_says():
+    moments = [Moment(**row) for row in json.loads((ROOT / "results" / "sweep-forecasts.json").read_text())["readings"]]
+    said = " ".join((ROOT / "docs" / "frontier.md").read_text().split())
+    assert f"Put to the ladder's {len({moment.rung for moment in moments})} finished sweeps ({len(moments)} moments" in said
+    assert f"to a factor of two in {within(moments, 2):.0%}, of three in {within(moments, 3):.0%}" in said
+    assert statistics.median(moment.took / moment.foretold for moment in moments) == pytest.approx(1, abs=0.05)
 
 
 def test_what_advise_says_of_published_tasks_is_what_the_records_say(records, monkeypatch):

@@ -42,7 +42,6 @@ def measuring(monkeypatch, known):
         seen.emulated += 1
         return 9e3
 
-    planted = {"sample_fragments": [], "find_frontier": known}
     joined = []
 
     @contextlib.contextmanager
@@ -54,6 +53,7 @@ def measuring(monkeypatch, known):
     monkeypatch.setattr(workers, "connected", connected)
     monkeypatch.setattr(workers, "cpus_for_actors", lambda cpus, _: cpus)
     monkeypatch.setattr(workers, "offered_cpus", lambda _: 1e9 if joined else pytest.fail("asked of a cluster that was left"))
+    planted = {"sample_fragments": [], "find_frontier": known}
     planted |= {"describe_nodes": [], "share_beside_learner": 1.0, "watch_head": contextlib.nullcontext()}
     for name, value in planted.items():
         monkeypatch.setattr(workers, name, lambda *_, value=value: value)
