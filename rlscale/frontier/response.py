@@ -68,6 +68,7 @@ class Response:
 
     def __init__(self, points: Sequence[Point], learning_rate: np.ndarray, offset_sd: float = 0.0) -> None:
         self.missed, self.x, self.y = logarithms(points)
+        self.any_missed = bool(self.missed.any())
         self.r = np.log(learning_rate)
         self.middle = float(self.x.mean())
         self.z = self.x - self.middle
@@ -87,7 +88,7 @@ class Response:
             (-2, 2),
             (-5, 5),
         ]
-        self.rate_prior = float((self.r - 0.5 * self.z).mean()), 1.5
+        self.priors = (*_PRIORS.items(), (P, (float((self.r - 0.5 * self.z).mean()), 1.5)))
         self.names = group_names(points)
         self.group = number_groups(self.names)
         self.offset_sd = offset_sd
@@ -101,32 +102,39 @@ class Response:
 
     def loss(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         """Negative logarithm of the posterior density at θ, and its gradient."""
-        _, c, _, _, _, _, log_sigma, stuck, stuck_ends, brink, log_alpha = theta[:OFFSETS]
+        values: list[float] = theta.tolist()
+        _, c, _, _, _, _, log_sigma, stuck, stuck_ends, brink, log_alpha = values[:OFFSETS]
         alpha, sigma = math.exp(log_alpha), self.sigma(theta)
         u, k = self._off_rate(theta)
         lift = k * u * u
         bend_at = alpha * (c - self.x)
-        e = self.residuals(theta)
+        e = self.y - values[A] - np.logaddexp(0.0, bend_at) - lift
         if self.offsets:
             e = e - theta[OFFSETS:][self.group]
         usual = expit(stuck + stuck_ends * self.ends)
         beyond = expit((u - brink) / _BRINK_WIDTH)
-        share = usual + (1 - usual) * beyond
+        unusual, below_brink = 1 - usual, 1 - beyond
+        share = usual + unusual * beyond
 
         t = e / sigma
         squared = 4.0 + t * t
-        density = 12.0 / squared**2.5 / sigma
-        s = t / np.sqrt(squared)
-        normal = np.where(self.missed, 0.5 - 0.75 * s + 0.25 * s**3, density)
-        normal_slope = np.where(self.missed, -density, -5.0 * t / squared * density / sigma)
-        normal_by_sigma = np.where(self.missed, density * t, (5.0 * t * t / squared - 1.0) * density / sigma)
-        held, held_slope = _stuck(e, self.missed)
-        total = np.maximum((1 - share) * normal + share * held, 1e-300)
-        by_e = ((1 - share) * normal_slope + share * held_slope) / total
-        by_sigma = (1 - share) * normal_by_sigma / total
+        normal = density = 12.0 / squared**2.5 / sigma
+        normal_slope = -5.0 * t / squared * density / sigma
+        normal_by_sigma = (5.0 * t * t / squared - 1.0) * density / sigma
+        if self.any_missed:
+            s = t / np.sqrt(squared)
+            normal = np.where(self.missed, 0.5 - 0.75 * s + 0.25 * s**3, density)
+            normal_slope = np.where(self.missed, -density, normal_slope)
+            normal_by_sigma = np.where(self.missed, density * t, normal_by_sigma)
+        held, held_slope = _stuck(e, self.missed if self.any_missed else None)
+        running = 1 - share
+        total = np.maximum(running * normal + share * held, 1e-300)
+        by_e = (running * normal_slope + share * held_slope) / total
+        by_sigma = running * normal_by_sigma / total
         by_share = (held - normal) / total
-        by_u = -by_e * 2 * k * u + by_share * (1 - usual) * beyond * (1 - beyond) / _BRINK_WIDTH
-        by_usual = by_share * (1 - beyond) * usual * (1 - usual)
+        by_beyond = by_share * unusual * beyond * below_brink
+        by_u = -by_e * 2 * k * u + by_beyond / _BRINK_WIDTH
+        by_usual = by_share * below_brink * usual * unusual
         slope = expit(bend_at)
 
         gradient = np.zeros_like(theta)
@@ -139,11 +147,11 @@ class Response:
         gradient[SIGMA] = -by_sigma.sum() * math.exp(log_sigma)
         gradient[STUCK] = -by_usual.sum()
         gradient[STUCK_ENDS] = -(by_usual @ self.ends)
-        gradient[BRINK] = (by_share * (1 - usual) * beyond * (1 - beyond)).sum() / _BRINK_WIDTH
+        gradient[BRINK] = by_beyond.sum() / _BRINK_WIDTH
         gradient[ALPHA] = by_e @ (slope * bend_at)
         loss = -float(np.log(total).sum())
-        for index, (mean, deviation) in (*_PRIORS.items(), (P, self.rate_prior)):
-            apart = (theta[index] - mean) / deviation
+        for index, (mean, deviation) in self.priors:
+            apart = (values[index] - mean) / deviation
             loss += 0.5 * apart * apart
             gradient[index] += apart / deviation
         if self.offsets:
@@ -260,14 +268,19 @@ def stuck_share(theta: np.ndarray, u: np.ndarray, ends: np.ndarray) -> np.ndarra
     return share
 
 
-def _stuck(e: np.ndarray, missed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Density of a stuck run's excess e in ln S, or its survival function where the run missed its goal; and the slope in e."""
+def _stuck(e: np.ndarray, missed: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Density of a stuck run's excess e in ln S, or its survival function where the run missed its goal; and the slope in e.
+
+    `missed` is None where no run did: half of the work.
+    """
     rate = 1 / _STUCK_MEAN
     tail = np.exp(np.minimum(0.5 * (_STUCK_NOISE * rate) ** 2 - rate * e, 60.0))
     argument = e / _STUCK_NOISE - _STUCK_NOISE * rate
     below = ndtr(argument)
     bell = np.exp(-0.5 * argument**2) / math.sqrt(2 * math.pi) / _STUCK_NOISE
-    density = (1 - _NEVER) * rate * tail * below
-    slope = (1 - _NEVER) * rate * tail * (bell - rate * below)
+    rising = (1 - _NEVER) * rate * tail
+    density, slope = rising * below, rising * (bell - rate * below)
+    if missed is None:
+        return density, slope
     survival = _NEVER + (1 - _NEVER) * (ndtr(-e / _STUCK_NOISE) + tail * below)
     return np.where(missed, survival, density), np.where(missed, -density, slope)
