@@ -60,10 +60,10 @@ def science(rows):
 def test_the_same_seed_gives_the_same_run(tmp_path):
     for name in ("a", "b"):
         train(small(), tmp_path / name, command=[])
-    train(replace(small(), seed=1), tmp_path / "c", command=[])
+    train(replace(small(observations=500), seed=1), tmp_path / "c", command=[])
     a, b, c = (science(read_run(tmp_path / name).rows) for name in "abc")
     assert a == b
-    assert a != c
+    assert all(one != other for one, other in zip(a, c, strict=False))
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_an_option_that_does_nothing_is_refused_of_a_new_run_alone(tmp_path):
 def test_an_adaptive_run_moves_its_batch(tmp_path):
     """B = sqrt(r 𝓑) with a huge r grows to what there is, with a tiny one it stays at one fragment."""
     for name, exchange, expected in (("large", 1e9, 16), ("small", 1e-6, 1)):
-        config = small(observations=6000, **ONE_STEP)
+        config = small(observations=6000 if expected > 1 else 1500, **ONE_STEP)
         rollout = replace(config.rollout, environments=64, exchange_rate=exchange, memory="80kB", **ADAPTIVE)
         train(replace(config, rollout=rollout), tmp_path / name, command=[])
         fragments = read_run(tmp_path / name).column("fragments")

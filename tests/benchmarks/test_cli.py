@@ -35,11 +35,17 @@ def in_this_process(folder, *words):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def first(tmp_path_factory):
+    """The command that made a run, in a process of its own, and the run's folder."""
     folder = tmp_path_factory.mktemp("cli")
     done = rlscale("train", "classic/cartpole", *QUICK, "--run", "first", cwd=folder)
     assert done.returncode == 0, done.stderr
-    return folder / "first"
+    return done, folder / "first"
+
+
+@pytest.fixture
+def run(first):
+    return first[1]
 
 
 def assert_refused(done, field, mend):
@@ -164,6 +170,7 @@ def test_a_terminal_that_takes_ascii_alone_gets_question_marks(monkeypatch):
     assert b"?" in out.buffer.getvalue()
 
 
+@pytest.mark.long
 def test_an_address_without_actors(tmp_path):
     """The command itself: with an address it runs in a process of its own."""
     done = rlscale(*TRAIN, "--ray-address", "127.0.0.1:1", cwd=tmp_path)
@@ -213,11 +220,11 @@ def test_a_run_that_ended_before_its_first_iteration_names_no_page(tmp_path, mon
     assert "it ended before its first iteration: give more time to  rlscale train toy/catch --resume short" in said
 
 
-def test_what_a_run_prints_when_piped(run):
-    done = rlscale("train", "classic/cartpole", *QUICK, "--run", "second", cwd=run.parent)
-    assert "record in second" in done.stdout
+def test_what_a_run_prints_when_piped(first):
+    done, _ = first
+    assert "record in first" in done.stdout
     assert re.search(r"finished after [0-9]+ observations and 3 optimizer steps", done.stdout)
-    assert "see it with: rlscale report second" in done.stdout
+    assert "see it with: rlscale report first" in done.stdout
     assert "\x1b" not in done.stdout
     assert done.stderr == ""
 

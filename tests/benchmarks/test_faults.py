@@ -207,6 +207,7 @@ def wait_for_ever(pool):
         pool.wait(0.5)
 
 
+@pytest.mark.long
 def test_workers_that_do_not_start_end_a_sweep_in_one_line(here, monkeypatch, capsys, own_ray):
     monkeypatch.setattr(sweep_run, "TrialWorker", _NeverStarts)
     options = SweepOptions(tasks=("classic/cartpole",), jobs=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 import numpy as np
@@ -100,18 +99,6 @@ class Episodes(Bandit):
         self._ended = (self._left == 0) & ~reset
         reward = np.where(reset, 0.0, 1.0)
         return self._observation(), reward, self._ended.copy(), np.zeros(self.num_envs, dtype=bool), {}
-
-
-class DeadlyBandit(Bandit):
-    """Takes its process with it at the tenth step."""
-
-    taken = 0
-
-    def step(self, actions):
-        self.taken += 1
-        if self.taken == 10:
-            os._exit(1)
-        return super().step(actions)
 
 
 class SlowBandit(Bandit):

@@ -15,7 +15,7 @@ CPU, THERE = torch.device("cpu"), torch.device("fake")
 
 MINI = {"epochs": 2, "mini_batch": 24}
 SETTINGS = [
-    *(Setting(network) for network in TASKS),
+    *(Setting(network) for network in TASKS if network != "nature_cnn"),  # which takes longest, and is in bfloat16 below
     *(Setting(network, bfloat16=True) for network in TASKS),
     Setting("mlp", rounds=3, update={"advantage_scale": "batch", "optimizer": "rmsprop"}),
     Setting("mlp", update={**MINI, "shuffle": "environments"}),
@@ -34,7 +34,8 @@ SETTINGS = [
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
 def test_an_update_is_the_cpus_and_stays_within_its_budgets(setting):
-    updates = 1 if setting.network == "nature_cnn" else 2  # each of its updates takes longest
+    # A second one goes on from the optimizer's state on the device, whatever the network, and from what lags.
+    updates = 2 if setting.network == "mlp" or setting.lag else 1
     learned = check_update(setting, updates)
     assert [len(counts.syncs) for counts in learned.counts] == [1] * updates  # whatever the number of optimizer steps
 

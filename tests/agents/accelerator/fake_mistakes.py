@@ -13,16 +13,12 @@ from rlscale.agents.networks.layers import Dense
 
 fake.register()
 
-PIXELS = Setting("small_cnn", bfloat16=True)
+PIXELS = Setting("small_cnn", bfloat16=True)  # fake_learner.py shows that without a mistake nothing is caught
 
 
 def caught(error, message, setting=PIXELS):
     with pytest.raises(error, match=message):
         check_update(setting, updates=1)
-
-
-def test_without_a_mistake_nothing_is_caught():
-    check_update(PIXELS, updates=1)
 
 
 def test_a_tensor_left_on_the_cpu(monkeypatch):

@@ -37,7 +37,8 @@ def test_nothing_listens():
     assert "nothing answers" in text
 
 
-def test_a_listener_that_never_speaks():
+def test_a_listener_that_never_speaks(monkeypatch):
+    monkeypatch.setattr("rlscale.agents.cluster.head_node.PATIENCE_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         seconds, _ = refused(f"127.0.0.1:{server.getsockname()[1]}")
     assert seconds < 5
@@ -126,6 +127,7 @@ def test_a_local_ray_that_does_not_start_is_one_line(monkeypatch):
     assert caught.value.problem == "it did not start on this machine: The current node timed out during startup"
 
 
+@pytest.mark.long
 def test_sigterm_while_connected_is_an_interrupt(capfd):
     assert threading.current_thread() is threading.main_thread(), "elsewhere the signal would end the tests"
     with pytest.raises(KeyboardInterrupt), connected(None, 1):

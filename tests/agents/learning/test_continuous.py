@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from batches import read_batch, whole_gradient
+from batches import InThreads, read_batch, whole_gradient
 from making import make_fragment
 
 from rlscale.agents.config import NoiseSettings, TrainConfig, default_config
 from rlscale.agents.learning.learner import Learner
-from rlscale.agents.learning.remote_learners import RemoteLearners, learn_batch
+from rlscale.agents.learning.remote_learners import learn_batch
 from rlscale.envs import BoxActions, find_task
 from rlscale.noise import estimate
 
@@ -65,32 +65,30 @@ def test_the_entropy_of_a_gaussian_has_no_noise():
 
 CASES = [
     pytest.param({}, id="one step of the whole batch"),
-    pytest.param({"epochs": 2, "mini_batch": 48, "shuffle": "transitions"}, id="shuffled transitions", marks=pytest.mark.long),
-    pytest.param({"stream": True}, id="streamed", marks=pytest.mark.long),
+    pytest.param({"epochs": 2, "mini_batch": 48, "shuffle": "transitions"}, id="shuffled transitions"),
 ]
 
 
 @pytest.mark.parametrize("update", CASES)
-def test_two_learners_make_the_update_of_one(ray_of_four, update):
+def test_two_learners_make_the_update_of_one(update):
+    """In threads: with processes there is the same transport whatever the actions are."""
     rng = np.random.default_rng(0)
     one = Learner(config_for(**update), TASK, CPU, False)
-    two = RemoteLearners(config_for(2, **update), TASK, CPU, False, threads=1)
-    try:
-        for iteration in range(3):
-            fragments = fragments_of(rng)
-            results = [learn_batch(learner, fragments, iteration, 1e-2) for learner in (one, two)]
-            assert results[0].figures == pytest.approx(results[1].figures, rel=2e-4, abs=1e-5)
-            mine, theirs = map(statistics_of, results)
-            assert mine.keys() == theirs.keys()
-            assert {"policy", "value", "entropy", "joint"} <= {head for head, *_ in mine}
-            for key, a in mine.items():
-                if a is not None:
-                    np.testing.assert_allclose(a.square, theirs[key].square, rtol=2e-4, atol=1e-9)
-        np.testing.assert_allclose(two.weights(), one.weights(), rtol=1e-3, atol=2e-5)
-        deviations = one.network.policy_head.bias[2:]
-        assert (deviations.abs() > 1e-3).all(), "the deviations are learned"
-    finally:
-        two.close()
+    two = InThreads(config_for(2, **update), TASK)
+    for iteration in range(3):
+        fragments = fragments_of(rng)
+        results = [learn_batch(one, fragments, iteration, 1e-2), two.learn_batch(fragments, iteration, 1e-2)]
+        assert results[0].figures == pytest.approx(results[1].figures, rel=2e-4, abs=1e-5)
+        mine, theirs = map(statistics_of, results)
+        assert mine.keys() == theirs.keys()
+        assert {"policy", "value", "entropy", "joint"} <= {head for head, *_ in mine}
+        for key, a in mine.items():
+            if a is not None:
+                np.testing.assert_allclose(a.square, theirs[key].square, rtol=2e-4, atol=1e-9)
+    for learner in two.learners:
+        np.testing.assert_allclose(learner.weights(), one.weights(), rtol=1e-3, atol=2e-5)
+    deviations = one.network.policy_head.bias[2:]
+    assert (deviations.abs() > 1e-3).all(), "the deviations are learned"
 
 
 def test_a_stream_teaches_what_a_held_batch_does():

@@ -1,25 +1,21 @@
 """Several learners make the update of one; a stream makes that of a batch that is held; a loss is told and saved."""
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
 import ray
 import torch
-from batches import read_batch
+from batches import InThreads, read_batch
 from making import make_fragment
 
 from rlscale.agents.checks import check_config
 from rlscale.agents.cluster.processes import LostWorkerError, pickle_settings
 from rlscale.agents.config import NoiseSettings, Rollout, TrainConfig, default_config
 from rlscale.agents.learning.batch import arrange_slots
-from rlscale.agents.learning.blocks import share_of_columns
 from rlscale.agents.learning.frames import Positions
 from rlscale.agents.learning.learner import Learner
-from rlscale.agents.learning.remote_learners import LearnerActor, RemoteLearners, _join, learn_batch
+from rlscale.agents.learning.remote_learners import LearnerActor, RemoteLearners, learn_batch
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.noise import estimate
@@ -83,13 +79,15 @@ CASES = [
     pytest.param({"epochs": 2, "mini_batch": 48, "shuffle": "transitions"}, 1, id="shuffled transitions"),
     pytest.param({"advantage_scale": "batch", "optimizer": "rmsprop"}, 3, id="three rounds, advantages of the batch"),
 ]
-# Every case is tested with threads; of those with processes the short run has the cases without and with shuffled transitions.
-LONG = {"mini-batches of environments", "three rounds, advantages of the batch"}
-IN_PROCESSES = [pytest.param(*case.values, id=case.id, marks=[pytest.mark.long] * (case.id in LONG)) for case in CASES]
+# Every case is tested with threads, which share a batch as processes do; processes add the transport alone.
+_, _, SHUFFLED, ROUNDS = CASES
+IN_PROCESSES = [
+    pytest.param(*SHUFFLED.values, 2, id="shuffled, 2"),
+    *(pytest.param(*ROUNDS.values, count, id=f"three rounds, {count}", marks=pytest.mark.long) for count in (2, 4)),
+]
 
 
-@pytest.mark.parametrize("learners", [2, pytest.param(4, marks=pytest.mark.long)])
-@pytest.mark.parametrize(("update", "rounds"), IN_PROCESSES)
+@pytest.mark.parametrize(("update", "rounds", "learners"), IN_PROCESSES)
 def test_several_learners_make_the_update_of_one(ray_of_four, update, rounds, learners):
     """Parameters, optimizer state, figures and noise of three iterations; four fragments straddle two or four learners."""
     rng = np.random.default_rng(0)
@@ -108,51 +106,12 @@ def test_several_learners_make_the_update_of_one(ray_of_four, update, rounds, le
         several.close()
 
 
-class InThreads:
-    """Several learners in threads of this process: what `RemoteLearners` is, but for Ray, processes and torch.distributed."""
-
-    def __init__(self, config):
-        self._config, count = config, config.update.learners
-        self._meeting, self._owed = threading.Barrier(count), [torch.zeros(0)] * count
-        self.learners = [Learner(config, TASK, CPU, False, rank, partial(self._add, rank)) for rank in range(count)]
-
-    def _add(self, rank, total):
-        self._owed[rank] = total.clone()
-        self._meeting.wait(60)
-        everything = sum(self._owed)
-        self._meeting.wait(60)
-        total.copy_(everything)
-
-    def learn_batch(self, fragments, iteration, learning_rate):
-        """The result of the first learner, with the noise of all."""
-        slots = arrange_slots([fragment.group for fragment in fragments], fragments[0].environments)
-
-        def learn(rank):
-            mine = share_of_columns(self._config, rank, self._config.rollout.environments)
-            read = [number for number, slot in enumerate(slots) if set(slot.columns) & set(mine)]
-            learner = self.learners[rank]
-            learner.begin(slots, iteration)
-            for number in read:
-                learner.accept(fragments[number], slots[number])
-            return learner.finish(learning_rate)
-
-        with ThreadPoolExecutor(len(self.learners)) as threads:
-            results = list(threads.map(learn, range(len(self.learners))))
-        assert len({(result.optimizer_steps, result.observations) for result in results}) == 1
-        noise = []
-        for records in zip(*(result.noise for result in results), strict=True):
-            joined = {"statistics": _join([record.statistics for record in records])}
-            joined["adam"] = None if records[0].adam is None else _join([record.adam for record in records])
-            noise.append(replace(records[0], **joined))
-        return replace(results[0], noise=noise)
-
-
 @pytest.mark.parametrize("learners", [2, 4])
 @pytest.mark.parametrize(("update", "rounds"), CASES)
 def test_shares_of_a_batch_make_the_update_of_the_whole(update, rounds, learners):
     """Parameters, figures and noise of three iterations. Of four fragments a learner reads its share, or all if shuffled."""
     rng = np.random.default_rng(0)
-    one, several = Learner(config_for(**update), TASK, CPU, False), InThreads(config_for(learners, **update))
+    one, several = Learner(config_for(**update), TASK, CPU, False), InThreads(config_for(learners, **update), TASK)
     for iteration in range(3):
         fragments = fragments_of(rng, rounds=rounds)
         same_result(learn_batch(one, fragments, iteration, 1e-3), several.learn_batch(fragments, iteration, 1e-3))
@@ -166,7 +125,7 @@ def test_mini_batches_of_resets_are_skipped_by_all_learners():
     """A step with a zero gradient would still move Adam by its momentum, and count."""
     settings = {"mini_batch": 4, "shuffle": "transitions", "max_grad_norm": None}
     one = Learner(config_for(environments=8, **settings), TASK, CPU, False)
-    two = InThreads(config_for(2, environments=8, **settings))
+    two = InThreads(config_for(2, environments=8, **settings), TASK)
     rng = np.random.default_rng(9)
     for iteration in range(3):
         fragments = [make_fragment(rng, STEPS, 8, reset=rng.random((STEPS, 8)) < 0.7)]
@@ -180,12 +139,11 @@ def test_mini_batches_of_resets_are_skipped_by_all_learners():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("scale", ["none", "running"])
-def test_several_learners_stream_as_one(ray_of_four, scale):
+def test_several_learners_stream_as_one(ray_of_four):
     """A running scale begins with the run's first fragment, which the second learner does not learn from."""
     rng = np.random.default_rng(1)
-    one = Learner(config_for(advantage_scale=scale, stream=scale == "running"), TASK, CPU, False)
-    several = RemoteLearners(config_for(2, advantage_scale=scale, stream=True), TASK, CPU, False, threads=1)
+    one = Learner(config_for(advantage_scale="running", stream=True), TASK, CPU, False)
+    several = RemoteLearners(config_for(2, advantage_scale="running", stream=True), TASK, CPU, False, threads=1)
     try:
         for iteration in range(3):
             fragments = fragments_of(rng, rounds=2)

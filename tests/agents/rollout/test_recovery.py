@@ -17,7 +17,6 @@ from fleets import settings_for, weights_for
 from ray.cluster_utils import Cluster
 
 import rlscale.agents.rollout.actors
-from rlscale.agents.cluster.processes import LostWorkerError
 from rlscale.agents.rollout.fleet import LocalFleet
 from rlscale.agents.rollout.fragments import Fragment
 from rlscale.agents.rollout.ray_fleet import RayFleet
@@ -91,7 +90,7 @@ def make_fleet():
 CAN_BE_SAVED, CANNOT = "classic/cartpole", "gym/MountainCar-v0"
 
 
-@pytest.mark.parametrize("task", [CAN_BE_SAVED, CANNOT])
+@pytest.mark.parametrize("task", [CAN_BE_SAVED, pytest.param(CANNOT, marks=pytest.mark.long)])
 @pytest.mark.parametrize("fault", ["died", pytest.param("hung", marks=pytest.mark.long)])
 def test_in_the_middle_of_a_batch(ray_instance, make_fleet, fault, task):
     """Two actors of two groups; one never answers what it was asked for, and is killed, or left as it is until the bound."""
@@ -276,61 +275,6 @@ def test_whoever_has_much_to_do_does_not_hang(ray_instance, make_fleet, monkeypa
         ray.kill(blocker)
     assert {f.actor for f in taken} == {0}
     assert [loss.actor for loss in fleet.lost_actors()] == [1]
-
-
-def test_nobody_is_left(ray_instance, make_fleet, monkeypatch, capsys):
-    monkeypatch.setattr(rlscale.agents.rollout.actors, "REPLACE_SECONDS", 1)
-    monkeypatch.setattr(rlscale.agents.rollout.actors, "LAST_SECONDS", 2)
-    settings = settings_for("classic/cartpole")
-    fleet = make_fleet(settings, 1)
-    blockers = [occupy(), occupy()]
-    os.kill(process_of(fleet, 0), signal.SIGKILL)
-    ray.get([blocker.ready.remote() for blocker in blockers], timeout=60)
-    try:
-        fleet.request(weights_for(settings), 0, 1)
-        with pytest.raises(LostWorkerError, match=r"a rollout worker died .* none is left, and there was no room for another"):
-            fleet.take()
-    finally:
-        for blocker in blockers:
-            ray.kill(blocker)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line == "rlscale: all rollout workers are lost. Waiting 2 s for room for another; the run goes on then"
-
-
-def test_the_same_fragment_again_and_again_is_no_accident(ray_instance, make_fleet, monkeypatch):
-    """Three actors are enough here; test_simulated.py counts to six, as it is."""
-    monkeypatch.setattr("rlscale.agents.rollout.ray_fleet.SAME_STRIKES", 1)
-    monkeypatch.setattr("rlscale.agents.rollout.ray_fleet.MOST_STRIKES", 3)
-    settings = settings_for("bandits:DeadlyBandit")
-    fleet = make_fleet(settings, 1)
-    fleet.request(weights_for(settings), 0, 1)
-    with pytest.raises(LostWorkerError, match="3 in a row were lost over the same fragment"):
-        fleet.take()
-    assert [loss.actor for loss in fleet.lost_actors()] == [0, 1, 2]
-
-
-@pytest.mark.parametrize("losses", [3, 4])
-def test_a_fragment_that_is_lost_again_and_again_is_made_afresh(ray_instance, make_fleet, monkeypatch, losses):
-    """Made the same way it might end every actor. Only the group that was lost over it begins anew."""
-    settings = settings_for(CAN_BE_SAVED, groups=2)
-    weights = weights_for(settings)
-    fleet = make_fleet(settings, 4)
-    fleet.request(weights, 0, 2)
-    before = take(fleet, 2)
-    fleet._strikes[0] = losses - 1
-    os.kill(process_of(fleet, 0), signal.SIGKILL)
-    fleet.request(weights, 0, 2)
-    after = take(fleet, 2)
-    (loss,) = fleet.lost_actors()
-    expected = undisturbed(settings, (weights, 4))
-    assert equal(after[1], expected[3])
-    if losses == 3:
-        assert (loss.groups, loss.afresh) == ([0, 1], [])
-        assert equal(after[0], expected[2])
-    else:
-        assert (loss.groups, loss.afresh) == ([0, 1], [0])
-        assert equal(after[0], made_by(settings, weights, 0, 1)[0])
-    assert len(set(identities(before + after))) == 4
 
 
 def test_a_mistake_in_an_environment_is_not_repeated(ray_instance, make_fleet):

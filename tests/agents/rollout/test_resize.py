@@ -109,6 +109,7 @@ def test_one_that_starts_late_keeps_no_group_that_is_another_s_now(ray_of_four, 
         late.close()
 
 
+@pytest.mark.long
 def test_one_that_leaves_first_makes_what_it_was_asked_for(fleet, weights):
     """Its fragments under way are neither lost nor made twice, and the next ones of its groups go on from there elsewhere."""
     taken = []

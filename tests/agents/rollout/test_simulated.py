@@ -317,3 +317,55 @@ def test_the_loss_that_ends_a_run_is_told_too(start):
     with pytest.raises(LostWorkerError, match="6 in a row"):
         lose_the_first(fleet, cluster)
     assert [loss.actor for loss in fleet.lost_actors()] == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("losses", [3, 4])
+def test_a_fragment_that_is_lost_again_and_again_is_made_afresh(start, losses):
+    """Made the same way it might end every actor. Only the group that was lost over it begins anew."""
+    cluster = start(cpus=1)
+    fleet, undisturbed = RayFleet(SETTINGS, 2 * GROUPS, actors=1), Undisturbed()
+    request(fleet, 0)
+    take(fleet, GROUPS)
+    request(fleet, 1)
+    for _ in range(losses):
+        lose_the_first(fleet, cluster)
+    first, *others = take(fleet, GROUPS)
+    told = [(loss.groups, loss.afresh) for loss in fleet.lost_actors()]
+    assert told == [([*range(GROUPS)], [])] * 3 + [([*range(GROUPS)], [0])] * (losses - 3)
+    assert all(equal(fragment, undisturbed[GROUPS + fragment.group]) for fragment in others)
+    if losses == 3:
+        assert equal(first, undisturbed[GROUPS])
+    else:
+        assert (first.generation, first.index) == (1, 0)
+        worker = RolloutWorker(SETTINGS, 0, {0: 1})
+        worker.set_weights(WEIGHTS[1])
+        assert equal(first, worker.sample(1, 0))
+
+
+def test_nobody_is_left(start, capsys):
+    """Others have taken the lost one's CPU. The run waits for room, says so once, and ends."""
+    cluster = start(cpus=1)
+    fleet = RayFleet(SETTINGS, GROUPS, actors=1)
+    request(fleet, 0)
+    fleet._actors.working[0].die()
+    cluster.cpus = 0
+    with pytest.raises(LostWorkerError, match=r"a rollout worker died .* none is left, and there was no room for another"):
+        fleet.take()
+    (line,) = capsys.readouterr().err.splitlines()
+    wait = f"{rlscale.agents.rollout.actors.LAST_SECONDS} s"
+    assert line == f"rlscale: all rollout workers are lost. Waiting {wait} for room for another; the run goes on then"
+
+
+def test_actors_wait_when_there_is_no_room(start):
+    """More fragments wanted than there is room for: never more than two exist until one is given up."""
+    start(cpus=1)
+    fleet = RayFleet(SETTINGS, 2, actors=1)
+    request(fleet, 0)
+    for taken in range(GROUPS):
+        assert len(fleet._requests) + fleet._held <= 2
+        assert fleet.take().fragment.group == taken
+        if taken == 1:
+            with pytest.raises(RuntimeError, match="room is held"):
+                fleet.take()
+        if taken:
+            fleet.release(1)

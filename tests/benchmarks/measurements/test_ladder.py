@@ -257,6 +257,7 @@ def records():
     return read_ladder(ROOT / "results" / "ladder")
 
 
+@pytest.mark.long
 def test_the_page_says_what_the_records_say(records):
     """Every figure of docs/ladder.md is what `page` would write now."""
     text = (ROOT / PAGE).read_text()
@@ -275,6 +276,7 @@ def test_without_tasks_whose_noise_scale_was_seen_the_verdict_is_said_again():
     assert "Without" not in rewritten(MADE.format("verdict"), comparison_of(*rows))
 
 
+@pytest.mark.long
 def test_a_noise_scale_may_be_that_of_a_mini_batch(records):
     """An iteration of four mini-batches is then predicted four times as large; rungs of one step are as they were."""
     rungs = rungs_of(records)
@@ -299,6 +301,7 @@ def test_an_intervention_without_a_scored_task_has_no_span():
     )
 
 
+@pytest.mark.long
 def test_the_pages_own_sentences_say_what_the_records_say(records):
     """Figures that stand in prose, not between marks."""
     text = " ".join((ROOT / PAGE).read_text().split())
@@ -329,6 +332,7 @@ def test_the_pages_own_sentences_say_what_the_records_say(records):
     assert f"{papers[0]:.2f} decades about one offset, {papers[1]:.2f} without its two autoencoders" in text
 
 
+@pytest.mark.long
 def test_what_the_page_says_of_the_hypotheses_is_what_the_records_say(records):
     text = " ".join((ROOT / PAGE).read_text().split())
     rungs = rungs_of(records)
@@ -350,6 +354,7 @@ def test_what_the_page_says_of_the_hypotheses_is_what_the_records_say(records):
     assert f"the mean of the other tasks to {constant:.1f}; but that was seen afterwards" in text
 
 
+@pytest.mark.long
 def test_doubtful_crossings_are_those_without_an_upper_end(records):
     """Counted from the lines of a record; without them, or as steps that were not enough, B_crit is another one."""
     with gzip.open(ROOT / "results" / "ladder" / "lunar-lander" / "results.jsonl.gz", "rt") as lines:
@@ -385,6 +390,7 @@ def test_what_the_docs_say_of_forecasts_is_what_their_record_says():
     assert statistics.median(moment.took / moment.foretold for moment in moments) == pytest.approx(1, abs=0.05)
 
 
+@pytest.mark.long
 def test_what_advise_says_of_published_tasks_is_what_the_records_say(records, monkeypatch):
     monkeypatch.chdir(ROOT)
     published = json.loads(PUBLISHED.read_text())

@@ -2,8 +2,6 @@
 
 import json
 import statistics
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -76,13 +74,14 @@ def test_a_real_run_ends_at_its_goal(zoo: str | None) -> None:
     assert 0 < crossed["20"]["seconds"] < crossed["80"]["seconds"] == curve[-1][0]
 
 
-def test_an_unknown_case_is_refused_in_one_line() -> None:
-    words = [sys.executable, "-m", time_to_score.__name__, "--cases", "tetris"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "'tetris'" in done.stderr
-    assert "pong" in done.stderr
+def test_an_unknown_case_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        time_to_score.main(time_to_score.Options(cases=("tetris",)))
+    assert left.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "'tetris'" in said
+    assert "pong" in said
 
 
 def test_every_case_names_a_task_and_rising_goals() -> None:

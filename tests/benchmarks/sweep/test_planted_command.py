@@ -22,7 +22,7 @@ SEEDS = range(100, 2100, 100)  # of twenty sweeps; their runs' seeds do not over
 def sweep(folder, seed):
     options = SweepOptions(
         tasks=("classic/cartpole",),
-        batch_sizes="1..4096",
+        batch_sizes="1..1024",
         rates=1,
         seeds=2,
         noise_runs=3,

@@ -54,7 +54,7 @@ def measuring(monkeypatch, known):
     monkeypatch.setattr(workers, "cpus_for_actors", lambda cpus, _: cpus)
     monkeypatch.setattr(workers, "offered_cpus", lambda _: 1e9 if joined else pytest.fail("asked of a cluster that was left"))
     planted = {"sample_fragments": [], "find_frontier": known}
-    planted |= {"describe_nodes": [], "share_beside_learner": 1.0, "watch_head": contextlib.nullcontext()}
+    planted |= {"describe_nodes": [], "share_beside_learner": 1.0, "busy_cpus": None, "watch_head": contextlib.nullcontext()}
     for name, value in planted.items():
         monkeypatch.setattr(workers, name, lambda *_, value=value: value)
     monkeypatch.setattr(workers, "measure_fleet", measure)

@@ -46,10 +46,9 @@ def test_at_b_local_progress_is_half_and_at_a_quarter_of_it_four_fifths():
         found.largest_within(1.0)
 
 
-@pytest.mark.parametrize("start", [0.0, 0.06])
-def test_the_interval_holds(start):
+def test_the_interval_holds():
     """30 of planted checkpoints: at a true coverage of 95%, 25 or fewer are hit once in 1,500 times."""
-    rng, hits = np.random.default_rng(7), 0
+    rng, hits, start = np.random.default_rng(7), 0, 0.06  # 0.06: how far off the common start is read
     for _ in range(30):
         offset = start * rng.normal()
         branches = planted(rng, 0.4, error=0.08, seeds=2, centre=0.5 * rng.normal(), start=offset)

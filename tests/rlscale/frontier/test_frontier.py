@@ -199,12 +199,10 @@ def sweep(rng, b, noise: float, runs: int = 3, rates: int = 5, ratio: float = 2.
     ("sizes", "noise", "typical", "options"),
     [
         (10, 0.05, 1.27, {}),
-        (10, 0.10, 1.46, {}),
         (10, 0.20, 2.05, {}),
         (10, 0.05, 1.19, {"ratio": math.sqrt(2), "drift": 0.75, "rates": 9}),
         (10, 0.05, 1.30, {"drift": 0.75}),
         (6, 0.10, 1.67, {}),
-        (5, 0.05, 1.48, {}),
         (5, 0.20, 3.1, {}),
         (3, 0.05, 4.0, {}),
     ],
@@ -284,7 +282,6 @@ def censor(b, s, most_steps=math.inf, most_observations=math.inf):
     [
         (6, 0.2, {"most_steps": 6 * S_MIN}),
         (10, 0.2, {"most_observations": 8 * S_MIN * B_CRIT}),
-        (6, 0.05, {"most_steps": 6 * S_MIN}),
     ],
 )
 def test_runs_that_missed_their_goal_are_used(sizes, noise, budget):

@@ -166,7 +166,7 @@ def test_one_branch_alone_leaves_an_end_open():
 def test_without_a_size_there_is_a_figure_where_a_sweep_without_it_would_have_one():
     """Where the other sizes leave an end open there is none, though the best fit bends among them."""
     rng, open_ones = np.random.default_rng(2), 0
-    for _ in range(3):
+    for _ in range(2):
         sizes, u = np.repeat([128.0, 512.0, 2048.0, 8192.0], 5), np.tile([-0.8, -0.3, 0.0, 0.3, 0.8], 4)
         steps = 80 * (1 + 800 / sizes) * np.exp(0.3 * u * u + 0.3 * rng.standard_normal(20))
         for size, found in fit_surface(sizes, 0.01 * np.exp(u), steps).leave_one_size_out.items():
@@ -189,9 +189,9 @@ def test_a_bend_that_is_no_hyperbola_is_warned_of():
 
 @pytest.mark.parametrize("cell", ["sd 0.4", "40% stuck at both ends"])
 def test_grids_of_a_planted_task_are_covered(cell):
-    found = [planted_sweep("grid", cell, number) for number in range(1000, 1030)]
-    assert sum(one["covers"] for one in found) >= 25  # at 95% fewer come once in 1,600 times
-    assert sum(one["error"] for one in found) / 30 == pytest.approx(0, abs=0.12)
+    found = [planted_sweep("grid", cell, number) for number in range(1000, 1018)]
+    assert sum(one["covers"] for one in found) >= 14  # at 95% fewer come once in 500 times
+    assert sum(one["error"] for one in found) / len(found) == pytest.approx(0, abs=0.15)
     assert 1.3 < np.median([one["ratio"] for one in found]) < 2.8
 
 

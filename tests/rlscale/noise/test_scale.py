@@ -228,7 +228,7 @@ def test_coverage_of_pooled_intervals_under_persistent_noise():
     blocks, d, size, updates, rho = 16, 20, 32, 20, 0.9
     grad = math.sqrt(20 * d / (blocks * size))
     covered, naive = [], []
-    for _ in range(1000):
+    for number in range(1000):
         noise = rng.normal(size=(blocks, d))
         window = []
         for _ in range(updates):
@@ -238,15 +238,16 @@ def test_coverage_of_pooled_intervals_under_persistent_noise():
             window.append(BlockStatistics([size] * blocks, (g * g).sum(1), g @ g.mean(0)))
         low, high = pool(window).interval
         covered.append(low <= d / grad**2 <= high)
-        renamed = [BlockStatistics(s.size, s.square, s.dot, s.block + 100 * i) for i, s in enumerate(window)]
-        low, high = pool(renamed).interval
-        naive.append(low <= d / grad**2 <= high)
+        if number < 200:
+            renamed = [BlockStatistics(s.size, s.square, s.dot, s.block + 100 * i) for i, s in enumerate(window)]
+            low, high = pool(renamed).interval
+            naive.append(low <= d / grad**2 <= high)
     assert 0.93 <= np.mean(covered) <= 0.995
     assert np.mean(naive) < 0.9
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.9])
-@pytest.mark.parametrize("few", [1, 10, 19])
+@pytest.mark.parametrize("few", [1, 19])
 def test_coverage_where_updates_have_different_blocks(few, rho):
     """Some of 20 updates hold 16 blocks, the others always the same three, as RLlib's jobs of few environments do.
 

@@ -28,9 +28,9 @@ STORED = json.loads((files("rlscale.records") / f"schema-{SCHEMA}.json").read_te
 # Which part of the schema a file follows, and every which of its lines is read: rows are many, alike, and slow to check.
 FILES = {
     "manifest.json": ("manifest", 0),
-    "iterations.jsonl": ("row", 5),
+    "iterations.jsonl": ("row", 20),
     "sweep.json": ("sweep", 0),
-    "results.jsonl": ("result", 1),
+    "results.jsonl": ("result", 5),
 }
 
 
@@ -50,11 +50,16 @@ def validator(part, closed=True):
 
 
 def check(path):
-    """Every object of a file of a record, or a sample of its lines with the first and the last."""
+    """Every object of a file of a record, or a sample of its lines with the last, and the first of every kind of result."""
     part, step = FILES[path.name.removesuffix(".gz")]
     text = (gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()).decode()
     lines = text.splitlines()
-    objects = [json.loads(line) for line in {*lines[::step], lines[-1]}] if step else [json.loads(text)]
+    if not step:
+        objects = [json.loads(text)]
+    else:
+        read = [json.loads(line) for line in lines]
+        kinds = {(one.get("stage"), one.get("state")): one for one in reversed(read)}
+        objects = [*read[::step], read[-1], *kinds.values()]
     for stored in objects:
         validator(part).validate(stored)
     return len(objects)

@@ -34,18 +34,18 @@ from rlscale.report.words import say_conclusion, warnings
 def several(tmp_path_factory):
     """Sweeps of every kind: clean, provisional with missed runs, not identifiable, no noise runs, few steps, just begun."""
     folder = tmp_path_factory.mktemp("several")
-    few = make_plan(batch_sizes=(32, 128, 512))
+    few = make_plan(batch_sizes=(32, 128, 512), seeds=1, goals=(200.0,))
     return [
         write_sweep(folder / "a", Planted(scatter=0.1), "minatar/breakout"),
         write_sweep(
             folder / "b",
             Planted(2000, 60, scatter=0.1, best_rate=-14, curvature=0.01),
             "minatar/freeway",
-            make_plan(most_observations=900_000),
+            make_plan(most_observations=900_000, seeds=1, goals=(200.0,)),
         ),
         write_sweep(folder / "c", Planted(90_000, scatter=0.05), "atari/pong", few),
-        write_sweep(folder / "d", Planted(700, scatter=0.1), "minatar/asterix", make_plan(noise_runs=0)),
-        write_sweep(folder / "e", Planted(300, 20, scatter=0.1), "classic/cartpole"),
+        write_sweep(folder / "d", Planted(700, scatter=0.1), "minatar/asterix", make_plan(noise_runs=0, seeds=1, goals=(200.0,))),
+        write_sweep(folder / "e", Planted(300, 20, scatter=0.1), "classic/cartpole", make_plan(seeds=1, goals=(200.0,))),
         write_sweep(folder / "f", Planted(), "minatar/seaquest", most=1),
         write_sweep(folder / "g", Planted(), "minatar/space_invaders", make_plan(most_observations=64)),
     ]
