@@ -66,9 +66,7 @@ def test_the_same_seed_gives_the_same_run(tmp_path):
     assert all(one != other for one, other in zip(a, c, strict=False))
 
 
-@pytest.mark.parametrize(
-    "task_id", ["classic/cartpole", pytest.param("classic/acrobot", marks=pytest.mark.long), "classic/pendulum"]
-)
+@pytest.mark.parametrize("task_id", ["classic/cartpole", "classic/pendulum"])
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
 def test_a_stopped_run_resumes_exactly(tmp_path, task_id, algorithm):
     config = small(task_id)

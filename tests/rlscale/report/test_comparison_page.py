@@ -41,7 +41,7 @@ def several(tmp_path_factory):
             folder / "b",
             Planted(2000, 60, scatter=0.1, best_rate=-14, curvature=0.01),
             "minatar/freeway",
-            make_plan(most_observations=900_000, seeds=1, goals=(200.0,)),
+            make_plan(most_observations=900_000, goals=(200.0,)),
         ),
         write_sweep(folder / "c", Planted(90_000, scatter=0.05), "atari/pong", few),
         write_sweep(folder / "d", Planted(700, scatter=0.1), "minatar/asterix", make_plan(noise_runs=0, seeds=1, goals=(200.0,))),
