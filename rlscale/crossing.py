@@ -160,8 +160,7 @@ class _Curve:
         """Whether all of `fine` (D, M) holds from each place of the mesh over the next 30% of the steps."""
         ends = np.searchsorted(self.mesh, self.mesh + math.log(HOLD), side="right")
         failures = np.concatenate([np.zeros((len(fine), 1), dtype=int), (~fine).cumsum(axis=1)], axis=1)
-        held: np.ndarray = failures[:, ends] == failures[:, :-1]
-        return held
+        return failures[:, ends] == failures[:, :-1]
 
     def reached(self, goal: float) -> float:
         """ln S at which the curve itself reaches the goal, with the 30% after it seen or still to come; NaN for never."""

@@ -88,7 +88,7 @@ def _run(folder: Path) -> list[str]:
     scale = next((p.scale.say() for p in scales if (p.head, p.quantity) == PLAIN), "not measured")
     reason = f": {record.manifest['reason']}" if record.state == "failed" and record.manifest.get("reason") else ""
     shown = recent_return(record)
-    mean = "no episode yet" if shown.value is None else f"{shown.value:.4g}"
+    mean = "no episode yet" if shown is None else f"{shown:.4g}"
     return [record.manifest["task"]["id"], record.state + reason, observations, mean, scale, ""]
 
 

@@ -81,12 +81,8 @@ def compare(sweeps: Sequence[SweepRecord], runs: Sequence[RunRecord], left_out: 
         notes += [f"{name}: {sentence}" for sentence in said]
         if one.rows:
             compared.append(one)
-    usable = []
-    for run in runs:
-        if run.rows:
-            usable.append(run)
-        else:
-            notes.append(f"{run.folder} has no finished iteration and was left out")
+    usable = [run for run in runs if run.rows]
+    notes += [f"{run.folder} has no finished iteration and was left out" for run in runs if not run.rows]
     rows = [row for sweep in compared for row in sweep.rows] + [
         row_of_run(*named) for named in zip(usable, distinct_names(usable), strict=True)
     ]
@@ -98,16 +94,9 @@ def compare(sweeps: Sequence[SweepRecord], runs: Sequence[RunRecord], left_out: 
 
 def _names(sweeps: Sequence[SweepRecord]) -> list[str]:
     """The task alone where it occurs once; with the folder's name where that tells them apart; else with the whole path."""
-    tasks = Counter(sweep.task for sweep in sweeps)
-    folders = Counter((sweep.task, sweep.folder.resolve().name) for sweep in sweeps)
-    names = []
-    for sweep in sweeps:
-        folder = sweep.folder.resolve().name
-        if tasks[sweep.task] == 1:
-            names.append(sweep.task)
-        else:
-            names.append(f"{sweep.task} ({folder if folders[sweep.task, folder] == 1 else sweep.folder})")
-    return names
+    choices = [(s.task, f"{s.task} ({s.folder.resolve().name})", f"{s.task} ({s.folder})") for s in sweeps]
+    counts = Counter(name for names in choices for name in names[:2])
+    return [next((name for name in names[:2] if counts[name] == 1), names[2]) for names in choices]
 
 
 def _compare_sweep(record: SweepRecord, name: str) -> tuple[ComparedSweep, list[str]]:

@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import UsageError
 from ..estimate import Estimate
 from ..frontier import Surface
+from ..records.files import writing
 from .predictions import HEADS, QUANTITIES, Prediction
 from .rows import Row
 
@@ -97,14 +98,12 @@ def to_csv(rows: Sequence[Row], path: Path) -> None:
         UsageError: the file cannot be written.
     """
     columns = _columns()
-    try:
+    with writing(path, "--csv", "place"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow([name for name, *_ in columns])
             writer.writerows([[read(row) for *_, read in columns] for row in rows])
-    except OSError as error:
-        raise UsageError("--csv", f"cannot write {path}: {error.strerror}", "Choose a place that you may write to") from None
 
 
 def to_parquet(rows: Sequence[Row], path: Path) -> None:
@@ -119,9 +118,6 @@ def to_parquet(rows: Sequence[Row], path: Path) -> None:
         raise UsageError("--parquet", "pyarrow is not installed", "Run: pip install 'rlscale[parquet]'") from None
     columns = _columns()
     arrays = [pa.array([read(row) for row in rows], type=pa.type_for_alias(kind)) for _, kind, read in columns]
-    try:
+    with writing(path, "--parquet", "place"):
         path.parent.mkdir(parents=True, exist_ok=True)
         parquet.write_table(pa.table(arrays, names=[name for name, *_ in columns]), path)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UsageError("--parquet", f"cannot write {path}: {reason}", "Choose a place that you may write to") from None

@@ -154,10 +154,8 @@ def _unit(record: SweepRecord) -> int:
     """
     rollout = record.plan["config"].get("rollout")
     if rollout is None:
-        length: int = record.manifest["task"].get("length") or math.gcd(*record.plan["batch_sizes"])
-        return length
-    unit: int = rollout["rollout_length"] * rollout.get("clones", 1) * record.plan.get("mini_batches", 1)
-    return unit
+        return record.manifest["task"].get("length") or math.gcd(*record.plan["batch_sizes"])
+    return rollout["rollout_length"] * rollout.get("clones", 1) * record.plan.get("mini_batches", 1)
 
 
 def _for_one_task(words: Sequence[str], task: str) -> list[str]:
@@ -177,12 +175,6 @@ def _for_one_task(words: Sequence[str], task: str) -> list[str]:
 
 def _with(words: Sequence[str], flag: str, value: str) -> list[str]:
     """A command with another value of a flag, `--flag value` or `--flag=value`; appended where it is not there yet."""
-    found, skip = [], False
-    for word in words:
-        if skip:
-            skip = False
-        elif word == flag:
-            skip = True
-        elif not word.startswith(f"{flag}="):
-            found.append(word)
-    return [*found, flag, value]
+    pairs = itertools.pairwise(["", *words])
+    kept = [word for before, word in pairs if flag not in (before, word) and not word.startswith(f"{flag}=")]
+    return [*kept, flag, value]

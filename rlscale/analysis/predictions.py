@@ -97,8 +97,6 @@ def geometric_mean(scales: Sequence[Estimate]) -> Estimate:
     Raises:
         ValueError: an empty list.
     """
-    if not scales:
-        raise ValueError("scales: at least one is needed")
     resolved = [(s.value, s.interval or (0.0, math.inf)) for s in scales if s.value is not None]
     if not resolved:
         low = min(s.interval[0] if s.interval else 0.0 for s in scales)
@@ -106,10 +104,7 @@ def geometric_mean(scales: Sequence[Estimate]) -> Estimate:
     count = len(resolved)
     logs = [math.log(value) for value, _ in resolved]
     mean = sum(logs) / count
-    scatter = 0.0
-    if count > 1:
-        variance = sum((x - mean) ** 2 for x in logs) / (count - 1)
-        scatter = float(stdtrit(count - 1, 0.975)) * math.sqrt(variance / count)
+    scatter = float(stdtrit(count - 1, 0.975)) * statistics.stdev(logs) / math.sqrt(count) if count > 1 else 0.0
     below = math.hypot(*(x - _log(interval[0]) for x, (_, interval) in zip(logs, resolved, strict=True))) / count
     above = math.hypot(*(_log(interval[1]) - x for x, (_, interval) in zip(logs, resolved, strict=True))) / count
     high = math.inf if count < len(scales) else math.exp(mean + max(scatter, above))
@@ -124,8 +119,9 @@ def ratio(measured: Estimate, predicted: Estimate) -> Estimate:
     value = measured.value / predicted.value
     if measured.interval is None or predicted.interval is None:
         return Estimate(value, None)
-    below = math.hypot(_half(measured, 0), _half(predicted, 1))
-    above = math.hypot(_half(measured, 1), _half(predicted, 0))
+    down, up = (_log(end / measured.value) for end in measured.interval)
+    over, under = (_log(end / predicted.value) for end in predicted.interval)
+    below, above = math.hypot(down, under), math.hypot(up, over)
     return Estimate(value, (value * math.exp(-below), value * math.exp(above)))
 
 
@@ -234,10 +230,3 @@ def shows_value_alone(joint: Estimate, policy: Estimate | None) -> bool:
 
 def _log(end: float) -> float:
     return math.log(end) if end > 0 else -math.inf
-
-
-def _half(estimate: Estimate, end: int) -> float:
-    """Length in log space from the value to one end of its interval."""
-    assert estimate.value is not None
-    assert estimate.interval is not None
-    return abs(_log(estimate.interval[end]) - math.log(estimate.value))

@@ -75,7 +75,7 @@ def read_noise(run: RunRecord) -> NoiseReading:
         raise UsageError("--run", f"{run.folder} holds no noise of the policy's loss yet", "Let it run longer")
     policy = found["policy", "cumulative"]
     windows = noise_windows(run, "policy", "rollout")
-    few = all((s.size > 0).sum() < 3 for s in evenly_measured(run, "policy", "rollout"))
+    few = all((s.size > 0).sum() < 3 for _, s in evenly_measured(run, "policy", "rollout"))
     observations = int(run.rows[-1]["observations"])
     return NoiseReading(
         suggestion=found.get(ADVISED) or found.get(PRIMARY, policy),
@@ -83,7 +83,7 @@ def read_noise(run: RunRecord) -> NoiseReading:
         first=found["policy", "start"],
         last=found["policy", "goal"],
         first_return=_return_at(run, windows[0].observations),
-        last_return=recent_return(run).value,
+        last_return=recent_return(run),
         observations=observations,
         idle=made - observations,
         missing=None if policy.value is not None or few or made > observations else _missing(run, observations),
@@ -122,7 +122,7 @@ def _return_at(run: RunRecord, observations: float) -> float | None:
 
 def _measured(run: RunRecord) -> list[float]:
     """The policy's |G|² of the updates that its noise scale over the run is of."""
-    return [noise_scale(s).grad_sq for s in evenly_measured(run, "policy", "rollout") if (s.size > 0).sum() > 1]
+    return [noise_scale(s).grad_sq for _, s in evenly_measured(run, "policy", "rollout") if (s.size > 0).sum() > 1]
 
 
 def _signal(squares: Sequence[float]) -> float:
@@ -156,5 +156,4 @@ def published() -> Mapping[str, Any]:
     the most of their training observations, each in units of the fewest to its last goal, E_min. Evaluation is not in it.
     """
     text = files("rlscale.analysis").joinpath("published.json").read_text(encoding="utf-8")
-    known: Mapping[str, Any] = json.loads(text)
-    return known
+    return json.loads(text)

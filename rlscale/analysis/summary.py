@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from ..estimate import Estimate
 from ..noise import POOL_WINDOW, BlockStatistics, NoiseEstimate, pool, run_average, usable
 from ..records import RunRecord
 from ..returns import RecentReturn
@@ -88,7 +87,7 @@ def noise_over_run(run: RunRecord, head: str, kind: str, metric: str = "plain") 
     A run measures densely at first. Its beginning would then count too much, so of these measurements only those count that
     stand as far apart as the last ones do.
     """
-    measured = _evenly_measured(run, head, kind, metric)
+    measured = evenly_measured(run, head, kind, metric)
     # An adaptive batch grows by orders of magnitude on the way, and with it the part of a full-batch step that a step makes.
     is_adaptive = (run.manifest["config"].get("rollout") or {}).get("batch_size") == "adaptive"
     batch: float | list[float] = mean_batch(run)
@@ -100,17 +99,12 @@ def noise_over_run(run: RunRecord, head: str, kind: str, metric: str = "plain") 
 
 def noise_of_sums(run: RunRecord, head: str, kind: str) -> NoiseEstimate | None:
     """The sum of tr Σ over the run by the sum of |G|², of the same measurements; None where nothing was measured."""
-    measured = evenly_measured(run, head, kind)
+    measured = [statistics for _, statistics in evenly_measured(run, head, kind)]
     return pool(measured) if measured else None
 
 
-def evenly_measured(run: RunRecord, head: str, kind: str) -> list[BlockStatistics]:
-    """What was measured as many iterations apart as at the end of the run, in order; see `noise_over_run`."""
-    return [statistics for _, statistics in _evenly_measured(run, head, kind, "plain")]
-
-
-def _evenly_measured(run: RunRecord, head: str, kind: str, metric: str) -> list[tuple[dict[str, Any], BlockStatistics]]:
-    """The same, each with its row."""
+def evenly_measured(run: RunRecord, head: str, kind: str, metric: str = "plain") -> list[tuple[dict[str, Any], BlockStatistics]]:
+    """What was measured as many iterations apart as at the end of the run, in order, each with its row; see `noise_over_run`."""
     measured = run.noise(head, kind, metric)
     kept = _evenly_spaced([row["iteration"] for row, _ in measured])
     even = [(row, s) for row, s in measured if row["iteration"] in kept]
@@ -157,12 +151,10 @@ def returns(run: RunRecord) -> list[dict[str, Any]]:
     return points[:: max(1, len(points) // (4 * MOST_POINTS))] + (points[-1:] if len(points) > 4 * MOST_POINTS else [])
 
 
-def recent_return(run: RunRecord) -> Estimate:
-    """Mean raw return of the last 100 finished episodes, without an interval."""
+def recent_return(run: RunRecord) -> float | None:
+    """Mean raw return of the last 100 finished episodes; None where no episode has finished."""
     points = returns(run)
-    if not points:
-        return Estimate(None, None, "no episode has finished")
-    return Estimate(points[-1]["return"], None)
+    return points[-1]["return"] if points else None
 
 
 def diagnostics(run: RunRecord) -> dict[str, list[dict[str, float]]]:

@@ -79,7 +79,6 @@ class PredictorScore:
     """How well one predictor does over the scored tasks, in decades.
 
     Attributes:
-        head, quantity: which predictor; empty for one from elsewhere.
         tasks: that are scored.
         unresolved: of them, those where the prediction has no upper end.
         offset: mean of log10 measured - log10 predicted over resolved tasks.
@@ -91,8 +90,6 @@ class PredictorScore:
         r_squared_offset: with the offset taken out.
     """
 
-    head: str
-    quantity: str
     tasks: int
     unresolved: int
     offset: Estimate
@@ -178,7 +175,7 @@ def score(rungs: Sequence[Rung], head: str, quantity: str) -> PredictorScore | N
     Rungs of one task count as their mean. Intervals are those of `TaskTable.estimate`.
     """
     table = TaskTable.of(rungs, head, quantity)
-    return _score(table, head, quantity) if len(table.measured) else None
+    return _score(table) if len(table.measured) else None
 
 
 def score_pairs(measured: Sequence[float], predicted: Sequence[float]) -> PredictorScore:
@@ -189,7 +186,7 @@ def score_pairs(measured: Sequence[float], predicted: Sequence[float]) -> Predic
     """
     if len(measured) != len(predicted) or not measured:
         raise ValueError(f"{len(measured)} measured and {len(predicted)} predicted batch sizes are no pairs")
-    return _score(TaskTable(np.log10(measured), np.log10(predicted), np.ones(len(measured), bool)), "", "")
+    return _score(TaskTable(np.log10(measured), np.log10(predicted), np.ones(len(measured), bool)))
 
 
 def agreement_of(
@@ -205,13 +202,11 @@ def agreement_of(
         for predicted in [row.predicted(head, quantity)]
         if row.measured.value is not None and row.scored(least_steps) and predicted.value is not None
     ]
-    return (len(pairs), _score(TaskTable.by_task(pairs), head, quantity)) if pairs else None
+    return (len(pairs), _score(TaskTable.by_task(pairs))) if pairs else None
 
 
-def _score(table: "TaskTable", head: str, quantity: str) -> PredictorScore:
+def _score(table: "TaskTable") -> PredictorScore:
     return PredictorScore(
-        head,
-        quantity,
         tasks=len(table.measured),
         unresolved=int((~table.resolved).sum()),
         offset=table.estimate(lambda t: t.offset, float, spread=False),
@@ -384,8 +379,7 @@ class TaskTable:
 def _draws(tasks: int) -> np.ndarray:
     """Resampled tasks, without draws of one task alone, which say nothing about tasks."""
     draws = np.random.default_rng(20181214).integers(0, tasks, (_DRAWS, tasks))
-    kept: np.ndarray = draws[(draws != draws[:, :1]).any(axis=1)]
-    return kept
+    return draws[(draws != draws[:, :1]).any(axis=1)]
 
 
 def _log(mean_square: np.ndarray) -> np.ndarray:

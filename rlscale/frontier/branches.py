@@ -11,12 +11,11 @@ language models; this curve and its likelihood are this project's own.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
+from scipy.optimize import bisect, minimize
 
 from ..estimate import Estimate, from_logarithms
 from .runs import rise_for
@@ -231,16 +230,13 @@ class _Fit:
 
     def _end(self, theta: np.ndarray, c: float, edge: float, most: float) -> float:
         """The end of the interval towards an edge; infinite where even the edge is inside."""
-        inside, outside = c, None
-        for at in np.linspace(c, edge, _GRID + 1)[1:]:
-            moved, loss = self.minimize(theta, float(at))
+        inside = c
+        for at in np.linspace(c, edge, _GRID + 1)[1:].tolist():
+            moved, loss = self.minimize(theta, at)
             if loss > most:
-                outside = float(at)
-                break
-            inside, theta = float(at), moved
-        if outside is None:
-            return math.copysign(math.inf, edge - c) if edge != c else math.copysign(math.inf, edge - self.middle)
-        return _bisect(lambda at: self.minimize(theta, at)[1] <= most, inside, outside)
+                return bisect(lambda at, theta: self.minimize(theta, at)[1] - most, inside, at, (theta,), abs(at - inside) / 400)
+            inside, theta = at, moved
+        return math.copysign(math.inf, edge - c) if edge != c else math.copysign(math.inf, edge - self.middle)
 
 
 _T4 = 0.375  # density of Student's distribution with four degrees of freedom at zero
@@ -248,10 +244,3 @@ _NOTHING = (
     "the branches gained nothing that stands out from the evaluation: make them longer, or start where the run still learns"
 )
 _BOUNDS = [(-60.0, 60.0), (-30.0, 10.0), (-1.0, 2.0), (-4.0, 3.0), (-4.0, 2.0), (-5.0, 5.0)]
-
-
-def _bisect(is_inside: Callable[[float], bool], inside: float, outside: float) -> float:
-    for _ in range(8):
-        middle = (inside + outside) / 2
-        inside, outside = (middle, outside) if is_inside(middle) else (inside, middle)
-    return (inside + outside) / 2

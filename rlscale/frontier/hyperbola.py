@@ -179,8 +179,8 @@ def _fit(points: tuple[Point, ...], confidence: float) -> Frontier:
         low, high = (find_reach(lambda c: runs.profile(c)[0] <= best.q + rise, best.c, edge, count) for edge in (bottom, top))
         return low, high
 
-    def projected(rise: float, slope: float) -> tuple[float, float]:
-        """Ends of a + slope·c over the region: the profile-likelihood interval of that parameter."""
+    def projected_estimate(value: float, rise: float, slope: float, known: bool) -> Estimate:
+        """Of a + slope·c: its ends over the region are the profile-likelihood interval."""
 
         def end(sign: float) -> float:
             def least(c: np.ndarray) -> np.ndarray:
@@ -189,17 +189,13 @@ def _fit(points: tuple[Point, ...], confidence: float) -> Frontier:
 
             return sign * float(find_minimum(least, *region(rise), 65, 3)[1])
 
-        return end(1.0), end(-1.0)
+        return from_logarithms(value, (end(1.0) if known else -math.inf, end(-1.0)), None if known else reason)
 
     low, high = region(b_rise)
     # A bend outside the sizes would follow from the model and not from the data: only one limit is kept.
     low = -math.inf if low == bottom or best.c < runs.sizes[0] else low
     high = math.inf if high == top or best.c > runs.sizes[-1] else high
     reason = say_unidentified(points, low, high)
-
-    def projected_estimate(value: float, rise: float, slope: float, known: bool) -> Estimate:
-        least, most = projected(rise, slope)
-        return from_logarithms(value, (least if known else -math.inf, most), None if known else reason)
 
     return Frontier(
         s_min=projected_estimate(best.a, s_rise, 0.0, high < math.inf),

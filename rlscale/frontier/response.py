@@ -97,8 +97,7 @@ class Response:
     def nearness_to_ends(self, x: np.ndarray) -> np.ndarray:
         """0 in the middle of the runs' ln B, 1 at both ends, more beyond them."""
         middle, half = (self.x.max() + self.x.min()) / 2, (self.x.max() - self.x.min()) / 2
-        nearness: np.ndarray = ((x - middle) / max(half, 1e-9)) ** 4
-        return nearness
+        return ((x - middle) / max(half, 1e-9)) ** 4
 
     def loss(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         """Negative logarithm of the posterior density at θ, and its gradient."""
@@ -176,18 +175,12 @@ class Response:
 
     def bend(self, theta: np.ndarray) -> np.ndarray:
         """ln S at the best rate beyond ln S_min, of each run's batch size."""
-        bend: np.ndarray = np.logaddexp(0.0, math.exp(theta[ALPHA]) * (theta[C] - self.x))
-        return bend
+        return np.logaddexp(0.0, math.exp(theta[ALPHA]) * (theta[C] - self.x))
 
     @staticmethod
     def sigma(theta: np.ndarray) -> float:
         """Scale of the t₄ noise."""
         return math.exp(theta[SIGMA]) + _LEAST_SIGMA
-
-    @staticmethod
-    def usually_stuck(theta: np.ndarray) -> float:
-        """Probability that a run between the end sizes, at a rate below the brink, is stuck."""
-        return float(expit(theta[STUCK]))
 
     def minimize(self, start: np.ndarray, fixed: Sequence[int] = (ALPHA,), *, roughly: bool = False) -> Fitted:
         """The least loss, to 1e-10 of it or roughly, with some parameters kept as they are in `start`."""
@@ -264,8 +257,7 @@ def prior_deviation(index: int) -> float:
 def stuck_share(theta: np.ndarray, u: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """Probability that a run is stuck, at a distance u from the best rate and so near to the end sizes."""
     usual = expit(theta[STUCK] + theta[STUCK_ENDS] * ends)
-    share: np.ndarray = usual + (1 - usual) * expit((u - theta[BRINK]) / _BRINK_WIDTH)
-    return share
+    return usual + (1 - usual) * expit((u - theta[BRINK]) / _BRINK_WIDTH)
 
 
 def _stuck(e: np.ndarray, missed: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:

@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.special import expit
 
 from ..estimate import Estimate, from_logarithms
 from . import response
@@ -193,7 +194,7 @@ def _fit(points: tuple[Point, ...], learning_rates: tuple[float, ...], confidenc
         points=points,
         confidence=confidence,
         learning_rates=learning_rates,
-        stuck=runs.usually_stuck(theta),
+        stuck=float(expit(theta[response.STUCK])),
         fitted=best,
     )
 

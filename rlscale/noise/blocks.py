@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -132,20 +132,14 @@ def hessian_statistics(block_gradients: Any, block_sizes: Any, products: Any, *,
         NotFiniteError: a gradient or a product is not finite.
         ValueError: fewer than two blocks, shapes that differ, or a bad size.
     """
-    matrix, moved = _as_matrix(block_gradients), _as_matrix(products)
-    sizes = np.asarray(block_sizes, dtype=np.float64)
-    if moved.shape != matrix.shape or sizes.shape != (len(matrix),):
-        raise ValueError(
-            f"block_gradients {tuple(matrix.shape)}, products {tuple(moved.shape)} and {sizes.shape} sizes do not fit"
-        )
-    if len(sizes) < 2:
-        raise ValueError("block_gradients: a noise scale needs at least two blocks")
-    if np.any(sizes < 0) or sizes.sum() <= 0:
-        raise ValueError("block_sizes must be zero or more, and not all zero")
+    plain = block_statistics(block_gradients, block_sizes, blocks=blocks)  # refuses what it cannot use
+    sizes, matrix, moved = plain.size, _as_matrix(block_gradients), _as_matrix(products)
+    if moved.shape != matrix.shape:
+        raise ValueError(f"block_gradients {tuple(matrix.shape)} and products {tuple(moved.shape)} do not fit")
     g, hg = (np.where(sizes[:, None] > 0, x.detach().double().cpu().numpy(), 0.0) for x in (matrix, moved))
-    if not (np.isfinite(g).all() and np.isfinite(hg).all()):
-        raise NotFiniteError("block_gradients: not finite")
-    return BlockStatistics(sizes, (g * hg).sum(1), g @ (sizes @ hg / sizes.sum()), blocks)
+    if not np.isfinite(hg).all():
+        raise NotFiniteError("products: not finite")
+    return BlockStatistics(sizes, (g * hg).sum(1), g @ (sizes @ hg / sizes.sum()), plain.block)
 
 
 def block_products(
@@ -190,7 +184,7 @@ def block_products(
             mean = torch.empty(width, dtype=matrix.dtype, device=matrix.device) if mean_out is None else mean_out
         # Unlike `vecdot`, a norm needs no memory for the squares; but it adds them one after another, so each covers a short run.
         norms, dots = [torch.linalg.vector_norm(matrix[:, width - width % _RUN :], dim=1, keepdim=True)], []
-        weighted, within, weighted_within = _Sums(), _Sums(), _Sums()
+        weighted, within, weighted_within = [], [], []
         for start in range(0, width, columns):
             piece, piece_mean = matrix[:, start : start + columns], mean[start : start + columns]
             if weights is not None:
@@ -203,33 +197,19 @@ def block_products(
                 here, here_mean = matrix[:, segment], mean[segment]
                 if metric is not None:
                     found = _products(here, here_mean, metric[segment])
-                    weighted.add(found)
+                    weighted.append(found)
                     if inside:
-                        weighted_within.add(found)
+                        weighted_within.append(found)
                 if inside:  # the products of a whole piece are there already
                     whole = here.shape[1] == piece.shape[1] == runs * _RUN
-                    within.add(([norms[-1].square().sum(1)], mine) if whole else _products(here, here_mean))
+                    within.append(([norms[-1].square().sum(1)], mine) if whole else _products(here, here_mean))
         plain = torch.stack([torch.cat(norms, 1).double().square().sum(1), torch.stack(dots).double().sum(0)])
-        return torch.stack([plain, *(sums.total() for sums in (weighted, within, weighted_within) if sums.squares)])
-
-
-class _Sums:
-    """Parts of Σ m g_k² and of Σ m g_k ĝ, each (K,), which are added in float64 at the end."""
-
-    def __init__(self) -> None:
-        self.squares: list[torch.Tensor] = []
-        self.dots: list[torch.Tensor] = []
-
-    def add(self, found: tuple[list[torch.Tensor], list[torch.Tensor]]) -> None:
-        """Add parts of both."""
-        self.squares += found[0]
-        self.dots += found[1]
-
-    def total(self) -> torch.Tensor:
-        """(2, K) float64."""
-        import torch
-
-        return torch.stack([torch.stack(parts).double().sum(0) for parts in (self.squares, self.dots)])
+        sums = (  # parts of Σ m g_k² and of Σ m g_k ĝ, each (K,), added in float64
+            torch.stack([torch.stack([*chain.from_iterable(parts)]).double().sum(0) for parts in zip(*found, strict=True)])
+            for found in (weighted, within, weighted_within)
+            if found
+        )
+        return torch.stack([plain, *sums])
 
 
 def _segments(start: int, stop: int, part: Sequence[slice]) -> list[tuple[slice, bool]]:

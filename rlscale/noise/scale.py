@@ -174,17 +174,7 @@ def ratio(numerator: np.ndarray, denominator: np.ndarray, degrees: float) -> Est
         The ratio with its 95% interval. Not resolved where the denominator does not stand out from zero, so that the interval has
         no upper end, nor where the numerator is not above zero: no noise scale is zero or negative.
     """
-    low, high = _ratio_interval(numerator, denominator, float(stdtrit(degrees, 0.975)))
-    if math.isinf(high):
-        return Estimate(None, (low, high), "|G|² does not stand out from the noise")
-    if numerator[0] <= 0:
-        return Estimate(None, (low, high), "tr Σ is not above zero")
-    return Estimate(float(numerator[0] / denominator[0]), (low, high))
-
-
-def _ratio_interval(numerator: np.ndarray, denominator: np.ndarray, t: float) -> tuple[float, float]:
-    """The interval with that quantile of Student's t; its upper end is infinite where the denominator is not resolved."""
-    a, b, parts = float(numerator[0]), float(denominator[0]), len(numerator) - 1
+    a, b, parts, t = float(numerator[0]), float(denominator[0]), len(numerator) - 1, float(stdtrit(degrees, 0.975))
     covariance = (parts - 1) * np.cov(numerator[1:], denominator[1:], ddof=0)
     low, high = fieller(a, b, covariance, t)
     if math.isfinite(high) and (numerator > 0).all() and (denominator > 0).all():
@@ -192,7 +182,11 @@ def _ratio_interval(numerator: np.ndarray, denominator: np.ndarray, t: float) ->
         # of the log ratio is right there, and not longer than Fieller's set where that is right. So take the hull of both.
         spread = t * math.sqrt((parts - 1) * float(np.var(np.log(numerator[1:] / denominator[1:]))))
         low, high = min(low, a / b * math.exp(-spread)), max(high, a / b * math.exp(spread))
-    return low, high
+    if math.isinf(high):
+        return Estimate(None, (low, high), "|G|² does not stand out from the noise")
+    if numerator[0] <= 0:
+        return Estimate(None, (low, high), "tr Σ is not above zero")
+    return Estimate(float(numerator[0] / denominator[0]), (low, high))
 
 
 def fieller(a: float, b: float, covariance: np.ndarray, t: float) -> tuple[float, float]:
@@ -222,22 +216,14 @@ def fieller(a: float, b: float, covariance: np.ndarray, t: float) -> tuple[float
 
 def _top_tenth_share(statistics: Sequence[BlockStatistics]) -> float:
     """Share of Σ n_k |g_k - ĝ|², summed over the updates by block number, in the noisiest tenth of the blocks."""
-    noise: dict[int, float] = {}
-    for s in statistics:
-        n = s.size.sum()
-        mean_sq = (s.size * s.dot).sum() / n
-        held = s.size > 0
-        for name, value in zip(s.block[held], (s.size * (s.square - 2 * s.dot + mean_sq))[held], strict=True):
-            noise[int(name)] = noise.get(int(name), 0.0) + float(value)
-    values = np.sort(np.maximum(list(noise.values()), 0.0))[::-1]
+    noise = [(s.size * (s.square - 2 * s.dot + (s.size * s.dot).sum() / s.size.sum()))[s.size > 0] for s in statistics]
+    _, number = np.unique(np.concatenate([s.block[s.size > 0] for s in statistics]), return_inverse=True)
+    values = np.sort(np.maximum(np.bincount(number, np.concatenate(noise)), 0.0))[::-1]
     total = values.sum()
     return float(values[: max(1, round(len(values) / 10))].sum() / total) if total > 0 else math.nan
 
 
 def usable(measured: Sequence[BlockStatistics]) -> list[BlockStatistics]:
     """Those of three blocks, which an interval needs of every update; where there is none, those of two, which say so."""
-    for fewest in (3, 2):
-        found = [s for s in measured if (s.size > 0).sum() >= fewest]
-        if found:
-            return found
-    return []
+    three, two = ([s for s in measured if (s.size > 0).sum() >= fewest] for fewest in (3, 2))
+    return three or two

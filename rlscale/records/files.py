@@ -15,8 +15,8 @@ import shlex
 import socket
 import time
 import zlib
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
@@ -46,6 +46,7 @@ __all__ = [
     "this_process",
     "when_there_is_room",
     "write_atomically",
+    "writing",
 ]
 
 RESTORE = "Restore it from a copy"  # the mend of what is damaged
@@ -229,7 +230,7 @@ def is_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def when_there_is_room(write: Callable[[], None], path: Path, give_up: Callable[[], bool]) -> None:
+def when_there_is_room(write: Callable[[], None], path: Path, give_up: Callable[[], bool] = lambda: False) -> None:
     """Write; while the disk is full say so, wait and try again, so that a run need not lose what it has learned.
 
     Args:
@@ -254,7 +255,7 @@ def when_there_is_room(write: Callable[[], None], path: Path, give_up: Callable[
             time.sleep(0.5)
 
 
-def append_when_there_is_room(file: FileIO, left: bytes, give_up: Callable[[], bool]) -> None:
+def append_when_there_is_room(file: FileIO, left: bytes, give_up: Callable[[], bool] = lambda: False) -> None:
     """Write all of that to an unbuffered file; waits and errors as of `when_there_is_room`."""
 
     def write() -> None:
@@ -275,19 +276,30 @@ def end_torn_line(path: Path) -> None:
                 file.write(TORN + b"\n")
 
 
+@contextmanager
+def writing(path: Path, field: str, what: str = "folder") -> Iterator[None]:
+    """What is written meanwhile goes there; `field` is what the user named the place with, and `what` to choose another of.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        problem = error.strerror or str(error)
+        raise UsageError(field, f"cannot write {path}: {problem}", f"Choose a {what} that you may write to") from None
+
+
 def make_folder(folder: Path, field: str) -> None:
     """Make the folder of a record, or the one above it, before anything is sampled or measured for the record.
 
     Raises:
         UsageError: it cannot be made or written to; `field` is what the user named it with.
     """
-    try:
+    with writing(folder, field):
         folder.mkdir(parents=True, exist_ok=True)
-        problem = None if os.access(folder, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
-    except OSError as error:
-        problem = error.strerror
-    if problem is not None:
-        raise UsageError(field, f"cannot write {folder}: {problem}", "Choose a folder that you may write to")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def lock_folder(folder: Path, field: str) -> int:

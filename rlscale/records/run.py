@@ -17,8 +17,7 @@ import math
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -42,6 +41,7 @@ from .files import (
     this_process,
     when_there_is_room,
     write_atomically,
+    writing,
 )
 
 __all__ = [
@@ -104,13 +104,11 @@ class RunRecord:
         folder: where it is.
         manifest: see `Run.create`.
         rows: one dictionary per iteration, in order; where a resumed run made an iteration again, only the later row.
-        torn: bytes of an unfinished last line that were passed over.
     """
 
     folder: Path
     manifest: dict[str, Any]
     rows: list[dict[str, Any]]
-    torn: int = 0
 
     @property
     def name(self) -> str:
@@ -169,15 +167,12 @@ class Run:
         Raises:
             UsageError: the folder exists, or cannot be written.
         """
-        try:
+        with writing(folder, field):
             if folder.exists():
                 mend = "Choose another name, or go on with it: --resume " + shlex.quote(str(folder))
                 raise UsageError(field, f"{folder} exists already and is never overwritten", mend)
             folder.parent.mkdir(parents=True, exist_ok=True)
             folder.mkdir()
-        except OSError as error:
-            mend = "Choose a folder that you may write to"
-            raise UsageError(field, f"cannot write {folder}: {error.strerror}", mend) from None
         full = {"schema": SCHEMA, "state": "running", "reason": None, "created": now(), **manifest, **this_process()}
         write_atomically(folder / _MANIFEST, dump_json(full, indent=1).encode())
         try:
@@ -205,7 +200,7 @@ class Run:
         """Rewrite the manifest with a new state: running, finished, stopped or failed (with its reason)."""
         self.manifest = {**self.manifest, **changes, **this_process(), "state": state, "reason": reason, "updated": now()}
         path = self.folder / _MANIFEST
-        self._write(lambda: write_atomically(path, dump_json(self.manifest, indent=1).encode()), path)
+        self._write(when_there_is_room, lambda: write_atomically(path, dump_json(self.manifest, indent=1).encode()), path)
 
     def begin_segment(self, facts: Mapping[str, Any], first_iteration: int, environments: str) -> None:
         """Say in the manifest that a session begins, and what is known of it.
@@ -221,8 +216,7 @@ class Run:
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Add the row of one iteration; it is on its way to disk when this returns."""
-        with self._patience_once():
-            append_when_there_is_room(self._rows, (dump_json(row) + "\n").encode(), self.give_up_waiting)
+        self._write(append_when_there_is_room, self._rows, (dump_json(row) + "\n").encode())
 
     def save_checkpoint(self, payload: bytes) -> None:
         """Replace the checkpoint; a crash at any moment leaves either the old or the new one whole."""
@@ -233,24 +227,19 @@ class Run:
             os.fsync(self._rows.fileno())  # never a checkpoint that is ahead of its rows
             write_atomically(path, _CHECKPOINT_MAGIC + digest + b"\n" + payload)
 
-        self._write(write, path)
+        self._write(when_there_is_room, write, path)
 
     def save_snapshot(self, optimizer_steps: int, payload: bytes) -> None:
         """Keep a policy for later evaluation, under its number of optimizer steps."""
         folder = self.folder / "snapshots"
         folder.mkdir(exist_ok=True)
         path = folder / f"{optimizer_steps:010d}.npy"
-        self._write(lambda: write_atomically(path, payload), path)
+        self._write(when_there_is_room, lambda: write_atomically(path, payload), path)
 
-    def _write(self, write: Callable[[], None], path: Path) -> None:
-        with self._patience_once():
-            when_there_is_room(write, path, self.give_up_waiting)
-
-    @contextmanager
-    def _patience_once(self) -> Iterator[None]:
+    def _write(self, patiently: Callable[..., None], *what: Any) -> None:
         """Where the disk stayed full, what is still to be written, such as that the run failed, is not waited for again."""
         try:
-            yield
+            patiently(*what, self.give_up_waiting)
         except OSError:
             self.give_up_waiting = lambda: True
             raise
@@ -336,16 +325,14 @@ def read_run(folder: Path | str, field: str = "RUN") -> RunRecord:
     """
     folder = Path(folder)
     manifest = read_run_manifest(folder, field)
-    lines, tail = read_lines(folder / _ROWS, field, "Name the folder of a run")
+    lines, _ = read_lines(folder / _ROWS, field, "Name the folder of a run")
     rows: list[dict[str, Any]] = []
-    torn = len(tail)
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
             fault = fault_of(row, _NEEDED_IN_ROW) or _fault_of_noise(row["noise"])
         except ValueError:
             if line.endswith(TORN):  # a torn line that a resumed run has closed off
-                torn += len(line)
                 continue
             fault = "it is no JSON"
         if fault:
@@ -355,7 +342,7 @@ def read_run(folder: Path | str, field: str = "RUN") -> RunRecord:
         while rows and rows[-1]["iteration"] >= row["iteration"]:  # the run was resumed from an earlier checkpoint
             rows.pop()
         rows.append(row)
-    return RunRecord(folder, manifest, rows, torn)
+    return RunRecord(folder, manifest, rows)
 
 
 def _fault_of_noise(entries: Sequence[Mapping[str, Any]]) -> str | None:

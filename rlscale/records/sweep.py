@@ -34,6 +34,7 @@ from .files import (
     unpack,
     when_there_is_room,
     write_atomically,
+    writing,
 )
 from .trial import Trial, TrialResult
 
@@ -78,8 +79,7 @@ class SweepRecord:
     @property
     def task(self) -> str:
         """Name of the task."""
-        task: str = self.manifest["task"]["id"]
-        return task
+        return self.manifest["task"]["id"]
 
     @property
     def ladder(self) -> dict[str, Any]:
@@ -96,8 +96,7 @@ class SweepRecord:
     @property
     def plan(self) -> dict[str, Any]:
         """The plan as it was written."""
-        plan: dict[str, Any] = self.manifest["plan"]
-        return plan
+        return self.manifest["plan"]
 
     def is_of(self, plan: Mapping[str, Any]) -> bool:
         """Whether that plan, as it would be recorded, is the one that was written; the number of jobs apart."""
@@ -128,12 +127,6 @@ class Sweep:
         self.begun = _read_begun(folder)
         self._lines = (folder / _RESULTS).open("ab", buffering=0)
 
-    @property
-    def plan(self) -> dict[str, Any]:
-        """The plan as it is recorded, extensions included."""
-        plan: dict[str, Any] = self.manifest["plan"]
-        return plan
-
     @classmethod
     def open(cls, folder: Path, plan: Mapping[str, Any], facts: Mapping[str, Any]) -> Sweep:
         """Begin the sweep in that folder, or go on with it.
@@ -148,69 +141,55 @@ class Sweep:
             UsageError: the folder holds another plan's sweep or something else, another process holds it, or it cannot be
                 written.
         """
-        try:
+        with writing(folder, "--out"):
             folder.mkdir(parents=True, exist_ok=True)
             if not is_sweep(folder) and {path.name for path in folder.iterdir()} - {".lock", f"{_MANIFEST}.new"}:
                 raise UsageError("--out", f"{folder} exists and holds no sweep", "Choose another folder")
             lock = lock_folder(folder, "--out")
-        except OSError as error:
-            raise _unwritable(folder, error) from None
-        try:
-            if is_sweep(folder):
-                manifest = _read_manifest(folder, "--out")
-            else:
-                manifest = {"schema": SWEEP_SCHEMA, "created": now(), **facts, "plan": dict(plan)}
-                write_atomically(folder / _MANIFEST, dump_json(manifest, indent=1).encode())
-            changed = _differences(manifest["plan"], plan) - _FOLLOWS
-            if conflicts := _conflicts(manifest["plan"], plan, changed):
-                last = [manifest, *manifest.get("extensions", ())][-1]
-                raise UsageError(
-                    "--out",
-                    f"{folder} holds a sweep with another plan ({', '.join(conflicts)})",
-                    f"Go on with '{shlex.join(last['command'])}', or choose another folder",
-                )
-            if changed:
-                told = {"at": now(), "command": facts["command"], **{name: plan[name] for name in sorted(changed)}}
-                manifest = {
-                    **manifest,
-                    "plan": {**manifest["plan"], **{name: plan[name] for name in changed}},
-                    "extensions": [*manifest.get("extensions", ()), told],
-                }
-                write_atomically(folder / _MANIFEST, dump_json(manifest, indent=1).encode())
-            return cls(folder, manifest, lock)
-        except OSError as error:
-            os.close(lock)
-            raise _unwritable(folder, error) from None
-        except BaseException:
-            os.close(lock)
-            raise
+            try:
+                if is_sweep(folder):
+                    manifest = _read_manifest(folder, "--out")
+                else:
+                    manifest = {"schema": SWEEP_SCHEMA, "created": now(), **facts, "plan": dict(plan)}
+                    write_atomically(folder / _MANIFEST, dump_json(manifest, indent=1).encode())
+                changed = _differences(manifest["plan"], plan) - _FOLLOWS
+                if conflicts := _conflicts(manifest["plan"], plan, changed):
+                    last = [manifest, *manifest.get("extensions", ())][-1]
+                    raise UsageError(
+                        "--out",
+                        f"{folder} holds a sweep with another plan ({', '.join(conflicts)})",
+                        f"Go on with '{shlex.join(last['command'])}', or choose another folder",
+                    )
+                if changed:
+                    told = {"at": now(), "command": facts["command"], **{name: plan[name] for name in sorted(changed)}}
+                    manifest = {
+                        **manifest,
+                        "plan": {**manifest["plan"], **{name: plan[name] for name in changed}},
+                        "extensions": [*manifest.get("extensions", ()), told],
+                    }
+                    write_atomically(folder / _MANIFEST, dump_json(manifest, indent=1).encode())
+                return cls(folder, manifest, lock)
+            except BaseException:
+                os.close(lock)
+                raise
 
     def begin(self, trial: Trial) -> None:
         """Record a trial that begins; one that begins again is there already."""
         if trial.id not in self.begun:
             with (self.folder / _BEGUN).open("ab", buffering=0) as lines:
-                append_when_there_is_room(lines, _line(asdict(trial)), _never)
+                append_when_there_is_room(lines, (dump_json(asdict(trial)) + "\n").encode())
             self.begun[trial.id] = trial
 
     def append(self, result: TrialResult) -> None:
         """Record a trial that ended; it is on disk when this returns."""
-        line = _line(result.to_json())
-        append_when_there_is_room(self._lines, line, _never)
-        when_there_is_room(lambda: os.fsync(self._lines.fileno()), self.folder / _RESULTS, _never)
+        line = (dump_json(result.to_json()) + "\n").encode()
+        append_when_there_is_room(self._lines, line)
+        when_there_is_room(lambda: os.fsync(self._lines.fileno()), self.folder / _RESULTS)
         self.results[result.id] = TrialResult.from_json(json.loads(line))  # what a later session of the sweep will read
 
     def close(self) -> None:
         self._lines.close()
         os.close(self._lock)
-
-
-def _line(stored: Mapping[str, Any]) -> bytes:
-    return (dump_json(stored) + "\n").encode()
-
-
-def _never() -> bool:
-    """When waiting for room on a full disk is given up: Ctrl-C ends it, by an exception."""
-    return False
 
 
 def _read_begun(folder: Path) -> dict[str, Trial]:
@@ -223,10 +202,6 @@ def _read_begun(folder: Path) -> dict[str, Trial]:
                 trial = Trial.from_json(json.loads(line))
                 begun[trial.id] = trial
     return begun
-
-
-def _unwritable(folder: Path, error: OSError) -> UsageError:
-    return UsageError("--out", f"cannot write {folder}: {error.strerror}", "Choose a folder that you may write to")
 
 
 def is_sweep(folder: Path) -> bool:

@@ -4,6 +4,7 @@ import html
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +102,7 @@ class Advice:
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; an end of an interval that is not finite is null."""
-        plain: dict[str, Any] = finite({**asdict(self), "published": dict(published()), "said": advice_lines(self)})
-        return plain
+        return finite({**asdict(self), "published": dict(published()), "said": advice_lines(self)})
 
 
 def advice_lines(advice: Advice) -> list[str]:
@@ -202,7 +202,8 @@ _NOISE_NOTE = (
 
 
 def _answer(advice: Advice) -> str:
-    here = "" if advice.throughput is None else f" Here {_fleet(advice.throughput)} will do: {_limit(advice.throughput)}."
+    measured = advice.throughput
+    here = f" Here {_fleet(measured)} will do: {say_limit(measured.shares, measured.doubled)}." if measured else ""
     trust = "fair" if advice.reading.policy.value is not None else "poor, the policy's own noise is not resolved"
     suggested, size = advice.suggested, advice.settings["mini_batch"]
     observed = size * advice.valid
@@ -226,10 +227,6 @@ def _answer(advice: Advice) -> str:
 
 def _fleet(measured: Throughput) -> str:
     return f"{measured.actors} actor{'s' * (measured.actors > 1)} of {measured.environments} environments"
-
-
-def _limit(measured: Throughput) -> str:
-    return say_limit(measured.shares, measured.doubled)
 
 
 def _caution(advice: Advice) -> str:
@@ -273,7 +270,7 @@ def _policy(reading: NoiseReading) -> str:
 def _here(measured: Throughput) -> str:
     shares = ", ".join(f"{name} {100 * share:.0f}%" for name, share in measured.shares.items())
     rate = f"{format_quantity(measured.end_to_end)} observations per second with learning"
-    return f"Here: {_fleet(measured)}, {rate}; {_limit(measured)} ({shares})."
+    return f"Here: {_fleet(measured)}, {rate}; {say_limit(measured.shares, measured.doubled)} ({shares})."
 
 
 def _machines(advice: Advice) -> str:
@@ -281,11 +278,7 @@ def _machines(advice: Advice) -> str:
     counts = sorted(known)
     if len(counts) == 1:  # numbers of machines that are slower than fewer are left out
         return f"More {advice.unit}s like this one are no faster: one learner has to learn from all that they sample."
-    last = counts[0]
-    for count in counts[1:]:
-        if known[count].speedup < _WORTH * known[last].speedup:
-            break
-        last = count
+    last = next((a for a, b in pairwise(counts) if known[b].speedup < _WORTH * known[a].speedup), counts[-1])
     beyond = "doubling them saves less than a quarter of the time"
     limit = f"beyond {last}, {beyond}" if last < counts[-1] else f"every doubling up to {last} pays, more were not tried"
     shown = sorted(({2, last, min(2 * last, counts[-1])} & set(counts)) - {1})

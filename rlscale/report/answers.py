@@ -55,7 +55,7 @@ def answers(comparison: Comparison) -> list[Answer]:
     """One answer for each sweep, at its last goal with a figure, and for each single run; the most parallel task first."""
     found = [_of_sweep(sweep) for sweep in comparison.sweeps]
     found.sort(key=lambda answer: -(answer.row.measured.value or 0.0))
-    return found + [_of_run(row) for row in comparison.rows if row.goal is None]
+    return found + [Answer(row.name, row, None, f"{row.name}: {_suggestion(row)}") for row in comparison.rows if row.goal is None]
 
 
 def _of_sweep(sweep: ComparedSweep) -> Answer:
@@ -114,10 +114,6 @@ def _confidence(row: Row) -> str:
     if not row.scored() or high > _FAIR * low:
         return "poor"
     return "good" if high <= _GOOD * low and not flags(row) else "fair"
-
-
-def _of_run(row: Row) -> Answer:
-    return Answer(row.name, row, None, f"{row.name}: {_suggestion(row)}")
 
 
 def _suggestion(row: Row) -> str:
@@ -179,7 +175,7 @@ def run_answer(run: RunRecord, row: Row, name: str | None = None) -> str:
         row: what its noise predicts, by `row_of_run`.
         name: of the run, where it is one of several.
     """
-    mean = recent_return(run).value
+    mean = recent_return(run)
     reached = "no finished episode" if mean is None else f"a mean return of {mean:.4g}"
     which = "" if name is None else f" (run {name})"
     came = f"{run.manifest['task']['id']}{which}: {reached} after {run.rows[-1]['observations']:,} observations."

@@ -5,10 +5,10 @@ What they show is in `rlscale.report.run_charts` (one run), `rlscale.report.swee
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from contextlib import ContextDecorator
 from dataclasses import dataclass
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import altair as alt
 from altair.utils.schemapi import debug_mode
@@ -35,9 +35,6 @@ __all__ = [
     "unchecked",
 ]
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 # Okabe and Ito's palette: told apart by colour-blind readers and in grey print.
 PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"]
 # Tol's muted colours follow for more tasks than six; beyond fourteen they repeat, and the tooltip tells.
@@ -52,15 +49,8 @@ _LETTERS = 48  # that fit side by side on a phone
 LIMITS = alt.Shape("mark:N", legend=None, scale=alt.Scale(domain=["above", "below"], range=["triangle-up", "triangle-down"]))
 
 
-def unchecked(write: Callable[P, T]) -> Callable[P, T]:
-    """What writes a page, faster: Altair would hold every part of every chart against its schema, which the tests do."""
-
-    @wraps(write)
-    def written(*args: P.args, **kwargs: P.kwargs) -> T:
-        with debug_mode(False):
-            return write(*args, **kwargs)
-
-    return written
+# What writes a page, faster: Altair would hold every part of every chart against its schema, which the tests do.
+unchecked: ContextDecorator = debug_mode(False)
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def ladder_figure(rows: Sequence[Row]) -> Figure | None:
     chosen = alt.param(name="loss", value=losses[0], bind=alt.binding_select(options=losses, name="loss: "))
     everyone = list(dict.fromkeys(row.name for row in rows if row.goal is not None))
     names = [name for name in everyone if any(p["task"] == name for p in points)]
-    by = colour("task", names, colours=[_colour_of(everyone.index(name)) for name in names])
+    by = colour("task", names, colours=[PALETTE[everyone.index(name) % len(PALETTE)] for name in names])
     about = [alt.Tooltip(f"{field}:N") for field in ("task", "goal", "predicted", "measured", "flags")]
     open_ended = [p for p in points if p["open"]]
     resolved = [p for p in points if p["mark"] == "resolved"]
@@ -250,7 +250,3 @@ def _paper() -> list[dict[str, Any]]:
         }
         for task, (x1, x2), (y1, y2) in ((task, task.noise, task.b_crit_end) for task in PAPER)
     ]
-
-
-def _colour_of(number: int) -> str:
-    return PALETTE[number % len(PALETTE)]

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import UsageError
+from ..records.files import writing
 from .chart_style import Figure, unchecked
 
 __all__ = ["write_figures"]
@@ -24,7 +24,7 @@ def write_figures(figures: Sequence[Figure], folder: Path) -> None:
 
     names = Counter(figure.name for figure in figures)
     seen: Counter[str] = Counter()
-    try:
+    with writing(folder, "--figures"):
         folder.mkdir(parents=True, exist_ok=True)
         for figure in figures:
             seen[figure.name] += 1
@@ -36,7 +36,3 @@ def write_figures(figures: Sequence[Figure], folder: Path) -> None:
             picture = vl_convert.vegalite_to_svg(specification)
             (folder / f"{name}.svg").write_text(picture, encoding="utf-8")
             (folder / f"{name}.png").write_bytes(vl_convert.svg_to_png(picture, scale=2))
-    except OSError as error:
-        raise UsageError(
-            "--figures", f"cannot write {folder}: {error.strerror}", "Choose a folder that you may write to"
-        ) from None

@@ -58,14 +58,12 @@ def return_chart(runs: Sequence[RunRecord], names: list[str]) -> Any:
             ],
         )
     )
-    if not data:
-        return message("no episode has finished yet")
     rules = (
         draw([{"goal": goal} for goal in reached])
         .mark_rule(strokeDash=[4, 4], color="#888")
         .encode(y="goal:Q", tooltip=[alt.Tooltip("goal:Q", title="goal")])
     )
-    return finish(alt.layer(rules, line) if reached else line, 260)
+    return finish(alt.layer(rules, line) if reached else line, 260) if data else message("no episode has finished yet")
 
 
 def head_label(head: str, kind: str) -> str:
@@ -93,8 +91,6 @@ def _noise_scales(series: dict[str, list[NoiseWindow]]) -> Any:
             else:
                 stretch += 1  # a line is not drawn across a window that is not resolved
                 unresolved.append({**point, "low": low, "bound": low or None})
-    if not resolved and not unresolved:
-        return message("not measured")
     domain = log_domain([p["value"] for p in resolved] + [p["low"] for p in unresolved], padding=3)
     for p in (*resolved, *unresolved):
         p["from"], p["to"] = clip(p["low"], domain), clip(p.get("high", math.inf), domain)
@@ -114,7 +110,7 @@ def _noise_scales(series: dict[str, list[NoiseWindow]]) -> Any:
         *layer(unresolved, "rule", band, opacity=0.15),
         *layer(unresolved, "point", triangle, shape="triangle-up", size=40, filled=False),
     )
-    return finish(chart, 320)
+    return finish(chart, 320) if resolved or unresolved else message("not measured")
 
 
 def noise_chart(run: RunRecord) -> Any:

@@ -170,7 +170,7 @@ def _facts(runs: Sequence[RunRecord], names: list[str], predicted: list[Row]) ->
                 f"{last['observations']:,}",
                 f"{last['optimizer_steps']:,}",
                 format_duration(last["seconds"]),
-                recent.reason if recent.value is None else f"{recent.value:.4g}",
+                "no episode has finished" if recent is None else f"{recent:.4g}",
                 _say_lost(lost_actors(run)),
                 say_predictor(row),
             ]

@@ -69,8 +69,6 @@ def frontier_figure(sweep: ComparedSweep) -> Figure:
         "Triangle: a run that missed the goal, at the steps up to which it is known to have missed, not corrected."
     )
     name = slug("frontier", sweep.name)
-    if not reached and not missed:
-        return Figure(name, title, note, message("no run says anything about a goal yet"))
     everything = [*reached, *missed, *critical]
     x_domain = log_domain((p["steps"] for p in everything), padding=2)
     y_domain = log_domain((p["observations"] for p in everything), padding=2)
@@ -96,7 +94,9 @@ def frontier_figure(sweep: ComparedSweep) -> Figure:
         *layer(labels, "text", text, **place, stroke="white", strokeWidth=3),  # a curve may pass below
         *layer(labels, "text", text, **place, color="#444"),
     ]
-    return Figure(name, title, note, finish(alt.layer(*layers), 380))
+    return Figure(
+        name, title, note, finish(alt.layer(*layers), 380) if layers else message("no run says anything about a goal yet")
+    )
 
 
 def _batch_lines(points: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -145,8 +145,6 @@ def return_figure(sweep: ComparedSweep) -> Figure:
     )
     name = slug("return", sweep.name)
     everything = [*measured, *predicted, *windows]
-    if not everything:
-        return Figure(name, title, note, message("nothing was measured yet"))
     domain = log_domain((p["value"] for p in everything), padding=4)
     for p in everything:
         p["from"], p["to"] = clip(p["low"] or 0.0, domain), clip(math.inf if p["high"] is None else p["high"], domain)
@@ -183,7 +181,7 @@ def return_figure(sweep: ComparedSweep) -> Figure:
         for mark, shape in (("above", "triangle-up"), ("below", "triangle-down")):
             limits = [p for p in data if p["mark"] == mark]
             layers += layer(limits, "point", point, shape=shape, size=max(size / 2, 24), filled=False, xOffset=shift)
-    return Figure(name, title, note, finish(alt.layer(*layers), 340))
+    return Figure(name, title, note, finish(alt.layer(*layers), 340) if layers else message("nothing was measured yet"))
 
 
 def rate_figure(sweep: ComparedSweep) -> Figure:
@@ -219,8 +217,6 @@ def rate_figure(sweep: ComparedSweep) -> Figure:
         "that is fitted to all of these runs."
     )
     name = slug("rates", sweep.name)
-    if not tried and not lost:
-        return Figure(name, title, note, message("no run has ended yet"))
     x_domain = log_domain((p["batch"] for p in (*tried, *lost)), padding=1.6)
     y_domain = log_domain((p["rate"] for p in (*tried, *lost, *best)), padding=1.6)
     x = log_axis(alt.X, "batch", f"batch size (observations per {counted.removesuffix('s')})", x_domain)
@@ -243,7 +239,7 @@ def rate_figure(sweep: ComparedSweep) -> Figure:
         *layer(tried, "circle", point, size=70, opacity=1, stroke="#666", strokeWidth=0.5),
     ]
     layers += layer(best, "line", {"x": x, "y": y}, color="#000000", strokeWidth=1.5)
-    return Figure(name, title, note, finish(alt.layer(*layers), 320))
+    return Figure(name, title, note, finish(alt.layer(*layers), 320) if layers else message("no run has ended yet"))
 
 
 def _best_rates(sweep: ComparedSweep) -> list[dict[str, float]]:

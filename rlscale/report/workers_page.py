@@ -81,7 +81,9 @@ def write_workers_page(path: Path, shown: WorkersPage) -> None:
         "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in rest) + "</ul>",
         *(f"<p class='note'>{html.escape(what)}:</p>{command(shlex.join(words))}" for what, words in shown.run.items()),
     ]
-    body.append(section("Measured fleets", table(*_measured_table(shown))))
+    columns = ["actors", "CPUs of each", "environments of each", "observations per second", "slowest and fastest round"]
+    rows = [[a, t, e, f"{np.median(rates):,.0f}", f"{min(rates):,.0f} to {max(rates):,.0f}"] for a, t, e, rates in shown.measured]
+    body.append(section("Measured fleets", table(columns, rows)))
     body.append(
         section("Where this comes from", table(["", ""], [[name, _plain(value)] for name, value in shown.sources.items()]))
     )
@@ -122,10 +124,7 @@ def _plan_sections(goal: float, made: CostPlan, charts: dict[str, Any], *, curre
 def knee(law: FleetTime, environments: int, cpus: int) -> int:
     """The number of one-CPU workers beyond which one more gives less than half of what a lone one samples."""
     rates = [law.rate(count, environments).value or 0.0 for count in range(1, cpus + 1)]
-    count = 1
-    while count < cpus and rates[count] - rates[count - 1] >= _LEAST_GAIN * rates[0]:
-        count += 1
-    return count
+    return next((count for count in range(1, cpus) if rates[count] - rates[count - 1] < _LEAST_GAIN * rates[0]), cpus)
 
 
 def throughput_figure(shown: WorkersPage) -> Figure:
@@ -177,15 +176,6 @@ def throughput_figure(shown: WorkersPage) -> Figure:
         f"{'; ring: the recommended fleet' if threads == 1 else ''}.{beyond}"
     )
     return Figure("throughput", "Throughput against workers", note, finish(alt.layer(*layers), 300))
-
-
-def _measured_table(shown: WorkersPage) -> tuple[list[str], list[list[str]]]:
-    columns = ["actors", "CPUs of each", "environments of each", "observations per second", "slowest and fastest round"]
-    rows = [
-        [f"{a}", f"{t}", f"{e}", f"{np.median(rates):,.0f}", f"{min(rates):,.0f} to {max(rates):,.0f}"]
-        for a, t, e, rates in shown.measured
-    ]
-    return columns, rows
 
 
 def _plain(value: Any) -> str:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-from ..estimate import Estimate
 from ..frontier import Frontier
 from .service import FleetTime, LearnerTime
 from .throughput import ThroughputCurve
@@ -202,8 +201,11 @@ def plan(
         for size in batch_sizes:
             if isinstance(curve, FleetTime) and size < count * curve.rollout_length:
                 continue
-            rate = _rate(curve, count, size)
-            assert rate.value is not None
+            rate = (
+                curve.rate(count, size / (count * curve.rollout_length)) if isinstance(curve, FleetTime) else curve.predict(count)
+            )
+            if rate.value is None:
+                raise ValueError(f"{count:g} workers: {rate.reason}")
             learning = learner.seconds(size, blocks)
             one = iteration(size, rate.value, learning, lag=lag)
             seen = valid.get(size, size)
@@ -212,8 +214,8 @@ def plan(
             interval = _interval(
                 seconds,
                 _steps_interval(frontier, seen),
-                _rate_interval(rate, size, learning, lag),
-                _learner_interval(rate.value, size, learning, learner.residual, lag),
+                None if rate.interval is None else _factors(one, size, *((end, learning) for end in rate.interval)),
+                _factors(one, size, *((rate.value, learning * math.exp(off)) for off in (-learner.residual, learner.residual))),
                 (math.exp(-frontier.run_half_width), math.exp(frontier.run_half_width)),
             )
             cost = price.of_hour(count) * seconds / 3600
@@ -223,28 +225,10 @@ def plan(
     return CostPlan(tuple(choices))
 
 
-def _rate(curve: ThroughputCurve | FleetTime, workers: int, batch_size: float) -> Estimate:
-    """Observations per second of so many workers that share a batch."""
-    if isinstance(curve, FleetTime):
-        return curve.rate(workers, batch_size / (workers * curve.rollout_length))
-    curve.rate_of(workers)  # refuses a count at which the curve is not identified
-    return curve.predict(workers)
-
-
-def _rate_interval(rate: Estimate, batch_size: float, learning: float, lag: int) -> tuple[float, float] | None:
-    """Factors on an iteration's time that follow from the interval of the sampling rate."""
-    if rate.value is None or rate.interval is None:
-        return None
-    usual = iteration(batch_size, rate.value, learning, lag=lag).seconds
-    slow, fast = (iteration(batch_size, end, learning, lag=lag).seconds / usual for end in rate.interval)
-    return fast, slow
-
-
-def _learner_interval(rate: float, batch_size: float, learning: float, residual: float, lag: int) -> tuple[float, float]:
-    """Factors on an iteration's time that follow from the largest error of the learner's fit, about as much as it may be off."""
-    usual = iteration(batch_size, rate, learning, lag=lag).seconds
-    fast, slow = (iteration(batch_size, rate, learning * math.exp(off), lag=lag).seconds / usual for off in (-residual, residual))
-    return fast, slow
+def _factors(usual: Iteration, batch_size: float, *ends: tuple[float, float]) -> tuple[float, float]:
+    """Factors on an iteration's time at both ends: of its sampling rate, or of its learning time."""
+    found = [iteration(batch_size, rate, learning, lag=usual.staleness).seconds / usual.seconds for rate, learning in ends]
+    return min(found), max(found)
 
 
 def _steps_interval(frontier: Frontier, batch_size: float) -> tuple[float, float] | None:

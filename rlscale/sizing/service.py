@@ -15,7 +15,7 @@ from scipy.optimize import nnls
 from scipy.special import stdtrit
 
 from ..estimate import Estimate
-from .throughput import ThroughputCurve
+from .throughput import ThroughputCurve, readings
 
 __all__ = [
     "FleetTime",
@@ -71,7 +71,7 @@ def fit_service(environments: Any, threads: Any, seconds: Any) -> ServiceTime:
     Raises:
         ValueError: the lengths differ, there is no reading, or a number is not positive.
     """
-    n, k, t = _readings(environments=environments, threads=threads, seconds=seconds)
+    n, k, t = readings(environments=environments, threads=threads, seconds=seconds)
     counts = tuple(sorted({int(value) for value in k}))
     fixed, serial, parallel, residual = _fit_three(n, n / k if len(counts) > 1 else None, t)
     return ServiceTime(fixed, serial, parallel, counts, residual)
@@ -107,7 +107,7 @@ def fit_hand_over(workers: Any, fragment_bytes: Any, seconds: Any, of: Any) -> H
     Raises:
         ValueError: the lengths differ, there is no reading, or a number other than `seconds` is not positive.
     """
-    n, size, whole = _readings(workers=workers, fragment_bytes=fragment_bytes, of=of)
+    n, size, whole = readings(workers=workers, fragment_bytes=fragment_bytes, of=of)
     took = np.asarray(seconds, dtype=np.float64)
     if took.shape != n.shape or not np.isfinite(took).all():
         raise ValueError("seconds must be finite, one for every reading")
@@ -220,10 +220,6 @@ class LearnerTime:
         """Seconds of one update."""
         return self.fixed + blocks * self.block + batch_size * self.observation
 
-    def rate(self, batch_size: float, blocks: float = 16) -> float:
-        """Observations per second."""
-        return batch_size / self.seconds(batch_size, blocks)
-
 
 def fit_learner(batch_sizes: Any, blocks: Any, seconds: Any) -> LearnerTime:
     """Fit a learner's update times, as `fit_service` does a worker's.
@@ -237,20 +233,9 @@ def fit_learner(batch_sizes: Any, blocks: Any, seconds: Any) -> LearnerTime:
     Raises:
         ValueError: as `fit_service`.
     """
-    b, k, t = _readings(batch_sizes=batch_sizes, blocks=blocks, seconds=seconds)
+    b, k, t = readings(batch_sizes=batch_sizes, blocks=blocks, seconds=seconds)
     fixed, observation, block, residual = _fit_three(b, k if np.ptp(k) else None, t)
     return LearnerTime(fixed, block, observation, residual)
-
-
-def _readings(**columns: Any) -> list[np.ndarray]:
-    """The columns as vectors of one length, all positive."""
-    arrays = [np.atleast_1d(np.asarray(values, dtype=np.float64)) for values in columns.values()]
-    if arrays[0].ndim != 1 or not arrays[0].size or any(a.shape != arrays[0].shape for a in arrays):
-        raise ValueError(f"{', '.join(columns)} must have one entry for every reading")
-    for name, array in zip(columns, arrays, strict=True):
-        if not (np.isfinite(array) & (array > 0)).all():
-            raise ValueError(f"{name} must be positive and finite")
-    return arrays
 
 
 def _fit_three(first: np.ndarray, second: np.ndarray | None, seconds: np.ndarray) -> tuple[float, float, float, float]:
@@ -266,5 +251,4 @@ def _least_squares(columns: list[np.ndarray], values: np.ndarray, relative_to: n
     """The parts of a sum, none negative, that minimize the squares of the errors relative to `relative_to`."""
     design = np.stack(columns, axis=1) / relative_to[:, None]
     scale = np.linalg.norm(design, axis=0)
-    parts: np.ndarray = nnls(design / scale, values / relative_to)[0] / scale
-    return parts
+    return nnls(design / scale, values / relative_to)[0] / scale

@@ -20,7 +20,7 @@ from scipy.special import stdtrit
 
 from ..estimate import Estimate
 
-__all__ = ["ThroughputCurve", "fit_throughput"]
+__all__ = ["ThroughputCurve", "fit_throughput", "readings"]
 
 _NOISE_FLOOR = 1e-6  # relative; no rate is known better, so that readings without noise still have an interval
 _CELLS = 121  # of the search, along each of σ and κ
@@ -139,28 +139,24 @@ def fit_throughput(workers: Any, observations_per_second: Any, *, confidence: fl
     Raises:
         ValueError: lengths that differ, no reading, a number that is not positive, or fewer than one worker.
     """
-    n, x = (np.atleast_1d(np.asarray(v, dtype=np.float64)) for v in (workers, observations_per_second))
-    if n.ndim != 1 or not n.size or x.shape != n.shape:
-        raise ValueError("workers and observations_per_second must have one entry for every reading")
-    if not (np.isfinite(n) & (n >= 1)).all():
+    n, x = readings(workers=workers, observations_per_second=observations_per_second)
+    if n.min() < 1:
         raise ValueError("workers must be at least 1")
-    if not (np.isfinite(x) & (x > 0)).all():
-        raise ValueError("observations_per_second must be positive and finite")
     if not 0 < confidence < 1:
         raise ValueError("confidence must lie between 0 and 1")
-    readings = _Readings(n, np.log(x))
-    counts = len(readings.counts)
+    gathered = _Readings(n, np.log(x))
+    counts = len(gathered.counts)
     parameters = 3 if counts >= 4 else min(counts, 2)
-    best = readings.search(parameters)
-    log_rate, q = (float(found) for found in readings.profile(*best)[:2])
+    best = gathered.search(parameters)
+    log_rate, q = (float(found) for found in gathered.profile(*best)[:2])
     freedom = n.size - parameters
     region = None
     if freedom:
-        variance = (q + readings.within) / freedom
+        variance = (q + gathered.within) / freedom
         if counts > parameters:
             variance = max(variance, q / (counts - parameters))
         allowed = float(stdtrit(freedom, (1 + confidence) / 2)) ** 2 * max(variance, _NOISE_FLOOR**2)
-        region = readings.region(best, parameters, q + allowed)
+        region = gathered.region(best, parameters, q + allowed)
 
     contention, coherency = best
     untold = contention > _MOST[0] or coherency > _MOST[1]
@@ -180,13 +176,24 @@ def fit_throughput(workers: Any, observations_per_second: Any, *, confidence: fl
         contention=estimate(contention, lambda r: r.ends(0)) if parameters > 1 else no_contention,
         coherency=estimate(coherency, lambda r: r.ends(1)) if parameters > 2 else no_coherency,
         peak=_peak(contention, coherency, region) if parameters > 2 else no_coherency,
-        residual=math.sqrt((q + readings.within) / n.size),
+        residual=math.sqrt((q + gathered.within) / n.size),
         workers=tuple(n.tolist()),
         observations_per_second=tuple(x.tolist()),
         confidence=confidence,
         _best=(log_rate, contention, coherency),
         _region=region,
     )
+
+
+def readings(**columns: Any) -> list[np.ndarray]:
+    """The columns as vectors of one length, all positive."""
+    arrays = [np.atleast_1d(np.asarray(values, dtype=np.float64)) for values in columns.values()]
+    if arrays[0].ndim != 1 or not arrays[0].size or any(a.shape != arrays[0].shape for a in arrays):
+        raise ValueError(f"{', '.join(columns)} must have one entry for every reading")
+    for name, array in zip(columns, arrays, strict=True):
+        if not (np.isfinite(array) & (array > 0)).all():
+            raise ValueError(f"{name} must be positive and finite")
+    return arrays
 
 
 class _Readings:

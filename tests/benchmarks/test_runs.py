@@ -45,7 +45,7 @@ def test_every_run_and_sweep_is_listed_once(here, capsys):
     one = line_of(said, "runs/one")
     assert one.split()[1:3] == [run.manifest["task"]["id"], run.state]
     assert f"{run.rows[-1]['observations']:,}" in one
-    assert f"{recent_return(run).value:.4g}" in one
+    assert f"{recent_return(run):.4g}" in one
     row = compare([sweep], []).rows[-1]
     listed = line_of(said, "sweeps/breakout")
     assert f"{len(sweep.results)} runs" in listed

@@ -114,7 +114,7 @@ def test_a_resumed_run_says_the_return_that_its_record_has(tmp_path, monkeypatch
     run = read_run(tmp_path / "mine")
     episodes = sum(one["episodes"] for one in run.rows)
     assert 0 < episodes < EPISODES
-    assert f"return {recent_return(run).value:.4g} ({episodes})" in capsys.readouterr().out.splitlines()[-3]
+    assert f"return {recent_return(run):.4g} ({episodes})" in capsys.readouterr().out.splitlines()[-3]
 
 
 def test_without_a_finished_episode_the_panel_says_so_and_counts_none():

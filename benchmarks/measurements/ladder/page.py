@@ -206,7 +206,7 @@ def _predictors(comparison: Comparison, rungs: Sequence[Rung]) -> str:
     """The primary predictor and all secondary ones, over the tasks that count."""
     tasks = [rung for rung in rungs if rung.role == "task"]
     scores = [(found, which) for which in (PRIMARY, *SECONDARY) if (found := score(tasks, *which)) is not None]
-    rows = [_score_cells(found, _remark(tasks, which)) for found, which in scores]
+    rows = [_score_cells(which, found, _remark(tasks, which)) for found, which in scores]
     if scores:
         rows.append(["none: the mean of the others", "", "", "", scores[0][0].constant.say("–"), "", "", ""])
     columns = [
@@ -222,9 +222,9 @@ def _predictors(comparison: Comparison, rungs: Sequence[Rung]) -> str:
     return markdown_table(columns, rows) if rows else "No task is scored yet."
 
 
-def _score_cells(found: PredictorScore, remark: str) -> list[str]:
+def _score_cells(which: tuple[str, str], found: PredictorScore, remark: str) -> list[str]:
     figures: list[Estimate] = [found.offset, found.rms, found.left_out, found.r_squared, found.r_squared_offset]
-    name = f"{head_name(found.head)}, {QUANTITY_LABELS[found.quantity]}"
+    name = f"{head_name(which[0])}, {QUANTITY_LABELS[which[1]]}"
     return [name, f"{found.unresolved} of {found.tasks}", *(figure.say("–") for figure in figures), remark]
 
 

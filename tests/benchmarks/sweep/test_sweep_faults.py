@@ -156,7 +156,7 @@ def test_a_full_disk_is_waited_for_in_a_sweep(filled, tmp_path, monkeypatch, cap
 def test_a_disk_that_stays_full_ends_a_sweep_with_the_command_that_goes_on(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
 
-    def full(file, left, give_up):
+    def full(file, left, *_):
         raise OSError(errno.ENOSPC, "No space left on device", "results.jsonl")
 
     monkeypatch.setattr(sweep_run, "run_job", made_at_once)

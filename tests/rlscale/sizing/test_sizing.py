@@ -107,7 +107,6 @@ def test_learner_times_come_back():
     learner = fit_learner(b, k, 0.05 + 0.004 * k + 2e-4 * b)
     assert (learner.fixed, learner.block, learner.observation) == pytest.approx((0.05, 0.004, 2e-4), rel=1e-6)
     assert learner.seconds(4096, 16) == pytest.approx(0.05 + 0.064 + 0.8192)
-    assert learner.rate(4096, 16) == pytest.approx(4096 / 0.9332)
     same = fit_learner([1024, 8192], [16, 16], [0.3, 1.7])
     assert same.block == 0
     assert same.seconds(8192) == pytest.approx(1.7)

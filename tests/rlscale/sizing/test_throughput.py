@@ -129,7 +129,8 @@ def test_a_count_that_errs_widens_the_interval():
     [
         ([1, 2], [100.0], "one entry"),
         ([], [], "one entry"),
-        ([0, 1], [1.0, 2.0], "workers must be at least 1"),
+        ([0, 1], [1.0, 2.0], "workers must be positive"),
+        ([0.5, 1], [1.0, 2.0], "workers must be at least 1"),
         ([1, 2], [1.0, 0.0], "observations_per_second must be positive"),
         ([1, 2], [1.0, math.nan], "observations_per_second must be positive"),
     ],
