@@ -4,7 +4,7 @@ The defaults written here are those of ordinary PPO; `default_config` puts in wh
 `rlscale.agents.checks` refuses settings that cannot work.
 """
 
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -23,7 +23,6 @@ __all__ = [
     "Update",
     "config_from_dict",
     "config_of_run",
-    "config_to_dict",
     "default_config",
 ]
 
@@ -348,13 +347,8 @@ def _power_of_two(most: int) -> int:
     return 1 << max(most.bit_length() - 1, 0)
 
 
-def config_to_dict(config: TrainConfig) -> dict[str, Any]:
-    """Plain nested dictionaries, for the manifest."""
-    return asdict(config)
-
-
 def config_from_dict(stored: dict[str, Any]) -> TrainConfig:
-    """The inverse of `config_to_dict`; settings that a later version added get their defaults."""
+    """The inverse of `dataclasses.asdict`; settings that a later version added get their defaults."""
     return _build(TrainConfig, stored)
 
 
@@ -376,10 +370,6 @@ def config_of_run(run: RunRecord, field: str = "RUN") -> TrainConfig:
 
 
 def _build(kind: Any, stored: dict[str, Any]) -> Any:
-    values = {}
-    for f in fields(kind):
-        if f.name in stored:
-            section = f.default_factory if not isinstance(f.default_factory, type(field().default_factory)) else None
-            is_section = section is not None and is_dataclass(section)
-            values[f.name] = _build(section, stored[f.name]) if is_section else stored[f.name]
-    return kind(**values)
+    sections = {f.name: f.default_factory for f in fields(kind) if is_dataclass(f.default_factory)}
+    known = {f.name: stored[f.name] for f in fields(kind) if f.name in stored}
+    return kind(**{name: _build(sections[name], value) if name in sections else value for name, value in known.items()})

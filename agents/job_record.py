@@ -6,7 +6,7 @@ The plug-ins that write such records are `rlscale.agents.rllib` and `rlscale.age
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ import numpy as np
 from rlscale.errors import UsageError
 from rlscale.records.run import Run, pack_statistics
 
+from .config import FEWEST_BLOCKS
 from .learning import NoiseRecord
 from .machine import find_commit, find_versions
 
-__all__ = ["command_line", "job_facts", "noise_entries", "open_job", "plain", "refuse_existing"]
+__all__ = ["command_line", "job_config", "job_facts", "noise_entries", "open_job", "refuse_existing"]
 
 
 def refuse_existing(folder: Path) -> None:
@@ -43,15 +44,30 @@ def open_job(folder: Path, facts: dict[str, Any], *, go_on: bool) -> Run:
     return Run.create(folder, {**facts, "segments": []}, "run")
 
 
-def plain(value: Any) -> Any:
-    """A setting as Python's own number, where a job drew it by NumPy; the record is JSON."""
-    return value.item() if isinstance(value, np.generic) else value
-
-
 def command_line() -> list[str]:
     """The command that the user typed. To be called where the job is configured: the algorithm may run in a process of Ray's."""
     name = Path(sys.argv[0]).name
     return [] if name == "default_worker.py" else [name, *sys.argv[1:]]  # the arguments of Ray's worker name the machine
+
+
+def job_config(library: str, settings: Mapping[str, Any], every: int, blocks: int, environments: int) -> dict[str, Any]:
+    """The settings of a job, as far as they are plain values, and how noise is measured in it.
+
+    Args:
+        library: whose settings they are.
+        settings: of the job; a number that was drawn by NumPy becomes Python's own, for the record is JSON.
+        every, blocks: see `NoiseCallback`.
+        environments: that the job samples from.
+    """
+    kept = {key: value.item() if isinstance(value, np.generic) else value for key, value in settings.items()}
+    return {
+        library: {key: value for key, value in kept.items() if isinstance(value, str | int | float | bool | None)},
+        "noise": {
+            "every": every,
+            "blocks": blocks,
+            "blocks_of": "environments" if environments >= FEWEST_BLOCKS else "episodes",
+        },
+    }
 
 
 def job_facts(

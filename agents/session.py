@@ -106,7 +106,7 @@ class Session:
         self._latest: dict[int, tuple[int, int]] = {}  # generation and index of each group's fragment that was taken last
         self._spilled = spilled_files() if config.rays else {}  # that lie there now
         self._empty = 0  # iteration batches without an observation since the last one with some
-        self._fleet_ended = self._learner_ended = False
+        self._open: list[Fleet | RemoteLearners] = [fleet, *([learner] if isinstance(learner, RemoteLearners) else [])]
         self._begun: _Begun | None = None  # of the iteration under way
         self._losses: list[dict[str, Any]] = []  # in no row yet
         self._lost_actors = 0
@@ -343,23 +343,16 @@ class Session:
     def end_fleet(self) -> None:
         """End the rollout workers alone: after a loss, what the learners know can still be saved, with the environments."""
         self._begun = self._begun or self._beginning()
-        self._close_fleet()
-
-    def _close_fleet(self) -> None:
-        if not self._fleet_ended:
-            self._fleet_ended = True
-            self._fleet.close()
+        self._open.pop(0).close()
 
     def abandon_processes(self) -> None:
         """Leave the Ray processes to themselves: without the cluster's head node nobody can end them."""
-        self._fleet_ended = self._learner_ended = True
+        self._open.clear()
 
     def close(self) -> None:
         """End the fleet and the learners."""
-        self._close_fleet()
-        if isinstance(self._learner, RemoteLearners) and not self._learner_ended:
-            self._learner_ended = True
-            self._learner.close()
+        while self._open:
+            self._open.pop(0).close()
 
 
 def _lags(summaries: Sequence[FragmentSummary], iteration: int) -> dict[str, Any]:

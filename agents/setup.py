@@ -12,7 +12,7 @@ from rlscale.text import parse_bytes
 
 from .cluster import free_cpus, learner_resources, rollout_resources, store_bytes
 from .compute import Compute, resolve_compute
-from .config import TrainConfig, config_to_dict
+from .config import TrainConfig
 from .learning import Learner, RemoteLearners
 from .machine import describe_machine, find_commit, find_versions
 from .memory import STORE_SHARE, MemoryPlan, count_parameters, memory_plan
@@ -83,7 +83,7 @@ class RunSetup:
                 "clip_reward": task.clip_reward,
                 "reward_scale": task.reward_scale,
             },
-            "config": {**config_to_dict(self.config), "resume": None},
+            "config": {**asdict(self.config), "resume": None},
             "seed": self.config.seed,
             "commit": find_commit(),
             "versions": find_versions(),
@@ -114,11 +114,11 @@ class RunSetup:
         """
         config, compute = self.config, self.compute
         memory = self.fragments()
-        learner: Learner | RemoteLearners
-        if config.update.learners == 1:
-            learner = Learner(config, self.task, compute.device, bfloat16=compute.bfloat16)
-        else:
-            learner = RemoteLearners(config, self.task, compute.device, compute.bfloat16, compute.threads)
+        learner: Learner | RemoteLearners = (
+            Learner(config, self.task, compute.device, bfloat16=compute.bfloat16)
+            if config.update.learners == 1
+            else RemoteLearners(config, self.task, compute.device, compute.bfloat16, compute.threads)
+        )
         try:
             fleet = self.start_fleet(memory, generation)
         except BaseException:

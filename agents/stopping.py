@@ -10,10 +10,10 @@ import os
 import signal
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import FrameType, TracebackType
-from typing import Any
 
+from .cluster.sigterm import handled
 from .rollout import LocalFleet, RayFleet
 from .setup import RunSetup
 
@@ -40,20 +40,18 @@ class StopRequests:
     def __init__(self) -> None:
         self.asked = self.interrupted = False
         self._deadline = float("inf")
-        self._before: dict[int, Any] = {}
+        self._handling = ExitStack()
         self._main = threading.current_thread() is threading.main_thread()  # signals arrive nowhere else
 
     def __enter__(self) -> StopRequests:
-        if self._main:
-            handlers = {signal.SIGINT: self._ask, signal.SIGTERM: self._ask, signal.SIGALRM: self._interrupt}
-            self._before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        handlers = {signal.SIGINT: self._ask, signal.SIGTERM: self._ask, signal.SIGALRM: self._interrupt}
+        self._handling.enter_context(handled(handlers))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._main:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self._handling.close()
 
     @property
     def due(self) -> bool:

@@ -7,7 +7,7 @@ import contextlib
 import io
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from .cluster import connect, disconnect, head_address, require_room, watch_head
 from .cluster.head_node import LostHeadError, answers
 from .cluster.processes import LostWorkerError
 from .cluster.sigterm import interrupted_by_sigterm
-from .config import TrainConfig, config_to_dict
+from .config import TrainConfig
 from .idle_options import check_idle_options
 from .learning import NoiseRecord
 from .metrics import RayMetrics
@@ -318,7 +318,7 @@ def _save(run: Run, session: Session) -> None:
     if not state["learner"]["parameters"].isfinite().all():
         raise _diverged(session.progress.iteration - 1, "parameters")
     payload = io.BytesIO()
-    facts = {"task": run.manifest["task"]["id"], "config": config_to_dict(session.config), "parameter_order": PARAMETER_ORDER}
+    facts = {"task": run.manifest["task"]["id"], "config": asdict(session.config), "parameter_order": PARAMETER_ORDER}
     torch.save({**facts, **state}, payload)
     run.save_checkpoint(payload.getvalue())
 

@@ -8,14 +8,14 @@ import numpy as np
 
 from rlscale.errors import UsageError
 
-__all__ = ["Actions", "BoxActions", "actions_of_space"]
+__all__ = ["Actions", "BoxActions", "actions_of_space", "to_space"]
 
 
 @dataclass(frozen=True)
 class BoxActions:
     """Continuous actions: k real numbers, each with its bounds.
 
-    A policy may choose any numbers; `fit` brings them within the bounds on their way to the environment.
+    A policy may choose any numbers; `to_space` brings them within the bounds on their way to the environment.
 
     Attributes:
         low, high: k numbers each; may be infinite.
@@ -28,14 +28,16 @@ class BoxActions:
         """k."""
         return len(self.low)
 
-    def fit(self, actions: np.ndarray, space: Any) -> np.ndarray:
-        """Actions (N, k) clipped to the bounds, as (N, …) in the shape and type of one environment's Gymnasium space."""
-        fitted: np.ndarray = np.clip(actions.astype(space.dtype), self.low, self.high, dtype=space.dtype)
-        return fitted.reshape(len(actions), *space.shape)
-
 
 Actions = int | BoxActions
 """The number of discrete actions, or continuous ones."""
+
+
+def to_space(kind: Actions, actions: np.ndarray, space: Any) -> np.ndarray:
+    """What a policy chose, (N,) or (N, k), as one environment's Gymnasium space has it: numbers are clipped to their bounds."""
+    if not isinstance(kind, BoxActions):
+        return (actions + int(space.start)).astype(space.dtype)
+    return np.clip(actions.astype(space.dtype), kind.low, kind.high, dtype=space.dtype).reshape(len(actions), *space.shape)
 
 
 def actions_of_space(task_id: str, space: Any) -> Actions:

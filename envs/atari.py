@@ -136,8 +136,6 @@ class AtariEnv(TaskEnv):
             episodic_life=False,  # true would restart the whole game at every lost life
             life_loss_info=cut_on_life_loss,
         )
-        self._frames = np.zeros(num_envs, dtype=np.int64)
-        self._episode_frames = np.zeros(num_envs, dtype=np.int64)
         self._seeded = False
 
     def reset(self, seeds: np.ndarray) -> np.ndarray:

@@ -6,6 +6,8 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
+from gymnasium import Env
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rlscale.errors import UsageError
 from rlscale.text import first_line
@@ -48,8 +50,6 @@ def find_task(name: str) -> Task:
         env = _several(make, 1)
     except Exception as error:
         raise UsageError("TASK", f"{name}(1) failed: {type(error).__name__}: {first_line(error)}", "Mend the callable") from error
-    from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
-
     if not isinstance(env, VectorEnv):
         mend = "Return a gymnasium.vector.VectorEnv, such as SyncVectorEnv([make_one] * num_envs)"
         raise UsageError("TASK", f"{name} returned {type(env).__name__}", mend)
@@ -98,9 +98,6 @@ def _try_one(name: str, env: Any) -> None:
 
 def _several(make: Callable[..., Any], num_envs: int) -> Any:
     """What the user's callable makes of N environments; N of a class of single ones."""
-    from gymnasium import Env
-    from gymnasium.vector import SyncVectorEnv
-
     return SyncVectorEnv([make] * num_envs) if inspect.isclass(make) and issubclass(make, Env) else make(num_envs)
 
 
@@ -110,8 +107,6 @@ def make_env(task: Task, num_envs: int, *, threads: int, cut_on_life_loss: bool)
     Raises:
         UsageError: it makes another number of them.
     """
-    from gymnasium.vector import SyncVectorEnv
-
     assert task.user_make is not None
     env = _several(task.user_make, num_envs)
     if env.num_envs != num_envs:

@@ -15,7 +15,7 @@ import numpy as np
 from rlscale.errors import UsageError
 from rlscale.text import first_line
 
-from .actions import Actions, BoxActions, actions_of_space
+from .actions import Actions, actions_of_space, to_space
 from .interface import Step, TaskEnv
 from .task import SMALLEST_IMAGE, EnvCost, SweepDefaults, Task, TaskListing, TrainingDefaults
 from .vector import shows_pixels
@@ -31,7 +31,6 @@ class _Layout(NamedTuple):
     frame_shape: tuple[int, ...]
     dtype: Dtype
     actions: Actions
-    first_action: int
     first_state: int | None  # of a Discrete observation, which becomes one-hot
     channels_last: bool
     pixels: bool = False
@@ -125,18 +124,17 @@ def _layout(pool_id: str) -> _Layout:
     actions = actions_of_space(task_id, action)
     if spec.config.max_num_players != 1:
         raise UsageError("TASK", f"{task_id} is for {spec.config.max_num_players} players", "Only one player can be learned")
-    first_action = int(action.start) if isinstance(action, Discrete) else 0
     if isinstance(observation, Discrete):
-        return _Layout((int(observation.n),), "float32", actions, first_action, int(observation.start), False)
+        return _Layout((int(observation.n),), "float32", actions, int(observation.start), False)
     if not isinstance(observation, Box | MultiBinary):
         raise UsageError("TASK", f"{task_id} has {type(observation).__name__} observations", "Only arrays can be learned")
     shape = tuple(int(extent) for extent in observation.shape)
     if len(shape) == 3 and observation.dtype == np.uint8:
         channels_last = shape[2] < shape[0]  # an image has fewer channels than rows
         shape = (shape[2], *shape[:2]) if channels_last else shape
-        return _Layout(shape, "uint8", actions, first_action, None, channels_last, shows_pixels(observation))
+        return _Layout(shape, "uint8", actions, None, channels_last, shows_pixels(observation))
     dtype: Dtype = "uint8" if observation.dtype == np.uint8 or isinstance(observation, MultiBinary) else "float32"
-    return _Layout((math.prod(shape),), dtype, actions, first_action, None, False, shows_pixels(observation))
+    return _Layout((math.prod(shape),), dtype, actions, None, False, shows_pixels(observation))
 
 
 class PoolEnv(TaskEnv):
@@ -156,7 +154,6 @@ class PoolEnv(TaskEnv):
         self._layout = _layout(self._pool_id)
         self._threads = min(threads, num_envs)
         self._env: Any = None
-        self._observation = np.empty(0)
 
     def reset(self, seeds: np.ndarray) -> np.ndarray:
         """EnvPool takes seeds only when it makes environments, so they are made here.
@@ -193,9 +190,7 @@ class PoolEnv(TaskEnv):
         return self.reset(seeds) if self._env is None else self.restart(np.ones(self.num_envs, dtype=bool), seeds)
 
     def step(self, actions: np.ndarray) -> Step:
-        kind = self._layout.actions
-        fitted = kind.fit(actions, self._env.action_space) if isinstance(kind, BoxActions) else None
-        chosen = actions + self._layout.first_action if fitted is None else fitted
+        chosen = to_space(self._layout.actions, actions, self._env.action_space)
         observation, reward, terminated, truncated, info = self._env.step(chosen)
         self._observation = self._arrange(observation)
         return Step(

@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import gymnasium
 import numpy as np
+from gymnasium.vector import SyncVectorEnv
 
 from rlscale.errors import UsageError
 from rlscale.text import first_line
@@ -19,8 +21,6 @@ _EXTRAS = {"box2d": "Box2D", "mujoco": "MuJoCo"}  # extras of rlscale, named aft
 
 def list_tasks() -> list[TaskListing]:
     """Box2D's and MuJoCo's tasks, which need not be installed, and the form of all names."""
-    import gymnasium
-
     newest: dict[tuple[str, str], tuple[int, str]] = {}  # of each environment, where several versions are registered
     for name, spec in gymnasium.registry.items():
         if (extra := _extra_of(spec)) is not None:
@@ -44,8 +44,6 @@ def find_task(name: str) -> Task:
     Raises:
         UsageError: Gymnasium cannot make it, or what it makes cannot be learned.
     """
-    import gymnasium
-
     try:
         env = gymnasium.make(name)
     except Exception as error:  # an id may be unknown, misspelt, or need a package: all are the user's to mend
@@ -65,8 +63,5 @@ def find_task(name: str) -> Task:
 
 def make_env(task: Task, num_envs: int, *, threads: int, cut_on_life_loss: bool) -> TaskEnv:
     """N environments in Gymnasium's `SyncVectorEnv`, each with a seed of its own."""
-    import gymnasium
-    from gymnasium.vector import SyncVectorEnv
-
     name = task.id.removeprefix("gym/")
     return SyncTaskEnv(task, SyncVectorEnv([lambda: gymnasium.make(name)] * num_envs), one_seed=False)

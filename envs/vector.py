@@ -11,7 +11,7 @@ import numpy as np
 
 from rlscale.errors import UsageError
 
-from .actions import BoxActions, actions_of_space
+from .actions import actions_of_space, to_space
 from .interface import Step, TaskEnv
 from .task import Task
 
@@ -74,9 +74,6 @@ class VectorTaskEnv(TaskEnv):
         self._task, self._env, self._one_seed = task, env, one_seed
         self._ended = np.zeros(self.num_envs, dtype=bool)
         self._steps = 0
-        space = env.single_action_space
-        self._box = task.actions if isinstance(task.actions, BoxActions) else None
-        self._first_action = int(space.start) if self._box is None else 0
 
     def reset(self, seeds: np.ndarray) -> np.ndarray:
         self._steps = 0
@@ -87,7 +84,7 @@ class VectorTaskEnv(TaskEnv):
 
     def step(self, actions: np.ndarray) -> Step:
         self._steps += 1
-        answer = self._env.step(self._chosen(actions))
+        answer = self._env.step(to_space(self._task.actions, actions, self._env.single_action_space))
         observation, reward, terminated, truncated, _ = self._values("step", answer, 5)
         terminated = self._rows("ends", terminated).astype(bool)
         truncated = self._rows("cuts", truncated).astype(bool)
@@ -99,12 +96,6 @@ class VectorTaskEnv(TaskEnv):
             truncated,
             reset,
         )
-
-    def _chosen(self, actions: np.ndarray) -> np.ndarray:
-        """The actions in the environments' own space."""
-        if self._box is None:
-            return (actions + self._first_action).astype(self._env.single_action_space.dtype)
-        return self._box.fit(actions, self._env.single_action_space)
 
     def _values(self, method: str, answer: Any, count: int) -> tuple[Any, ...]:
         """What a method of the environments returned.

@@ -4,12 +4,12 @@ import ast
 import importlib
 import inspect
 import re
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from rlscale.agents.config import TrainConfig, config_to_dict, default_config
+from rlscale.agents.config import TrainConfig, default_config
 from rlscale.agents.rollout.fleet import LostActor
 from rlscale.agents.rollout.fragments import Fragment
 from rlscale.agents.train import train
@@ -195,7 +195,7 @@ def test_every_flag_reaches_the_configuration(path, value):
     typed, expected = other(path, value)
     flag = path[-1].replace("_", "-")
     word = f"--no-{flag}" if value is True else f"--{flag}"
-    arrived = config_to_dict(parse_train(["atari/pong", word, *typed]))
+    arrived = asdict(parse_train(["atari/pong", word, *typed]))
     for key in path:
         arrived = arrived[key]
     assert arrived == expected

@@ -12,7 +12,7 @@ import rlscale
 from rlscale.errors import UsageError
 from rlscale.text import first_line
 
-from .head_node import HeadWatch, require_head
+from .head_node import require_head, watched
 from .sigterm import interrupted_by_sigterm
 
 __all__ = ["connect", "connected", "disconnect", "free_cpus", "head_address", "spilled_files", "store_bytes", "watch_head"]
@@ -105,8 +105,8 @@ def head_address() -> str:
 
 
 def watch_head(address: str | None) -> contextlib.AbstractContextManager[object]:
-    """A `HeadWatch` of the cluster that was joined by that address; nothing where it is our own instance (None)."""
-    return contextlib.nullcontext() if address is None else HeadWatch(head_address())
+    """`watched`, the head of the cluster that was joined by that address; nothing where it is our own instance (None)."""
+    return contextlib.nullcontext() if address is None else watched(head_address())
 
 
 def store_bytes(learners: int) -> int:

@@ -5,18 +5,20 @@ Ray has no call of its own for this: `ray.init` tries for minutes, and says noth
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import threading
 import time
-from types import FrameType, TracebackType
-from typing import Any
+from collections.abc import Iterator
+from types import FrameType
 
 from rlscale.errors import UsageError
 
 from .processes import LostWorkerError
+from .sigterm import handled
 
-__all__ = ["HEAD_SECONDS", "HeadWatch", "LostHeadError", "answers", "require_head"]
+__all__ = ["HEAD_SECONDS", "LostHeadError", "answers", "require_head", "watched"]
 
 PATIENCE_SECONDS = 3.0  # with one attempt
 HEAD_SECONDS = 15.0  # without an answer, after which the head node counts as dead
@@ -31,42 +33,38 @@ class LostHeadError(LostWorkerError):
         super().__init__("the head of the Ray cluster does not answer any more")
 
 
-class HeadWatch:
-    """Tries the head node every two seconds, in a thread, and ends a call of Ray once it has not answered for 15 seconds.
+@contextlib.contextmanager
+def watched(address: str) -> Iterator[None]:
+    """Within, try the head node every two seconds, in a thread, and end a call of Ray once it has not answered for 15 seconds.
 
     Ray itself would wait for a minute, and then abort the process. `LostHeadError` interrupts the main thread only within a call
-    of Ray. It may finish what it computes itself, so that the learner's state is always that of a whole iteration.
+    of Ray. It may finish what it computes itself, so that the learner's state is always that of a whole iteration. In another
+    thread than the main one nothing is tried: signals arrive nowhere else.
 
     Args:
         address: `host:port` of the head node.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ended = threading.Event()
 
-    def __init__(self, address: str) -> None:
-        self._address = address
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="head watch", daemon=True)
-        self._before: Any = None
-        self._main = threading.current_thread() is threading.main_thread()  # signals arrive nowhere else
-
-    def __enter__(self) -> HeadWatch:
-        if self._main:
-            self._before = signal.signal(signal.SIGUSR1, _interrupt)
-            self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._ended.set()
-        if self._main:
-            self._thread.join()
-            signal.signal(signal.SIGUSR1, self._before)
-
-    def _watch(self) -> None:
+    def watch() -> None:
         heard = time.monotonic()
-        while not self._ended.wait(PAUSE_SECONDS):
-            if answers(self._address):
+        while not ended.wait(PAUSE_SECONDS):
+            if answers(address):
                 heard = time.monotonic()
             elif time.monotonic() - heard > HEAD_SECONDS:
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    thread = threading.Thread(target=watch, name="head watch", daemon=True)
+    with handled({signal.SIGUSR1: _interrupt}):
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

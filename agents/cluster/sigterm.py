@@ -19,15 +19,13 @@ def handled(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
     Args:
         handlers: of each signal, as `signal.signal` takes them.
     """
-    before: dict[signal.Signals, Any] = {}
-    try:
-        for number, handler in handlers.items():
-            before[number] = signal.signal(number, handler)
+    main = threading.current_thread() is threading.main_thread()
+    with contextlib.ExitStack() as restored:
+        for number, handler in handlers.items() if main else ():
+            before = signal.signal(number, handler)
+            if before is not None:  # as where it was not set by Python
+                restored.callback(signal.signal, number, before)
         yield
-    finally:
-        for number, handler in before.items():
-            if handler is not None:  # as where it was not set by Python
-                signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -36,8 +34,5 @@ def interrupted_by_sigterm() -> Iterator[None]:
 
     In another thread than the main one nothing changes. Ray's start puts a handler of its own in place of this one.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     with handled({signal.SIGTERM: signal.default_int_handler}):
         yield

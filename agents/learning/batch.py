@@ -150,11 +150,11 @@ class IterationBatch:
             valid[at] = ~f.reset[of_fragment]
         if (owner < 0).any():
             raise ValueError("the fragments do not fill the columns")
-        self._frames: CpuFrames | DeviceFrames
-        if device.type == "cpu":
-            self._frames = CpuFrames(fragments, owner, column, task.frame_stack)
-        else:
-            self._frames = DeviceFrames(fragments, owner, column, task.frame_stack, device)
+        self._frames: CpuFrames | DeviceFrames = (
+            CpuFrames(fragments, owner, column, task.frame_stack)
+            if device.type == "cpu"
+            else DeviceFrames(fragments, owner, column, task.frame_stack, device)
+        )
         target += noise
         self.moments = Moments(advantage[valid], target[valid], value[valid])
         if not early:

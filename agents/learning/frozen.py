@@ -36,7 +36,6 @@ class HessianNoise:
 class FrozenLearner(Learner):
     """A learner that measures batches at the parameters of `set_state` and makes no step; the only one, and of held batches."""
 
-    _state: dict[str, Any]
     _previous: IterationBatch | None = None
 
     def set_state(self, state: dict[str, Any]) -> None:

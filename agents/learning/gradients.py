@@ -154,8 +154,9 @@ class BlockGradients:
         )
         valid = batch.valid[index].float()
         weight = valid / divisor
-        heads: dict[str, tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]]
-        heads = {head: ((getattr(losses, head),), (weight,)) for head in matrices if head != LAST_LAYER}
+        heads: dict[str, tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]] = {
+            head: ((getattr(losses, head),), (weight,)) for head in matrices if head != LAST_LAYER
+        }
         runs = list(_runs(parts))
         if entropy_policy is not None:
             # Losses depend on the parameters through the outputs alone. From the joint loss's gradient there follows the

@@ -68,13 +68,9 @@ class Learner:
         self._optimizer = BlockOptimizer(config, self.parameters, policy_columns(self.network), last_layer_parameters, add)
         self._generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([config.seed, 0x1EA2])))
         # Of the batch that was begun:
-        self._iteration = 0
-        self._blocks: BatchBlocks
         self._held: list[tuple[FragmentSlot, Fragment]] = []
         # And where it is streamed:
         self._stream: StepGradients | None = None  # of the observations so far
-        self._members: list[np.ndarray]  # the environments of each block, as columns
-        self._moments: Moments  # of the observations so far
 
     @property
     def optimizer_steps(self) -> int:
@@ -213,11 +209,11 @@ class Learner:
     # --- a batch that is streamed ------------------------------------------------------------------------------------------
 
     def _begin_stream(self) -> StepGradients:
-        ((names, self._members),) = self._blocks.of_environments(1)
+        ((names, self._members),) = self._blocks.of_environments(1)  # the environments of each block, as columns
         heads = [head for head in HEADS if self._due(head)]
         heads += [LAST_LAYER, "joint"] if self._due("joint") else ["joint"]
         nothing = np.zeros(0, dtype=np.float32)
-        self._moments = Moments(nothing, nothing, nothing)
+        self._moments = Moments(nothing, nothing, nothing)  # of the observations so far
         # How many observations of a block are valid is only known at the end: `_finish_stream` corrects the divisor.
         nominal = np.array([len(block) * self._blocks.steps for block in self._members], dtype=np.float64)
         return self._begin_step(names, nominal, heads)

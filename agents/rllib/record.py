@@ -10,8 +10,7 @@ from rlscale.errors import UsageError
 from rlscale.records.files import make_folder
 from rlscale.records.run import Run
 
-from ..config import FEWEST_BLOCKS
-from ..job_record import job_facts, noise_entries, open_job, plain
+from ..job_record import job_config, job_facts, noise_entries, open_job
 
 __all__ = ["SETTINGS", "KeepsRecord", "environments_of"]
 
@@ -141,20 +140,10 @@ def _episodes(figures: dict[str, Any]) -> dict[str, Any]:
 
 def _facts(config: Any, report: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """Task, settings, versions and machine of the job, for the manifest."""
-    simple = (str, int, float, bool, type(None))
-    environments = environments_of(config)
-    settings_of_job = {key: plain(value) for key, value in config.to_dict().items()}
     return job_facts(
         task=config.env if isinstance(config.env, str) else getattr(config.env, "__name__", str(config.env)),
         preprocessing="RLlib's environment and connectors",
-        config={
-            "rllib": {key: value for key, value in settings_of_job.items() if isinstance(value, simple)},
-            "noise": {
-                "every": settings["every"],
-                "blocks": settings["blocks"],
-                "blocks_of": "environments" if environments >= FEWEST_BLOCKS else "episodes",
-            },
-        },
+        config=job_config("rllib", config.to_dict(), settings["every"], settings["blocks"], environments_of(config)),
         seed=config.seed,
         command=settings["command"],
         machine=report["machine"],

@@ -1,7 +1,7 @@
 """How experience is made: rollout workers, the fleets they form, and the fragments they give.
 
 A `RolloutWorker` steps groups of environments with a frozen policy; each call gives a `Fragment` of T steps of N environments.
-`LocalFleet` has its workers in this process, `RayFleet` as Ray actors; both make the same fragments in the same order.
+`LocalFleet` has its worker in this process, `RayFleet` has Ray actors; both make the same fragments in the same order.
 `ray_fleet` finds lost actors, `actors` starts and ends them, and `assignment` keeps the books of which actor holds which group.
 `actor_search` finds how many actors are worth their price.
 `Evaluator` plays whole episodes with a frozen policy, outside of any run's observations.

@@ -30,21 +30,13 @@ class GroupAssignment:
         """The groups of that actor, ascending."""
         return [group for group, holder in enumerate(self.actor_of) if holder == actor]
 
-    def move(self, group: int, actor: int) -> None:
-        """Give the group to that actor."""
-        self.actor_of[group] = actor
-
-    def renew(self, group: int) -> None:
-        """The group's environments are made afresh."""
-        self.generation[group] += 1
-
     def share_out(self, groups: Iterable[int], actors: Iterable[int]) -> None:
         """Give each of the groups in turn to the actor that then holds the fewest."""
         held = {actor: len(self.groups_of(actor)) for actor in actors}
         for group in groups:
             emptiest = min(held, key=lambda actor: (held[actor], actor))
             held[emptiest] += 1
-            self.move(group, emptiest)
+            self.actor_of[group] = emptiest
 
     def make_room(self, newcomer: int, actors: Iterable[int]) -> list[tuple[int, int]]:
         """Move groups from the fullest actors to a new one, as many as it can hold without becoming the fullest.
@@ -60,7 +52,7 @@ class GroupAssignment:
             if len(held[fullest]) <= mine + 1:
                 break
             group = held[fullest].pop()
-            self.move(group, newcomer)
+            self.actor_of[group] = newcomer
             moved.append((group, fullest))
             mine += 1
         return moved

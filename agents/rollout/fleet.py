@@ -1,4 +1,4 @@
-"""`LocalFleet`: rollout workers in this process. Its methods say what a run needs of a fleet; `RayFleet` has the same ones.
+"""`LocalFleet`: a rollout worker in this process. Its methods say what a run needs of a fleet; `RayFleet` has the same ones.
 
 Fragments are requested ahead and taken one by one, always in the order of the groups of environments that make them, whichever
 worker is ready first. So a run without faults does not depend on the clock, and both fleets make the same fragments.
@@ -50,7 +50,7 @@ class LostActor:
 
 
 class LocalFleet:
-    """Workers in this process, one after another: for debugging, tests and many small runs side by side.
+    """All groups of environments in this process, one after another: for debugging, tests and many small runs side by side.
 
     A fragment is made when it is taken. Groups of environments take turns: fragment i of a run is made by group i modulo their
     number.
@@ -61,18 +61,15 @@ class LocalFleet:
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
-        self._workers = [RolloutWorker(settings, actor) for actor in range(settings.workers)]
+        self._generations = [settings.generation] * (settings.workers * settings.groups)
+        self._worker = RolloutWorker(settings, 0, dict(enumerate(self._generations)))
         self._requested: deque[tuple[np.ndarray, int, int]] = deque()  # parameters, policy version, fragments still to be made
         self._next_group = 0
-        self._generations = [settings.generation] * (settings.workers * settings.groups)
         self.actors = 0
 
     @property
     def generation(self) -> int:
         return max(self._generations)
-
-    def _worker_of(self, group: int) -> RolloutWorker:
-        return self._workers[group % len(self._workers)]
 
     def request(self, weights: np.ndarray, policy_version: int, fragments: int) -> None:
         """Request that many more fragments, made with these parameters, (P,) float32; they queue up behind earlier ones."""
@@ -85,9 +82,8 @@ class LocalFleet:
             self._requested.appendleft((weights, version, left - 1))
         group = self._next_group
         self._next_group = (group + 1) % len(self._generations)
-        worker = self._worker_of(group)
-        worker.use_policy(weights, version)
-        fragment = worker.sample(version, group)
+        self._worker.use_policy(weights, version)
+        fragment = self._worker.sample(version, group)
         return Sampled(fragment.summary, fragment)
 
     def release(self, fragments: int) -> None:
@@ -103,7 +99,7 @@ class LocalFleet:
         `states` and `generations` are those of the groups, by number; `requested` holds parameters, policy version and number of
         the fragments still to be taken, the first of them of `next_group`. Either fleet goes on from what the other gave.
         """
-        states = [self._worker_of(group).state_of(group) for group in range(len(self._generations))]
+        states = [self._worker.state_of(group) for group in range(len(self._generations))]
         if any(state is None for state in states):
             return None
         return {
@@ -117,14 +113,12 @@ class LocalFleet:
         """Go on exactly from where `get_state` was called, with as many environments in as many groups."""
         self._generations = list(state["generations"])
         for group, of_group in enumerate(state["states"]):
-            self._worker_of(group).take_over_group(group, self._generations[group], of_group)
+            self._worker.take_over_group(group, self._generations[group], of_group)
         self._requested, self._next_group = deque(state["requested"]), state["next_group"]
 
     def draw_from(self, stream: np.random.SeedSequence) -> None:
         """Go on from here with other random numbers, those of the stream, for actions and environments."""
-        for worker, own in zip(self._workers, stream.spawn(len(self._workers)), strict=True):
-            worker.draw_from(own)
+        self._worker.draw_from(stream.spawn(1)[0])
 
     def close(self) -> None:
-        for worker in self._workers:
-            worker.close()
+        self._worker.close()

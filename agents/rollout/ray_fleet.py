@@ -298,7 +298,7 @@ class RayFleet:
     def _renew(self, group: int) -> None:
         """From now on the group is one that is made afresh."""
         self._taken[group] = None
-        self._assignment.renew(group)
+        self._assignment.generation[group] += 1
 
     def _hand_over(self, group: int, start: Any) -> None:
         """Have the actor that holds the group now go on from a state, or the reference to one; None: from its beginning."""

@@ -19,8 +19,7 @@ from rlscale.errors import UsageError
 from rlscale.noise import estimate
 from rlscale.records.run import Run
 
-from ..config import FEWEST_BLOCKS
-from ..job_record import command_line, job_facts, noise_entries, open_job, plain, refuse_existing
+from ..job_record import command_line, job_config, job_facts, noise_entries, open_job, refuse_existing
 from ..learning import NoiseRecord
 from ..machine import describe_machine
 from .measure import measure_rollout
@@ -196,21 +195,11 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
 
     def _facts(self, model: Any) -> dict[str, Any]:
         """Task, settings, versions and machine of the job, for the manifest."""
-        settings = {key: plain(value) for key, value in vars(model).items() if not key.startswith("_")}
+        settings = {"algorithm": type(model).__name__} | {k: v for k, v in vars(model).items() if not k.startswith("_")}
         return job_facts(
             task=_task_name(model.env),
             preprocessing="Stable-Baselines3's environment and wrappers",
-            config={
-                "sb3": {
-                    "algorithm": type(model).__name__,
-                    **{key: value for key, value in settings.items() if isinstance(value, str | int | float | bool | None)},
-                },
-                "noise": {
-                    "every": self._every,
-                    "blocks": self._blocks,
-                    "blocks_of": "environments" if model.n_envs >= FEWEST_BLOCKS else "episodes",
-                },
-            },
+            config=job_config("sb3", settings, self._every, self._blocks, model.n_envs),
             seed=model.seed,
             command=self._command,
             machine=describe_machine(model.device),

@@ -5,12 +5,12 @@ import shlex
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from rlscale.agents.cluster import LostWorkerError
-from rlscale.agents.config import config_to_dict
 from rlscale.agents.train import train
 from rlscale.cpus import usable_cpus
 from rlscale.records import folder_name, read_run
@@ -40,7 +40,7 @@ def run(arguments: list[str]) -> int:
     if config.rollout.ray_address and guarded_folder() is None and sys.argv[1:] == ["train", *arguments]:
         return run_guarded(folder, go_on)
     before = None if config.resume is None else read_run(folder, "--resume")
-    changed = "" if before is None else say_changes(before.manifest["config"], config_to_dict(config))
+    changed = "" if before is None else say_changes(before.manifest["config"], asdict(config))
     console = plain_console()
     display = TrainingDisplay(config.task, config.budget, console, before.rows if before else ())
     del before  # its rows are the display's to forget

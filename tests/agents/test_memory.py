@@ -31,7 +31,7 @@ def config_for(task=PONG, update=None, **rollout) -> TrainConfig:
 def test_the_bytes_of_a_fragment_are_what_it_holds(task_id, network):
     task = find_task(task_id)
     fleet = LocalFleet(WorkerSettings(task, 4, 16, network, False, 1, True, 0, 0))
-    fleet.request(fleet._workers[0]._flat.numpy().copy(), 0, 1)
+    fleet.request(fleet._worker._flat.numpy().copy(), 0, 1)
     fragment = fleet.take().fragment
     episodes = fragment.episode_return.nbytes + fragment.episode_length.nbytes + fragment.bootstrap_value.nbytes
     assert fragment.nbytes - episodes == fragment_bytes(task, 16, 4)

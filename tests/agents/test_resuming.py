@@ -1,11 +1,11 @@
 """What a resumed run takes from its checkpoint; that what it takes goes on exactly is in test_train.py and test_session.py."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
 
-from rlscale.agents.config import Budget, config_to_dict, default_config
+from rlscale.agents.config import Budget, default_config
 from rlscale.agents.resuming import kept_environments, why_afresh
 from rlscale.agents.train import train
 from rlscale.envs import find_task
@@ -27,7 +27,7 @@ def with_rollout(**changes):
 def checkpoint(config=CONFIG, environments=4, groups=2, asked=()):
     """What `why_afresh` and `kept_environments` read of one."""
     fleet = {"states": [{}] * groups}
-    return {"fleet": fleet, "fragment_environments": environments, "asked": list(asked), "config": config_to_dict(config)}
+    return {"fleet": fleet, "fragment_environments": environments, "asked": list(asked), "config": asdict(config)}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from rlscale.agents.cluster import LostWorkerError
-from rlscale.agents.config import Budget, NoiseSettings, Recording, TrainConfig, config_from_dict, config_to_dict, default_config
+from rlscale.agents.config import Budget, NoiseSettings, Recording, TrainConfig, config_from_dict, default_config
 from rlscale.agents.learning import Learner, NoiseRecord, NoiseWindow, scaled_rate, step_kind
 from rlscale.agents.learning.schedule import adaptive_batch
 from rlscale.agents.rollout.worker import _Group
@@ -401,7 +401,7 @@ def test_the_manifest_says_how_it_was_made(tmp_path):
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert manifest["command"] == ["rlscale", "train", "x"]
     assert config_from_dict(manifest["config"]) == config
-    assert config_from_dict(json.loads(json.dumps(config_to_dict(config)))) == config
+    assert config_from_dict(json.loads(json.dumps(asdict(config)))) == config
     assert manifest["seed"] == 0
     assert manifest["machine"]["cores"] >= 1
     assert manifest["versions"]["torch"]

@@ -18,8 +18,6 @@ def test_the_groups_of_a_lost_actor_go_to_whoever_holds_the_fewest():
     assignment.share_out(assignment.groups_of(2), [1, 0, 7])
     assert [len(assignment.groups_of(actor)) for actor in (0, 1, 7)] == [3, 3, 2]
     assert assignment.generation == [0] * 8
-    assignment.renew(2)
-    assert assignment.generation == [0, 0, 1, 0, 0, 0, 0, 0]
 
 
 def test_a_newcomer_gets_its_share_from_the_fullest():

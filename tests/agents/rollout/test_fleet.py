@@ -13,7 +13,9 @@ from rlscale.agents.rollout.ray_fleet import RayFleet
 
 
 def same(a: Fragment, b: Fragment) -> bool:
-    return all(np.array_equal(getattr(a, f.name), getattr(b, f.name)) for f in fields(Fragment) if f.name != "seconds")
+    """Whether two fragments are alike, whichever actor made them."""
+    names = {f.name for f in fields(Fragment)} - {"seconds", "actor"}
+    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in names)
 
 
 def sample(fleet, weights, version, fragments):

@@ -4,7 +4,7 @@ import contextlib
 import json
 import math
 import shlex
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +13,7 @@ from run_records import add_joint, make_run
 
 from rlscale.agents.checks import check_config
 from rlscale.agents.cluster import LostHeadError
-from rlscale.agents.config import config_to_dict, default_config
+from rlscale.agents.config import default_config
 from rlscale.agents.learning import scaled_rate
 from rlscale.analysis.reading import read_noise
 from rlscale.benchmarks.advise import run as advise_run
@@ -67,7 +67,7 @@ def test_the_rate_of_a_run_is_what_its_rule_made_of_it(tmp_path, rule):
     """The line for it names that rate and not the rule, which would be applied a second time."""
     run = run_with(update={"mini_batch": 1024, **rule})
     rate = scaled_rate(run.update, 1024, None) / math.sqrt(run.batch_divisor)
-    record = RunRecord(tmp_path, {"config": config_to_dict(run)}, [{"learning_rate": rate}, {"learning_rate": rate / 2}])
+    record = RunRecord(tmp_path, {"config": asdict(run)}, [{"learning_rate": rate}, {"learning_rate": rate / 2}])
     update = advise_run._config_of(record).update
     assert update == replace(run.update, learning_rate=rate, lr_rule="constant", lr_batch=None, tuned_batch=None)
 
@@ -182,7 +182,7 @@ def planted(tmp_path, monkeypatch):
     run = add_joint(make_run(tmp_path / "made"))
 
     def ask(config, *words, suggestion=None, policy=None, rate=1e-3):
-        manifest = run.manifest | {"config": config_to_dict(config), "task": run.manifest["task"] | {"id": TASK.id}}
+        manifest = run.manifest | {"config": asdict(config), "task": run.manifest["task"] | {"id": TASK.id}}
         of_batch = {"learning_rate": rate} | ({} if config.adaptive else {"batch_observations": round(ask.valid * config.batch)})
         record = replace(run, manifest=manifest, rows=[row | of_batch for row in run.rows])
         monkeypatch.setattr(advise_run, "read_run", lambda *_: record)
