@@ -38,7 +38,7 @@ def require_positive(flags: Mapping[str, float | None]) -> None:
 
 
 def require_not_negative(flags: Mapping[str, float | None]) -> None:
-    """Refuse a number that is below zero or not finite; None is no number.
+    """Refuse a number that is below zero or not finite, and a seed that is too large; None is no number.
 
     Raises:
         UsageError: names the flag.
@@ -46,6 +46,7 @@ def require_not_negative(flags: Mapping[str, float | None]) -> None:
     for flag, value in flags.items():
         _refuse_if(value is not None and math.isinf(value), flag, f"{value} is not finite", "Give a number, or leave it out")
         _refuse_if(value is not None and not value >= 0, flag, f"{value} is not zero or more", "Give zero or more")
+        _refuse_if(flag == "seed" and (value or 0) >= 2**63, flag, f"{value} is too large", "Give one below 2**63")
 
 
 def check_config(config: TrainConfig) -> None:
@@ -66,7 +67,6 @@ def check_config(config: TrainConfig) -> None:
     numbers = {name: None if isinstance(value, str) else value for name, value in settings.items()}  # None for auto and adaptive
     require_positive({name.replace("_", "-"): numbers[name] for name in _POSITIVE})
     require_not_negative({name.replace("_", "-"): numbers[name] for name in _NOT_NEGATIVE})
-    _refuse_if(config.seed >= 2**63, "seed", f"{config.seed} is too large", "Give one below 2**63")
     for flag, value in (("discount", u.discount), ("gae-lambda", u.gae_lambda)):
         _refuse_if(not 0 <= value <= 1, flag, f"{value} is not between 0 and 1", "Give for example 0.99")
     _refuse_if(not 0 <= u.beta2 < 1, "beta2", f"{u.beta2} is not between 0 and 1", "Give for example 0.99")

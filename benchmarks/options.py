@@ -8,7 +8,7 @@ import contextlib
 import difflib
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.records import read_run
 
-__all__ = ["MOST_RATES", "check_counts", "check_rate_exponent", "flag_of", "parse", "parse_train"]
+__all__ = ["MOST_RATES", "check_counts", "check_rate_exponent", "flag_of", "parse", "parse_train", "refuse_given"]
 
 Kind = TypeVar("Kind")
 MOST_RATES = 15  # an octave apart they reach from a hundredth of a rate to a hundred times as much
@@ -84,6 +84,17 @@ def check_counts(options: Any) -> None:
         count = getattr(options, name, None)
         if count is not None and count > most:
             raise UsageError(f"--{name.replace('_', '-')}", f"{count:,} are more than {most:,}", "Use fewer")
+
+
+def refuse_given(options: Any, names: Iterable[str], problem: str, mend: str) -> None:
+    """Refuse settings that were given where they mean nothing: those that are not as by default.
+
+    Raises:
+        UsageError: one is not.
+    """
+    for name in names:
+        if getattr(options, name) != getattr(type(options), name):
+            raise UsageError(f"--{name.replace('_', '-')}", problem, mend)
 
 
 def check_rate_exponent(exponent: float) -> None:

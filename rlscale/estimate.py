@@ -28,6 +28,12 @@ class Estimate:
         if (self.value is None) == (self.reason is None):
             raise ValueError("an Estimate has either a value or the reason why it has none")
 
+    @property
+    def known(self) -> float:
+        """The value, where it cannot but be resolved."""
+        assert self.value is not None, self.reason
+        return self.value
+
     def map(self, rising: Callable[[float], float]) -> "Estimate":
         """The estimate of a rising function of the figure."""
         ends = None if self.interval is None else (rising(self.interval[0]), rising(self.interval[1]))

@@ -8,6 +8,7 @@ import tyro
 from rlscale.agents.checks import require_not_negative, require_positive
 from rlscale.errors import UsageError
 
+from ..options import refuse_given
 from ..workers.options import check_cpus
 
 __all__ = ["AdviseOptions", "check_options", "refuse_to_measure"]
@@ -48,11 +49,8 @@ def check_options(options: AdviseOptions) -> None:
     if options.task is None and options.run is None:
         raise UsageError("TASK", "there is nothing to advise on", "Name a task, or a run with --run FOLDER")
     if options.run is not None:
-        mend = "Leave it out, or leave out --run"
-        if options.seconds != AdviseOptions.seconds:
-            raise UsageError("--seconds", "it is of the training, and with --run nothing is trained", mend)
-        if options.seed != AdviseOptions.seed:
-            raise UsageError("--seed", "it is of the training, and with --run nothing is trained", mend)
+        problem = "it is of the training, and with --run nothing is trained"
+        refuse_given(options, ("seconds", "seed"), problem, "Leave it out, or leave out --run")
     require_positive({"seconds": options.seconds, "fleet-seconds": options.fleet_seconds, "cpus": options.cpus})
     check_cpus(options.cpus, options.ray_address)
     require_not_negative({"price-hour": options.price_hour})
@@ -68,12 +66,6 @@ def refuse_to_measure(options: AdviseOptions, task: str) -> None:
     Raises:
         UsageError: names the option.
     """
-    for flag, asked in (
-        ("--cpus", options.cpus is not None),
-        ("--ray-address", options.ray_address is not None),
-        ("--price-hour", options.price_hour is not None),
-        ("--fleet-seconds", options.fleet_seconds != AdviseOptions.fleet_seconds),
-    ):
-        if asked:
-            problem = f"nothing is measured here, since rlscale does not know the task {task!r} of the run"
-            raise UsageError(flag, problem, "Leave it out, or name the task as well: rlscale advise TASK --run FOLDER")
+    problem = f"nothing is measured here, since rlscale does not know the task {task!r} of the run"
+    mend = "Leave it out, or name the task as well: rlscale advise TASK --run FOLDER"
+    refuse_given(options, ("cpus", "ray_address", "price_hour", "fleet_seconds"), problem, mend)

@@ -194,8 +194,7 @@ def _measured(
     found = []
     for actors in sorted({*range(1, min(cpus, 8) + 1), *(2**k for k in range(16) if 2**k <= cpus), cpus}):
         usual = settings_for(config, _NOTHING, actors)
-        sampling = law.rate(actors, usual.environments // actors).value
-        assert sampling is not None
+        sampling = law.rate(actors, usual.environments // actors).known
         size = shortest(critical, 1 / sampling, times) if critical > 0 else min(times)
         # All of the learner's time but what the mini-batch changes stays as it was measured. Two measurements scatter: what is
         # left is no less than the whole time that was measured with this mini-batch.

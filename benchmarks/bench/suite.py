@@ -6,6 +6,7 @@ what is measured changes: results of two versions cannot be compared.
 
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -84,11 +85,8 @@ def measure_whole(config: TrainConfig, task: Task, actors: int) -> float:
 
 def end_to_end(config: TrainConfig, task: Task) -> float:
     """Observations per second of a run with these settings, its first iteration not counted."""
-    session = prepare(config, task).start()
-    try:
+    with closing(prepare(config, task).start()) as session:
         rows = [iterated[0] for _ in range(ITERATIONS + 1) if (iterated := session.iterate()) is not None]
-    finally:
-        session.close()
     return sum(row["batch_observations"] for row in rows[1:]) / (rows[-1]["seconds"] - rows[0]["seconds"])
 
 

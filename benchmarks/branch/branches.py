@@ -4,7 +4,7 @@ import io
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -116,11 +116,8 @@ def run_branch(config: TrainConfig, learner: bytes, environments: bytes, branch:
     weights = learned["parameters"].numpy()
     mean, error = None, math.nan
     if np.isfinite(weights).all():
-        evaluating = evaluator(setup, episodes, config.seed)
-        try:
+        with closing(evaluator(setup, episodes, config.seed)) as evaluating:
             at = evaluating.evaluate(weights, key).at(branch.steps)
-        finally:
-            evaluating.close()
         mean, error = at.return_mean, at.return_error
     return BranchResult(
         **asdict(branch),
@@ -137,8 +134,7 @@ def learn(config: TrainConfig, learner: bytes, environments: bytes, branch: Bran
     own = replace(own, update=replace(own.update, learning_rate=branch.learning_rate))
     task: Task = find_task(config.task)
     setup = prepare(own, task)
-    session = setup.start()
-    try:
+    with closing(setup.start()) as session:
         state: dict[str, Any] = {
             "learner": without_momentum(load(learner)),
             "fleet": load(environments),
@@ -151,8 +147,6 @@ def learn(config: TrainConfig, learner: bytes, environments: bytes, branch: Bran
                 while session.iterate() is None:
                     pass
         return setup, session.get_state()["learner"], session.progress.observations
-    finally:
-        session.close()
 
 
 def without_momentum(learner: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -93,10 +94,9 @@ def _check_environments(config: TrainConfig) -> None:
     Raises:
         UsageError: the task's environments cannot be saved.
     """
-    env = make_env(find_task(config.task), 1)
-    env.reset(np.zeros(1, dtype=np.int64))
-    state = env.get_state()
-    env.close()
+    with closing(make_env(find_task(config.task), 1)) as env:
+        env.reset(np.zeros(1, dtype=np.int64))
+        state = env.get_state()
     if state is None:
         mend = "Branches need a task whose can: classic, toy and MinAtar"
         raise UsageError("RUN", f"environments of {config.task} cannot be saved in the midst of their episodes", mend)
@@ -213,12 +213,9 @@ def _key(branch: dict[str, Any]) -> tuple[int, float, int]:
 def _start(at: Checkpoint, plan: BranchPlan) -> dict[str, float]:
     """Mean return at the checkpoint, over `START_EVALUATIONS` evaluations, and its standard error."""
     setup = prepare(branch_config(at.config, plan.sizes[0], at.config.seed), find_task(at.config.task))
-    evaluating = evaluator(setup, plan.episodes, at.config.seed)
     weights = load(at.learner)["parameters"].numpy()
-    try:
+    with closing(evaluator(setup, plan.episodes, at.config.seed)) as evaluating:
         found = [evaluating.evaluate(weights, key).at(1) for key in range(START_EVALUATIONS)]
-    finally:
-        evaluating.close()
     error = math.sqrt(sum(e.return_error**2 for e in found)) / len(found)
     return {"return": sum(e.return_mean for e in found) / len(found), "error": error}
 
@@ -235,13 +232,10 @@ def _noise(at: Checkpoint, plan: BranchPlan) -> dict[str, Any]:
     """The noise scale at the checkpoint's parameters, by loss and metric, in batches of the run's own size."""
     rollout = at.config.rollout
     batch = max(at.config.batch, FEWEST_BLOCKS * rollout.clones * rollout.rollout_length)
-    frozen = _frozen(at, batch, at.config.seed + 1)
-    try:
+    with closing(_frozen(at, batch, at.config.seed + 1)) as frozen:
         frozen.play(plan.burn_in)
         measured = [frozen.measure() for _ in range(plan.noise_batches)]
         spent = frozen.observations
-    finally:
-        frozen.close()
     records = [records for records, _ in measured]
     curved = [hessian for _, hessian in measured if hessian is not None]
     return {"observations": spent, "batch_size": batch, "scales": list(_scales(records, curved))}

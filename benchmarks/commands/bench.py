@@ -28,7 +28,7 @@ from rlscale.records.files import now, write_atomically
 from ..bench import compare_files
 from ..bench.suite import SUITE, TASK, UPDATE, VERSION, actor_counts, measure_round, show
 from ..console import plain_console, say
-from ..options import parse
+from ..options import parse, refuse_given
 from ..steps import Steps
 from ..workers.options import check_cpus, cpus_for_actors, describe_nodes, hold_folder
 
@@ -75,10 +75,8 @@ def run_bench(options: BenchOptions, command: list[str], console: Console) -> in
         UsageError: a cluster that cannot be used, or files that cannot be compared or continued.
     """
     if options.compare is not None:
-        usual = vars(BenchOptions())
-        for name, value in vars(options).items():
-            if name != "compare" and value != usual[name]:
-                raise UsageError(f"--{name.replace('_', '-')}", "nothing is measured with --compare", "Leave it out")
+        others = [name for name in vars(options) if name != "compare"]
+        refuse_given(options, others, "nothing is measured with --compare", "Leave it out")
         return compare_files(Path(options.compare[0]), Path(options.compare[1]), console)
     require_positive({"rounds": options.rounds, "seconds": options.seconds, "cpus": options.cpus})
     check_cpus(options.cpus, options.ray_address)

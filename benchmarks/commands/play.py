@@ -65,8 +65,6 @@ def run(arguments: list[str]) -> int:
     if options.episodes < 2:
         raise UsageError("--episodes", f"{options.episodes} gives no interval", "Play at least 2")
     require_not_negative({"seed": options.seed})
-    if options.seed >= 2**63:
-        raise UsageError("--seed", f"{options.seed} is too large", "Give one below 2**63")
     if options.kept and options.video:
         raise UsageError("--video", "films the last policy, --kept plays them all", "Leave one of them out")
     record = read_run(Path(options.run))

@@ -11,7 +11,7 @@ from rlscale.errors import UsageError
 from rlscale.records import RunRecord, read_run
 from rlscale.report.run_page import write_report
 
-from ..options import parse
+from ..options import parse, refuse_given
 
 __all__ = ["ReportOptions", "run", "write_page"]
 
@@ -43,8 +43,7 @@ def run(arguments: list[str]) -> int:
         from .watch import watch
 
         return watch(options.runs, options.out, options.port)
-    if options.port:
-        raise UsageError("--port", "nothing is served without --watch", "Add --watch, or leave it out")
+    refuse_given(options, ("port",), "nothing is served without --watch", "Add --watch, or leave it out")
     write_page(options.runs, options.out)
     return 0
 

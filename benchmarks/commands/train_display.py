@@ -67,33 +67,30 @@ class TrainingDisplay:
     def update(self, row: dict[str, Any], noise: list[NoiseRecord]) -> None:
         """Take in the row of one iteration and the noise measured in it."""
         with self._lock:
-            self._take_in(row, noise)
+            if self._first is None:
+                now = time.monotonic()
+                self._first = (now, row["observations"], row["optimizer_steps"])
+                gone = 0.0  # seconds of the run before this session, whose clock starts after Ray and the environments are there
+                for earlier in self._before:
+                    if earlier["iteration"] < row["iteration"]:  # later ones are made again
+                        self._recent.add(earlier["episodes"], earlier["return_mean"])
+                        gone = earlier["seconds"]
+                self._started = now - (row["seconds"] - gone)
+                self._before = ()
+            self._row = row
+            self._losses += len(row["losses"])
+            self._recent.add(row["episodes"], row["return_mean"])
+            for record in noise:
+                if usable([record.statistics]):
+                    self._noise.setdefault((record.head, record.kind), deque(maxlen=POOL_WINDOW)).append(record.statistics)
+            share, left = self._share_and_left()
+            self._bar.update(self._task, completed=share, left=left)
         if trial := row.get("actor_trial"):
             say(self._console, say_trial(**trial))
         now = time.monotonic()
         if not self._live and (now - self._printed >= PLAIN_SECONDS or row["iteration"] == 0):
             self._printed = now
             say(self._console, self._line())
-
-    def _take_in(self, row: dict[str, Any], noise: list[NoiseRecord]) -> None:
-        if self._first is None:
-            now = time.monotonic()
-            self._first = (now, row["observations"], row["optimizer_steps"])
-            gone = 0.0  # seconds of the run before this session, whose clock starts after Ray and the environments are there
-            for earlier in self._before:
-                if earlier["iteration"] < row["iteration"]:  # later ones are made again
-                    self._recent.add(earlier["episodes"], earlier["return_mean"])
-                    gone = earlier["seconds"]
-            self._started = now - (row["seconds"] - gone)
-            self._before = ()
-        self._row = row
-        self._losses += len(row["losses"])
-        self._recent.add(row["episodes"], row["return_mean"])
-        for record in noise:
-            if usable([record.statistics]):
-                self._noise.setdefault((record.head, record.kind), deque(maxlen=POOL_WINDOW)).append(record.statistics)
-        share, left = self._share_and_left()
-        self._bar.update(self._task, completed=share, left=left)
 
     def _share_and_left(self) -> tuple[float, str]:
         """How much of the budget is spent, and the time left: nothing before a second row has come, which tells the pace."""
@@ -151,33 +148,30 @@ class TrainingDisplay:
 
     def _panel(self) -> Group:
         with self._lock:
-            return self._draw()
-
-    def _draw(self) -> Group:
-        table = Table.grid(padding=(0, 2))
-        if self._row is None:
-            table.add_row("starting", "making environments and the first rollout")
+            table = Table.grid(padding=(0, 2))
+            if self._row is None:
+                table.add_row("starting", "making environments and the first rollout")
+                return Group(self._bar, table)
+            row = self._row
+            mean, episodes = self._mean_return()
+            table.add_row("observations", f"{row['observations']:,} in {row['optimizer_steps']:,} optimizer steps")
+            table.add_row(
+                "rate",
+                f"{row['observations_per_second']:,.0f} observations/s, "
+                f"sampling alone {row['sampling_observations_per_second']:,.0f}/s",
+            )
+            table.add_row("return", f"{mean}" + (f", mean of the last {episodes} episodes" if episodes else ""))
+            if row["spilled_bytes"]:
+                full = f"full: {format_bytes(row['spilled_bytes'])} of this iteration went to disk; others may fill it"
+                table.add_row("object store", full)
+            if self._losses:
+                table.add_row("faults", f"{lost(self._losses)}; {row['actors']} work now")
+            for head in ("policy", "value", "joint", "policy_last_layer"):
+                scale = self._scale(head)
+                if scale:
+                    table.add_row(f"noise scale of late, {head.replace('_', ' ')}", scale)
+            table.add_row("entropy, KL", f"{format_quantity(row['entropy'])}, {format_quantity(row['approx_kl'])}")
             return Group(self._bar, table)
-        row = self._row
-        mean, episodes = self._mean_return()
-        table.add_row("observations", f"{row['observations']:,} in {row['optimizer_steps']:,} optimizer steps")
-        table.add_row(
-            "rate",
-            f"{row['observations_per_second']:,.0f} observations/s, "
-            f"sampling alone {row['sampling_observations_per_second']:,.0f}/s",
-        )
-        table.add_row("return", f"{mean}" + (f", mean of the last {episodes} episodes" if episodes else ""))
-        if row["spilled_bytes"]:
-            full = f"full: {format_bytes(row['spilled_bytes'])} of this iteration went to disk; others may fill it"
-            table.add_row("object store", full)
-        if self._losses:
-            table.add_row("faults", f"{lost(self._losses)}; {row['actors']} work now")
-        for head in ("policy", "value", "joint", "policy_last_layer"):
-            scale = self._scale(head)
-            if scale:
-                table.add_row(f"noise scale of late, {head.replace('_', ' ')}", scale)
-        table.add_row("entropy, KL", f"{format_quantity(row['entropy'])}, {format_quantity(row['approx_kl'])}")
-        return Group(self._bar, table)
 
 
 def say_trial(actors: int, observations_per_second: float, next: int, settled: bool) -> str:

@@ -74,9 +74,8 @@ def measure_blocks(rounds: int = 7, out: Path = Path("results/learner-blocks.jso
         rounds: Paired rounds.
         out: Where the record goes.
     """
-    worker = make_worker(BATCH // 64, 64, "bfloat16" in precisions())
-    fragments = [worker.sample(0)]
-    worker.close()
+    with closing(make_worker(BATCH // 64, 64, "bfloat16" in precisions())) as worker:
+        fragments = [worker.sample(0)]
     sizes = [(size, USUAL[1]) for size in BLOCK_SIZES] + [(USUAL[0], size) for size in CHUNKS if size != USUAL[1]]
     cases = {(precision, *size): size for precision in precisions() for size in sizes}
     updates = {
@@ -186,9 +185,8 @@ def measure_noise_cost(
     rows = []
     for precision, bfloat16 in precisions().items():
         for size, epochs in ((2048, 1), (2048, 4), (8192, 1)) if batch is None else ((batch, 1),):
-            worker = make_worker(size // rollout_length, rollout_length, bfloat16, first_steps=200)
-            fragments = [worker.sample(0)]
-            worker.close()
+            with closing(make_worker(size // rollout_length, rollout_length, bfloat16, first_steps=200)) as worker:
+                fragments = [worker.sample(0)]
             updates = {
                 name: updating(
                     make_config(size, rollout_length, replace(noise, blocks=blocks), epochs=epochs), bfloat16, fragments
@@ -223,9 +221,8 @@ def measure_several(rounds: int = 5, out: Path = Path("results/learner-several.j
     import ray
 
     precision, bfloat16 = list(precisions().items())[-1]
-    worker = make_worker(BATCH // 128 // 2, 128, bfloat16, groups=2)
-    fragments = [worker.sample(0, group) for group in range(2)]
-    worker.close()
+    with closing(make_worker(BATCH // 128 // 2, 128, bfloat16, groups=2)) as worker:
+        fragments = [worker.sample(0, group) for group in range(2)]
     slots = arrange_slots([fragment.group for fragment in fragments], fragments[0].environments)
     config = make_config(BATCH, 128, JOINT, epochs=1)
     shared = replace(config, update=replace(config.update, learners=2))

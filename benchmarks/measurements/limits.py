@@ -81,9 +81,8 @@ def measure(config: TrainConfig, task: Task, cores: int, bfloat16: bool, rounds:
     torch.set_num_threads(cores)
     environments, steps, network = config.rollout.environments, config.rollout.rollout_length, config.update.network
     one = WorkerSettings(task, environments // cores, steps, network, bfloat16, 1, True, 0, 0, workers=cores)
-    worker = RolloutWorker(replace(one, environments=environments, workers=1), 0)
-    fragment = worker.sample(0)
-    worker.close()
+    with closing(RolloutWorker(replace(one, environments=environments, workers=1), 0)) as worker:
+        fragment = worker.sample(0)
     learners = {name: Learner(replace(config, noise=noise), task, CPU, bfloat16) for name, noise in LEARNERS.items()}
     operations = operations_of(lambda: learn_batch(learners["learner"], [fragment], 1, 1e-5)) / (environments * steps)
     weights = flatten_parameters(make_network(task, network, 0)).numpy()

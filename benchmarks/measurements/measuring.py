@@ -23,6 +23,7 @@ from rlscale.agents.compute import computes_bfloat16
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
 from rlscale.cpus import usable_cpus
 from rlscale.envs import Network
+from rlscale.estimate import Estimate
 from rlscale.records import RunRecord, read_run
 from rlscale.records.files import dump_json, now
 
@@ -42,6 +43,7 @@ __all__ = [
     "require_known",
     "returns_of",
     "rounds_of",
+    "say_recorded",
     "settings_of",
     "train",
     "write_result",
@@ -153,6 +155,13 @@ def median_and_spread(values: Sequence[float]) -> str:
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [*values] * 3
     words = [f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.3g}" for x in (middle, low, high)]
     return f"{words[0]} [{words[1]}, {words[2]}]"
+
+
+def say_recorded(value: float | None, interval: Sequence[float | None] | None) -> str:
+    """A figure and its interval as a record spells them, for people: an end that is not finite is null there."""
+    low, high = interval or (0.0, None)
+    ends = (low or 0.0, math.inf if high is None else high)
+    return Estimate(value, ends, None if value is not None else "not resolved").say()
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

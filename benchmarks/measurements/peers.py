@@ -13,7 +13,6 @@ falls back to, makes its games with the old gym, where ale-py no longer register
 """
 
 import itertools
-import json
 import statistics
 import sys
 import time
@@ -31,8 +30,8 @@ from .measuring import (
     NATURE,
     NO_HEADS,
     NO_ITERATION,
+    map_in_processes,
     median_and_spread,
-    output_of,
     print_table,
     require_known,
     train,
@@ -263,12 +262,16 @@ SYSTEMS: dict[str, Callable[[int], list[float]]] = {
 }
 
 
+def run_system(name: str, iterations: int) -> list[float]:
+    """Observations per second of each iteration of that system, in a process of its own."""
+    return SYSTEMS[name](iterations)
+
+
 def main(
     rounds: int = 5,
     iterations: int = 6,
     systems: tuple[str, ...] = (),
     out: Path = Path("results/peers.json"),
-    only: str | None = None,
 ) -> None:
     """Measure end-to-end speed beside other libraries.
 
@@ -277,11 +280,7 @@ def main(
         iterations: Counted iterations of each process.
         systems: Only these, by the names in the table: fewer systems leave time for more rounds. Without it, all.
         out: Where the record goes.
-        only: Run this system in this process and print its rates; the script starts itself so.
     """
-    if only is not None:
-        print(json.dumps(SYSTEMS[only](iterations)))
-        return
     if (cores := usable_cpus()) != CORES:
         mend = f"Give it {CORES}: taskset -c 0,1 python -m {__spec__.name}"
         print(f"peers: all systems are set up for {CORES} cores, and this process has {cores}. {mend}", file=sys.stderr)
@@ -290,8 +289,7 @@ def main(
     readings: dict[str, list[list[float]]] = {name: [] for name in systems or SYSTEMS}
     for turn in range(rounds):
         for name in readings:
-            words = [sys.executable, "-m", __spec__.name, "--only", name, "--iterations", str(iterations)]
-            readings[name].append(json.loads(output_of(words).strip().splitlines()[-1]))
+            readings[name] += map_in_processes(run_system, [(name, iterations)])
             print(f"round {turn + 1}: {name}: {statistics.median(readings[name][-1]):,.0f} observations/s", flush=True)
     medians = {name: [statistics.median(rates) for rates in runs] for name, runs in readings.items()}
     fastest = {

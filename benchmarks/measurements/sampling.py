@@ -12,6 +12,7 @@ import multiprocessing
 import statistics
 import sys
 import time
+from contextlib import ExitStack, closing
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -21,7 +22,7 @@ import torch
 import tyro
 from ale_py.roms import get_all_rom_ids
 
-from rlscale.agents.cluster import connect, disconnect
+from rlscale.agents.cluster import connected
 from rlscale.agents.machine import keep_freed_memory
 from rlscale.agents.networks import ActingNetwork, flatten_parameters, make_network
 from rlscale.agents.rollout import RayFleet, WorkerSettings
@@ -103,23 +104,20 @@ def measure(
     one = next(iter(settings.values()))
     weights = flatten_parameters(make_network(one.task, one.network, 0)).numpy()
     processes, pipes = start_bare(one, cores)
-    fleets: dict[tuple[int, int], RayFleet] = {}
     bare: list[float] = []
     rates: dict[tuple[int, int], list[float]] = {case: [] for case in settings}
     try:
-        connect(None, sum(actors * cpus for actors, cpus in settings))  # all fleets are alive, one at a time works
-        fleets.update({case: RayFleet(settings[case], 2 * case[0]) for case in settings})
-        for turn in range(rounds + 1):  # the first one warms up and is not counted
-            limit = ask(pipes, seconds)
-            bare += [limit] if turn else []
-            for case in in_turn(fleets, turn):
-                rate = sample(fleets[case], case[0], one.environments * one.rollout_length, weights, turn, seconds)
-                rates[case] += [rate] if turn else []
-            print(f"round {turn} of {rounds}", flush=True)
+        # All fleets are alive, one at a time works.
+        with connected(None, sum(actors * cpus for actors, cpus in settings)), ExitStack() as held:
+            fleets = {case: held.enter_context(closing(RayFleet(settings[case], 2 * case[0]))) for case in settings}
+            for turn in range(rounds + 1):  # the first one warms up and is not counted
+                limit = ask(pipes, seconds)
+                bare += [limit] if turn else []
+                for case in in_turn(fleets, turn):
+                    rate = sample(fleets[case], case[0], one.environments * one.rollout_length, weights, turn, seconds)
+                    rates[case] += [rate] if turn else []
+                print(f"round {turn} of {rounds}", flush=True)
     finally:
-        for fleet in fleets.values():
-            fleet.close()
-        disconnect()
         for process in processes:
             process.kill()
     return bare, rates

@@ -12,6 +12,7 @@ The noise of every head is pooled over windows of updates, and the policy at the
 results/studies.json; `python docs/pictures/studies.py` draws it, and docs/studies.md says what came out.
 """
 
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -82,8 +83,9 @@ def run(options: Options, kind: Kind) -> dict[str, Any]:
     often = replace(config.noise, joint_noise_period=PERIOD, policy_noise_period=PERIOD, value_noise_period=PERIOD)
     config = replace(config, noise=often)
     setup = prepare(config, find_task(options.task))
-    session = setup.start()
-    evaluator = Evaluator(
+    windows: list[dict[str, Any]] = []
+    measured: dict[str, list[BlockStatistics]] = {head: [] for head in HEADS}
+    evaluating = Evaluator(
         setup.task,
         config.update.network,
         kind.width,
@@ -92,33 +94,30 @@ def run(options: Options, kind: Kind) -> dict[str, Any]:
         seed=kind.seed,
         threads=1,
     )
-    windows: list[dict[str, Any]] = []
-    measured: dict[str, list[BlockStatistics]] = {head: [] for head in HEADS}
-    for step in range(options.optimizer_steps):
-        is_cold = kind.cold is not None and kind.cold[0] <= step < kind.cold[1]
-        rate = options.learning_rate / (CUT if is_cold else 1.0)
-        session.config = replace(session.config, update=replace(session.config.update, learning_rate=rate))
-        iterated = session.iterate()
-        assert iterated is not None, "16 steps cannot all be resets"
-        row, result = iterated
-        for record in result.noise:
-            if record.head in measured:
-                measured[record.head].append(record.statistics)
-        if (step + 1) % POOL_WINDOW == 0:
-            evaluated = evaluator.evaluate(session.weights(), step + 1).at(step + 1)
-            windows.append(
-                {
-                    "optimizer_steps": step + 1,
-                    "observations": row["observations"],
-                    "cold": is_cold,
-                    "return": evaluated.return_mean,
-                    "return_error": evaluated.return_error,
-                    "noise": {head: _packed(statistics) for head, statistics in measured.items()},
-                }
-            )
-            measured = {head: [] for head in HEADS}
-    session.close()
-    evaluator.close()
+    with closing(setup.start()) as session, closing(evaluating) as evaluator:
+        for step in range(options.optimizer_steps):
+            is_cold = kind.cold is not None and kind.cold[0] <= step < kind.cold[1]
+            rate = options.learning_rate / (CUT if is_cold else 1.0)
+            session.config = replace(session.config, update=replace(session.config.update, learning_rate=rate))
+            iterated = session.iterate()
+            assert iterated is not None, "16 steps cannot all be resets"
+            row, result = iterated
+            for record in result.noise:
+                if record.head in measured:
+                    measured[record.head].append(record.statistics)
+            if (step + 1) % POOL_WINDOW == 0:
+                evaluated = evaluator.evaluate(session.weights(), step + 1).at(step + 1)
+                windows.append(
+                    {
+                        "optimizer_steps": step + 1,
+                        "observations": row["observations"],
+                        "cold": is_cold,
+                        "return": evaluated.return_mean,
+                        "return_error": evaluated.return_error,
+                        "noise": {head: _packed(statistics) for head, statistics in measured.items()},
+                    }
+                )
+                measured = {head: [] for head in HEADS}
     return {**asdict(kind), "windows": windows}
 
 

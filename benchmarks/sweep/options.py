@@ -2,7 +2,7 @@
 
 import math
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -18,7 +18,7 @@ from rlscale.envs import Network, Task, find_task
 from rlscale.envs.supervised import SupervisedTask, find_supervised
 from rlscale.errors import UsageError
 
-from ..options import check_counts, check_rate_exponent
+from ..options import check_counts, check_rate_exponent, refuse_given
 from .kinds import SupervisedPlan, TrainingPlan
 from .plan import SweepPlan
 
@@ -236,12 +236,9 @@ def make_training_plan(task_id: str, options: SweepOptions) -> TrainingPlan:
 
 
 def _supervised_plan(task: SupervisedTask, options: SweepOptions) -> SupervisedPlan:
-    for field in fields(options):
-        if field.name not in _SUPERVISED and getattr(options, field.name) != field.default:
-            flag = f"--{field.name.replace('_', '-')}"
-            raise UsageError(
-                flag, f"{task.id} is learned from examples, by SGD with momentum, and has no such setting", "Leave it out"
-            )
+    others = [name for name in vars(options) if name not in _SUPERVISED]
+    problem = f"{task.id} is learned from examples, by SGD with momentum, and has no such setting"
+    refuse_given(options, others, problem, "Leave it out")
     shared = _shared(task, options)
     for size in shared["batch_sizes"] or ():
         if size % task.length:
@@ -277,16 +274,12 @@ def _shared(task: Task | SupervisedTask, options: SweepOptions) -> dict[str, Any
     goals = task.goals if options.goals is None else tuple(options.goals)
     _check(task.id, options, goals)
     if sizes is not None:
-        for flag, given in (("--total-observations", options.total_observations), ("--hours", options.hours)):
-            if given is not None:
-                raise UsageError(flag, "a grid makes all of its runs", "Leave out --batch-sizes, or name fewer")
-        if options.interval_ratio != SweepOptions.interval_ratio:
-            raise UsageError("--interval-ratio", "a grid makes all of its runs", "Leave it out, or leave out --batch-sizes")
+        problem = "a grid makes all of its runs"
+        refuse_given(options, ("total_observations", "hours"), problem, "Leave out --batch-sizes, or name fewer")
+        refuse_given(options, ("interval_ratio",), problem, "Leave it out, or leave out --batch-sizes")
     else:
-        for flag in ("--rates", "--seeds"):
-            if getattr(options, flag[2:]) != getattr(SweepOptions, flag[2:]):
-                problem = "without --batch-sizes the sweep chooses every run's rate, and takes a fresh seed for each"
-                raise UsageError(flag, problem, "Leave it out; a smaller --interval-ratio makes more runs")
+        problem = "without --batch-sizes the sweep chooses every run's rate, and takes a fresh seed for each"
+        refuse_given(options, ("rates", "seeds"), problem, "Leave it out; a smaller --interval-ratio makes more runs")
     return {
         "goals": goals,
         "batch_sizes": sizes,
@@ -335,8 +328,6 @@ def _check(task_id: str, options: SweepOptions, goals: tuple[float, ...]) -> Non
             "reward-noise": options.reward_noise,
         }
     )
-    if options.seed >= 2**63:
-        raise UsageError("--seed", f"{options.seed} is too large", "Give one below 2**63")
     check_rate_exponent(options.rate_exponent)
     if options.quick:
         _check_quick(options)
@@ -359,10 +350,8 @@ def _check(task_id: str, options: SweepOptions, goals: tuple[float, ...]) -> Non
 def _check_quick(options: SweepOptions) -> None:
     if options.batch_sizes is not None:
         raise UsageError("--quick", "a grid makes all of its runs", "Leave out --quick or --batch-sizes")
-    for name in ("interval_ratio", "total_observations", "hours"):
-        if getattr(options, name) != getattr(SweepOptions, name):
-            problem = "a quick sweep ends after its pilot and noise runs"
-            raise UsageError("--" + name.replace("_", "-"), problem, "Leave it out, or --quick")
+    problem = "a quick sweep ends after its pilot and noise runs"
+    refuse_given(options, ("interval_ratio", "total_observations", "hours"), problem, "Leave it out, or --quick")
     if options.epochs > 1 or options.mini_batches > 1:
         raise UsageError(
             "--quick",

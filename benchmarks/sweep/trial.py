@@ -269,8 +269,7 @@ def _goal(search: GoalSearch, goal: float, observations_after: list[int]) -> Goa
     if crossing is None:
         return GoalCrossing(goal, None, None, None, not_before=math.floor(search.not_before(goal)))
     steps = crossing.optimizer_steps
-    assert steps.value is not None
-    return GoalCrossing(goal, steps.value, steps.interval, _observations_at(steps.value, observations_after), None)
+    return GoalCrossing(goal, steps.known, steps.interval, _observations_at(steps.known, observations_after), None)
 
 
 def _observations_at(optimizer_steps: float, observations_after: list[int]) -> float:
@@ -293,8 +292,7 @@ def _noise_at_goals(search: GoalSearch, observations_after: list[int], noise: Se
     batch = observations_after[-1] / max(len(observations_after) - 1, 1)
     for head, measured in _by_head(noise).items():
         for goal, crossing in search.crossings.items():
-            reached = crossing.optimizer_steps.value
-            assert reached is not None
+            reached = crossing.optimizer_steps.known
             until = [statistics for step, statistics in measured if step < reached]
             if len(until) < 2:
                 continue

@@ -10,6 +10,7 @@ import pickle
 import statistics
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -103,11 +104,10 @@ def measure_fleet(config: TrainConfig, task: Task, compute: Compute, shape: Shap
     """
     settings = fleet_settings(config, task, compute, shape, measured_steps(config))
     weights = flatten_parameters(make_network(task, settings.network, config.seed, settings.width)).numpy()
-    fleet = RayFleet(settings, 2 * shape.actors)
     rounds: list[float] = []
     fragments: list[tuple[float, ...]] = []
     valid: list[int] = []
-    try:
+    with closing(RayFleet(settings, 2 * shape.actors)) as fleet:
         begin = time.perf_counter()
         while len(rounds) <= LEAST_ROUNDS or time.perf_counter() - begin < seconds:
             started = time.perf_counter()
@@ -123,8 +123,6 @@ def measure_fleet(config: TrainConfig, task: Task, compute: Compute, shape: Shap
                 begin = time.perf_counter()
         if lost := fleet.lost_actors():
             raise LostWorkerError(f"a rollout actor was lost while its fleet was measured ({lost[0].what})")
-    finally:
-        fleet.close()
     steps = shape.actors * shape.environments * settings.rollout_length
     share = statistics.fmean(valid[1:]) / steps
     return FleetReading(shape, settings.rollout_length, tuple(rounds[1:]), tuple(fragments[1:]), size, share)
@@ -198,8 +196,7 @@ def _scatter(law: FleetTime, readings: Sequence[FleetReading], threads: int, cou
     """
     errors = []
     for r in readings:
-        predicted = law.rate(r.shape.actors, r.shape.environments, r.shape.threads).value
-        assert predicted is not None
+        predicted = law.rate(r.shape.actors, r.shape.environments, r.shape.threads).known
         errors.append(np.log(np.array(r.rates) / predicted))
     together = np.concatenate(errors)
     fleets, rounds = len(errors) - (3 if threads > 1 else 2) - (counts - 1), len(together) - len(errors)
@@ -224,16 +221,13 @@ def emulate(settings: bytes, folder: str) -> float:
     """In a Ray process of its own: steps environments and does nothing else."""
     enter_user_folder(folder)
     task, environments, seconds = pickle.loads(settings)
-    env = make_env(task, environments, threads=1)
     generator = np.random.default_rng(0)
-    env.reset(np.arange(environments))
-    try:
+    with closing(make_env(task, environments, threads=1)) as env:
+        env.reset(np.arange(environments))
         steps, begin = 0, time.perf_counter()
         while (elapsed := time.perf_counter() - begin) < seconds:
             env.step(task.random_actions(generator, environments))
             steps += 1
-    finally:
-        env.close()
     return environments * steps / elapsed
 
 
@@ -244,11 +238,9 @@ def sample_fragments(
 
     Learning from them as if each had environments of its own takes the same time, and those of Atari are dear to make.
     """
-    worker = RolloutWorker(fleet_settings(config, task, compute, Shape(1, compute.threads, environments), steps), 0)
-    try:
+    settings = fleet_settings(config, task, compute, Shape(1, compute.threads, environments), steps)
+    with closing(RolloutWorker(settings, 0)) as worker:
         return [worker.sample(0) for _ in range(count)]
-    finally:
-        worker.close()
 
 
 def measure_learner(

@@ -18,6 +18,8 @@ from rlscale.errors import UsageError
 from rlscale.records.files import lock_folder, make_folder
 from rlscale.text import parse_duration
 
+from ..options import refuse_given
+
 __all__ = [
     "WorkersOptions",
     "check_cpus",
@@ -161,11 +163,9 @@ def check_options(options: WorkersOptions) -> float | None:
     check_cpus(options.cpus, options.ray_address)
     require_not_negative({"price-cpu-hour": options.price_cpu_hour, "price-gpu-hour": options.price_gpu_hour})
     if options.sweep is None:
-        flags = "goal", "deadline", "budget", "price_cpu_hour", "price_gpu_hour"
-        for flag in (flag for flag in flags if getattr(options, flag) is not None):
-            name = "--" + flag.replace("_", "-")
-            mend = "Name the folder of one with --sweep, or leave it out"
-            raise UsageError(name, "how long a run takes follows from a sweep of its task", mend)
+        names = "goal", "deadline", "budget", "price_cpu_hour", "price_gpu_hour"
+        problem = "how long a run takes follows from a sweep of its task"
+        refuse_given(options, names, problem, "Name the folder of one with --sweep, or leave it out")
     if options.price_gpu_hour is not None and options.price_cpu_hour is None:
         mend = "Give --price-cpu-hour as well, 0 where it is in the GPU's price"
         raise UsageError("--price-gpu-hour", "it cannot be added to CPU hours without a price", mend)

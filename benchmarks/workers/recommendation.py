@@ -148,9 +148,8 @@ def predict(
     """What an iteration of one fleet should take, and what takes it."""
     batch = shape.actors * shape.environments * law.rollout_length
     rate = law.rate(shape.actors, shape.environments, shape.threads)
-    assert rate.value is not None
     learning = learner.seconds(batch, config.noise.step_blocks(batch, shape.actors * shape.environments, equal=False))
-    one = iteration(batch, rate.value, learning, lag=options.lag)
+    one = iteration(batch, rate.known, learning, lag=options.lag)
     working = law.working_seconds(shape.actors, shape.environments, shape.threads)
     emulated = shape.environments // config.rollout.clones * law.rollout_length
     emulating = min(emulated / (emulator * (shape.threads if task.cost.threaded else 1)), working)
@@ -169,12 +168,11 @@ def gain_of_twice(law: FleetTime, found: Recommendation) -> float | None:
     An observation is learned from in the same time. None where the readings do not say how fast so many sample.
     """
     try:
-        rate = law.rate(2 * found.shape.actors, found.shape.environments, found.shape.threads).value
+        rate = law.rate(2 * found.shape.actors, found.shape.environments, found.shape.threads)
     except ValueError:
         return None
-    assert rate is not None
     now = found.iteration
-    then = iteration(2 * found.batch_size, rate, 2 * now.learning_seconds, lag=now.staleness)
+    then = iteration(2 * found.batch_size, rate.known, 2 * now.learning_seconds, lag=now.staleness)
     return 2 * now.seconds / then.seconds
 
 

@@ -368,8 +368,7 @@ def validate(
     for reading in readings:
         s = reading.shape
         predicted = measuring.rate(s.actors, s.environments, s.threads)
-        assert predicted.value is not None
-        error = predicted.value / measured[s] - 1
+        error = predicted.known / measured[s] - 1
         rows.append({"shape": asdict(s), "predicted": asdict(predicted), "measured": measured[s], "error": error})
     errors = [abs(float(row["error"])) for row in rows]
     whole = {}  # observations per second, sampling as measured and learning as predicted

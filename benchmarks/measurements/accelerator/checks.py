@@ -1,7 +1,7 @@
 """Is the same learned on an accelerator as on the CPU: each difference as a `Check`, with what rounding allows."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -47,11 +47,9 @@ def sample(network: Network, observations: int, groups: int = 2, seed: int = 0) 
     """Fragments of a network's task, by its initial policy on the CPU."""
     task = find_task(NETWORKS[network])
     each = max(observations // ROLLOUT // groups, 1)
-    worker = RolloutWorker(WorkerSettings(task, each, ROLLOUT, network, False, 0, True, FIRST_STEPS, seed, groups=groups), 0)
-    try:
+    settings = WorkerSettings(task, each, ROLLOUT, network, False, 0, True, FIRST_STEPS, seed, groups=groups)
+    with closing(RolloutWorker(settings, 0)) as worker:
         return [worker.sample(0, group) for group in range(groups)]
-    finally:
-        worker.close()
 
 
 def config_for(network: Network, fragments: Sequence[Fragment], **update: Any) -> TrainConfig:

@@ -114,8 +114,7 @@ def read_rung(rung: str) -> Measured:
     goal = record.manifest["plan"]["goals"][-1]
     runs = list(record.results.values())
     surface = fit_points(surface_points(runs, goal), stopped=True)
-    b_crit, s_min, e_min = (one.value for one in (surface.b_crit, surface.s_min, surface.e_min))
-    assert b_crit is not None and s_min is not None and e_min is not None, "the rung has not measured B_crit"  # noqa: PT018
+    b_crit, s_min, e_min = (one.known for one in (surface.b_crit, surface.s_min, surface.e_min))
     gains: dict[str, list[float]] = {}
     for one in (noise for run in runs for noise in run.noise if noise.goal == goal and noise.gain is not None):
         gains.setdefault(one.head, []).append(one.gain)  # type: ignore[arg-type]

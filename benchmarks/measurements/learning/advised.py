@@ -13,6 +13,7 @@ import shlex
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -83,40 +84,45 @@ def main(
 
 def of_task(task: str, folder: Path, seconds: float, seeds: int) -> dict[str, Any]:
     """Advice and runs of `rlscale train`."""
+
+    def make(words: str, seed: int, run: Path) -> None:
+        rlscale(
+            *shlex.split(words)[1:],
+            "--seconds",
+            str(seconds),
+            "--no-anneal",  # the rate of some tasks falls to the end of their observations, which here have none
+            "--observations",
+            "None",
+            "--seed",
+            str(seed),
+            "--run",
+            str(run),
+        )
+
     advice = advised(task, "--out", str(folder / "advice"))
-    line = advice["lines"]["rlscale"]
-    lines = {"default": f"rlscale train {task}", "advised": line}
-    runs = []
-    for seed in range(seeds):
-        for kind, words in lines.items():
-            run = folder / f"{kind}-{seed}"
-            rlscale(
-                *shlex.split(words)[1:],
-                "--seconds",
-                str(seconds),
-                "--no-anneal",  # the rate of some tasks falls to the end of their observations, which here have none
-                "--observations",
-                "None",
-                "--seed",
-                str(seed),
-                "--run",
-                str(run),
-            )
-            runs.append({"kind": kind, "seed": seed, **read(run)})
-            print(runs[-1]["kind"], seed, f"{runs[-1]['end']:.4g}", flush=True)
-    return {"advice_seconds": advice["seconds"], "line": line, "advice": advice, "runs": runs}
+    return beside(advice, "rlscale", f"rlscale train {task}", make, folder, seeds)
 
 
 def of_rllib(folder: Path, seconds: float, seeds: int) -> dict[str, Any]:
     """The example's job, read by `advise --run`; then jobs with its settings and with the line for RLlib."""
     job(folder / "first", RLLIB_DEFAULTS, 0, 30, every=1)
     advice = advised("classic/cartpole", "--run", str(folder / "first"))
-    line = advice["lines"]["RLlib"]
-    runs = []
+
+    def make(words: str, seed: int, run: Path) -> None:
+        job(run, words, seed, seconds, every=1_000_000)
+
+    return beside(advice, "RLlib", RLLIB_DEFAULTS, make, folder, seeds)
+
+
+def beside(
+    advice: dict[str, Any], tool: str, default: str, make: Callable[[str, int, Path], None], folder: Path, seeds: int
+) -> dict[str, Any]:
+    """The advice, and runs with the defaults and with the line for that tool, which take turns over the seeds."""
+    line, runs = advice["lines"][tool], []
     for seed in range(seeds):
-        for kind, words in {"default": RLLIB_DEFAULTS, "advised": line}.items():
+        for kind, words in {"default": default, "advised": line}.items():
             run = folder / f"{kind}-{seed}"
-            job(run, words, seed, seconds, every=1_000_000)
+            make(words, seed, run)
             runs.append({"kind": kind, "seed": seed, **read(run)})
             print(runs[-1]["kind"], seed, f"{runs[-1]['end']:.4g}", flush=True)
     return {"advice_seconds": advice["seconds"], "line": line, "advice": advice, "runs": runs}

@@ -9,7 +9,6 @@ goes on, with more observations than before too. It prints where the runs are; `
 follows them.
 """
 
-import math
 import os
 import shlex
 import subprocess
@@ -25,11 +24,10 @@ from rlscale.analysis.summary import noise_over_run, noise_windows, returns
 from rlscale.cpus import usable_cpus
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
-from rlscale.estimate import Estimate
 from rlscale.noise import NoiseEstimate
 from rlscale.records import RunRecord, folder_name, read_run
 
-from ..measuring import print_table, settings_of, write_result
+from ..measuring import print_table, say_recorded, settings_of, write_result
 
 GAMES = ("alien", "beam_rider", "breakout", "pong", "qbert", "seaquest", "space_invaders")  # the paper's seven
 HEADS = ("policy", "value", "joint", "joint_policy_parameters")
@@ -142,13 +140,6 @@ def spelled(noise: NoiseEstimate) -> dict[str, Any]:
     return {"value": noise.b_simple, "interval": list(noise.interval)}
 
 
-def say(noise: dict[str, Any]) -> str:
-    """A noise scale as the record spells it, for people."""
-    low, high = noise["interval"]
-    ends = (low, math.inf if high is None else high)
-    return Estimate(noise["value"], ends, None if noise["value"] is not None else "not resolved").say()
-
-
 def at(curve: list[tuple[int, float]], observations: float) -> float | None:
     """Mean return of the last 100 episodes when so many observations had been sampled; None before an episode had finished."""
     return next((mean for seen, mean in reversed(curve) if seen <= observations), None)
@@ -158,7 +149,9 @@ def table(found: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Columns and rows: each task's return at the end, and the noise scale of each loss, averaged over the run."""
     rows = []
     for task in found:
-        over = {one["head"]: say(one["over_run"]) for one in task["noise"] if one["metric"] == "plain" and one["over_run"]}
+        over = {
+            one["head"]: say_recorded(**one["over_run"]) for one in task["noise"] if one["metric"] == "plain" and one["over_run"]
+        }
         end = f"{task['curve'][-1][1]:,.1f}" if task["curve"] else "–"
         rows.append([task["task"], f"{task['observations'] / 1e6:.2f}", end, *(over.get(head, "–") for head in SHOWN)])
     return ["task", "observations, millions", "return at the end", *SHOWN], rows

@@ -23,7 +23,7 @@ from rlscale.analysis.rows import Row
 from rlscale.records import SweepRecord, TrialResult, folder_name, read_sweep
 
 from ..ladder.rungs import Rung, read_rungs
-from ..measuring import print_table, write_result
+from ..measuring import print_table, say_recorded, write_result
 
 RUNGS = Path("results/ladder")  # of the checkout in which the measurement is started
 
@@ -99,21 +99,13 @@ def rows_of(cases: dict[str, Any]) -> list[list[str]]:
         [
             name,
             f"{case['goal']:g}",
-            say(case["predicted"]),
-            say(case["measured"]),
+            say_recorded(*case["predicted"]),
+            say_recorded(*case["measured"]),
             "–" if case["ratio"] is None else f"{case['ratio']:.2f}",
             f"{case['cost'] / case['whole_cost']:.1%}",
         ]
         for name, case in cases.items()
     ]
-
-
-def say(figure: list[Any]) -> str:
-    """A figure and its interval as they were recorded."""
-    value, interval = figure
-    if value is None or interval is None:
-        return "not resolved"
-    return f"{value:,.0f} [{interval[0]:,.0f}, {interval[1]:,.0f}]"
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ record already holds are not made again: on another machine name another file.
 import json
 import shlex
 import statistics
-import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +31,7 @@ from rlscale.cpus import usable_cpus
 from rlscale.envs import find_task
 from rlscale.returns import EPISODES, RecentReturn
 
-from ..measuring import CPU, output_of, print_table, require_known, settings_of, train, write_result
+from ..measuring import CPU, map_in_processes, print_table, require_known, settings_of, train, write_result
 
 POINTS = 200  # of a learning curve in the record
 SAMPLING_SECONDS = 8.0
@@ -85,16 +84,10 @@ class Options:
     """Runs of each case; None: two of Pong, three of the others."""
     out: Path = Path("results/time-to-score.json")
     """Where the record goes."""
-    only: str | None = None
-    """Train this case of Stable-Baselines3, its name and a seed, in this process; the script starts itself so."""
 
 
 def main(options: Options) -> None:
     """Make the runs that are missing, and print a table."""
-    if options.only:
-        named, of = options.only.split()
-        print(json.dumps(with_stable_baselines3(CASES[named], int(of))))
-        return
     require_known("--cases", options.cases, CASES)
     runs: list[dict[str, Any]] = json.loads(options.out.read_text())["readings"]["runs"] if options.out.exists() else []
     chosen = {name: CASES[name] for name in options.cases}
@@ -106,7 +99,8 @@ def main(options: Options) -> None:
                 continue
             print(f"{name}, seed {seed}: up to {case.observations:,} observations", flush=True)
             found = {"sampling": sampling_rate(), "commit": find_commit(), "machine": describe_machine(CPU)}
-            curve = ours(case, seed) if case.zoo is None else in_a_process_of_its_own(name, seed)
+            # The other library's in a process of its own, with which its threads and environments are gone.
+            (curve,) = [ours(case, seed)] if case.zoo is None else map_in_processes(with_stable_baselines3, [(case, seed)])
             runs.append({**labels, **found, "goals": crossings(curve, case.goals), "curve": thinned(curve)})
             write_result(options.out, {"options": settings_of(options), "runs": runs})
             print(f"{name}, seed {seed}: {describe(runs[-1])}", flush=True)
@@ -131,12 +125,6 @@ def ours(case: Case, seed: int) -> Curve:
         recent.add(row["episodes"], row["return_mean"])
         curve.append((row["seconds"], row["observations"], recent.mean if recent.episodes >= EPISODES else None))
     return curve
-
-
-def in_a_process_of_its_own(case: str, seed: int) -> Curve:
-    """The same of a library whose threads and environments shall be gone afterwards."""
-    words = [sys.executable, "-m", __spec__.name, "--only", f"{case} {seed}"]
-    return [tuple(point) for point in json.loads(output_of(words).strip().splitlines()[-1])]
 
 
 def with_stable_baselines3(case: Case, seed: int) -> Curve:

@@ -7,7 +7,8 @@ import sys
 import pytest
 from run_records import add_joint, make_run
 
-from rlscale.benchmarks.measurements.learning.noise_without_sweep import at, say, summary_of, table
+from rlscale.benchmarks.measurements.learning.noise_without_sweep import at, summary_of, table
+from rlscale.benchmarks.measurements.measuring import say_recorded
 from rlscale.noise import pool
 
 COMMAND = [sys.executable, "-m", "rlscale.benchmarks.measurements.learning.noise_without_sweep"]
@@ -74,8 +75,8 @@ def test_bad_input_is_one_line_and_nothing_is_written(words, said, tmp_path):
 
 
 def test_an_open_end_is_said():
-    assert say({"value": 1000.0, "interval": [500.0, 2000.0]}) == "1,000 [500, 2,000]"
-    assert say({"value": None, "interval": [500.0, None]}) == "not resolved, above 500"
+    assert say_recorded(1000.0, [500.0, 2000.0]) == "1,000 [500, 2,000]"
+    assert say_recorded(None, [500.0, None]) == "not resolved, above 500"
 
 
 def test_a_return_before_the_first_episode_is_none():
