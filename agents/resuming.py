@@ -50,6 +50,8 @@ def load_checkpoint(run: Run, config: TrainConfig) -> dict[str, Any]:
             f"Use: {shlex.join(['rlscale', 'train', recorded, '--resume', str(run.folder)])}",
         )
     stored: dict[str, Any] = torch.load(io.BytesIO(read_checkpoint(run.folder)), map_location="cpu", weights_only=False)
+    if stored.get("task", recorded) != recorded:
+        raise UsageError("--resume", f"its checkpoint is of {stored['task']}, not of {recorded}", "Restore it from a copy")
     # The manifest's settings are the last session's, which may have ended before it saved anything.
     stored.setdefault("config", run.manifest["config"])
     before = config_from_dict(stored["config"])

@@ -21,6 +21,7 @@ __all__ = ["StopRequests"]
 
 MOST_SECONDS = 1e9  # the system's timer takes some more, but not all that a person may type
 PATIENCE_SECONDS = 1.0  # with the iteration under way
+FORKED_SECONDS = 5  # after SIGTERM, until a process that was forked from the run ends by itself
 AGAIN_SECONDS = 0.1  # between attempts to interrupt it, while it learns
 # Where a run may be interrupted: the code of the functions that wait for experience or for environments.
 _WAITING = {function.__code__ for function in (LocalFleet.take, RayFleet.take, RunSetup.start_fleet)}
@@ -42,6 +43,7 @@ class StopRequests:
         self._deadline = float("inf")
         self._handling = ExitStack()
         self._main = threading.current_thread() is threading.main_thread()  # signals arrive nowhere else
+        self._process = os.getpid()
 
     def __enter__(self) -> StopRequests:
         handlers = {signal.SIGINT: self._ask, signal.SIGTERM: self._ask, signal.SIGALRM: self._interrupt}
@@ -66,6 +68,12 @@ class StopRequests:
             signal.setitimer(signal.ITIMER_REAL, seconds + PATIENCE_SECONDS, AGAIN_SECONDS)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process:
+            # Forked from this one, as by Gymnasium's AsyncVectorEnv; the signal went to the whole group, and the run ends it.
+            if number == signal.SIGTERM:  # which may be meant for it alone
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(FORKED_SECONDS)
+            return
         if self.asked and number == signal.SIGINT:
             self.interrupted = False
             raise KeyboardInterrupt

@@ -211,7 +211,8 @@ def _run(
             raise
         state, why = "stopped", "interrupted within an iteration"
         if stop.interrupted:
-            session.end_fleet()
+            with contextlib.suppress(Exception):  # environments of a user's own, interrupted in a step, may not even close
+                session.end_fleet()
             _save(run, session)
             state = "stopped" if stop.asked else "finished"
             why = f"{'stopped by the user' if stop.asked else 'the time was over'} within an iteration"

@@ -46,10 +46,7 @@ def find_task(name: str) -> Task:
         place = (module.__spec__ and module.__spec__.origin) or "no file"
         mend = "Write module:name; if that is another file than yours, give yours another name"
         raise UsageError("TASK", f"module {module_name!r} ({place}) has no {attribute!r}", mend) from error
-    try:
-        env = _several(make, 1)
-    except Exception as error:
-        raise UsageError("TASK", f"{name}(1) failed: {type(error).__name__}: {first_line(error)}", "Mend the callable") from error
+    env = _several(name, make, 1)
     if not isinstance(env, VectorEnv):
         mend = "Return a gymnasium.vector.VectorEnv, such as SyncVectorEnv([make_one] * num_envs)"
         raise UsageError("TASK", f"{name} returned {type(env).__name__}", mend)
@@ -96,19 +93,27 @@ def _try_one(name: str, env: Any) -> None:
                 raise UsageError("TASK", f"{name}: {method} gave {what} of shape {np.shape(value)}, not one value", mend)
 
 
-def _several(make: Callable[..., Any], num_envs: int) -> Any:
-    """What the user's callable makes of N environments; N of a class of single ones."""
-    return SyncVectorEnv([make] * num_envs) if inspect.isclass(make) and issubclass(make, Env) else make(num_envs)
+def _several(name: str, make: Callable[..., Any], num_envs: int) -> Any:
+    """What the user's callable makes of N environments; N of a class of single ones.
+
+    Raises:
+        UsageError: it fails.
+    """
+    try:
+        return SyncVectorEnv([make] * num_envs) if inspect.isclass(make) and issubclass(make, Env) else make(num_envs)
+    except Exception as error:
+        problem = f"{name}({num_envs}) failed: {type(error).__name__}: {first_line(error)}"
+        raise UsageError("TASK", problem, "Mend the callable") from error
 
 
 def make_env(task: Task, num_envs: int, *, threads: int, cut_on_life_loss: bool) -> TaskEnv:
     """What the user's callable makes of N environments.
 
     Raises:
-        UsageError: it makes another number of them.
+        UsageError: it fails, or makes another number of them.
     """
     assert task.user_make is not None
-    env = _several(task.user_make, num_envs)
+    env = _several(task.id, task.user_make, num_envs)
     if env.num_envs != num_envs:
         problem = f"{task.id}({num_envs}) returned {env.num_envs} environments"
         raise UsageError("TASK", problem, "Return as many as it is asked for")

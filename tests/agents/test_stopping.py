@@ -2,9 +2,11 @@
 
 import contextlib
 import errno
+import io
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -12,6 +14,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from commands import COMMAND, rows_of, wait_for
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
@@ -24,7 +28,7 @@ from rlscale.envs import find_task
 from rlscale.envs.custom import make_env
 from rlscale.envs.vector import task_of_spaces
 from rlscale.records import Run, files
-from rlscale.records.run import read_run
+from rlscale.records.run import read_checkpoint, read_run
 
 
 class Slow(VectorEnv):
@@ -275,3 +279,45 @@ def test_a_run_that_is_stopped_within_an_iteration_says_how_many_actors_it_has_l
     monkeypatch.setattr(train_module, "_loop", loop)
     outcome = train(slow, tmp_path / "run", command=[])
     assert (outcome.state, outcome.lost_actors) == ("stopped", 2)
+
+
+FORKED = """
+import time, numpy as np, gymnasium as gym
+from gymnasium.vector import AsyncVectorEnv
+
+class Slow(gym.Env):
+    observation_space, action_space = gym.spaces.Box(0, 1, (3,), np.float32), gym.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None): return np.zeros(3, np.float32), {}
+    def step(self, action): time.sleep(0.02); return np.zeros(3, np.float32), 1.0, False, False, {}
+
+def make(num_envs): return AsyncVectorEnv([Slow] * num_envs)
+"""
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_environments_in_processes_of_their_own_are_ended_by_the_run_alone(tmp_path, number):
+    """They are forked from the run and get the signal of the whole group too, as by Ctrl-C in a terminal."""
+    (tmp_path / "forked.py").write_text(FORKED)
+    size = ["--environments", "2", "--rollout-length", "64", "--epochs", "1", "--mini-batch", "None", "--threads", "1"]
+    words = [*COMMAND, "train", "forked:make", *size, "--observations", "100000000", "--run", "run"]
+    process = subprocess.Popen(
+        words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, text=True
+    )
+    try:
+        wait_for(lambda: rows_of(tmp_path / "run") >= 1, process)
+        time.sleep(0.1)  # the next iteration has begun, and takes more than a second
+        os.killpg(process.pid, number)
+        said, errors = process.communicate(timeout=60)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0
+    assert errors.startswith("rlscale: stopping\n")
+    assert errors.count("stopping") == 1
+    assert "Traceback" not in errors  # Gymnasium warns that it is closed within a step
+    assert "--resume run" in said
+    record = read_run(tmp_path / "run")
+    assert (record.state, record.manifest["reason"]) == ("stopped", "stopped by the user within an iteration")
+    saved = torch.load(io.BytesIO(read_checkpoint(tmp_path / "run")), weights_only=False)
+    assert saved["progress"]["observations"] == record.rows[-1]["observations"] > 0

@@ -718,6 +718,18 @@ def test_a_truncated_checkpoint_loses_nothing(finished, tmp_path):
     assert {path.name: path.read_bytes() for path in copy.iterdir() if path.is_file()} == before
 
 
+def test_another_tasks_checkpoint_loses_nothing(finished, tmp_path):
+    """Copied into the wrong folder: whatever both tasks have in common, the run does not go on with it."""
+    copy = tmp_path / "copy"
+    shutil.copytree(finished, copy)
+    train(small("classic/acrobot", observations=300), tmp_path / "other", command=[])
+    shutil.copy(tmp_path / "other" / "checkpoint.pt", copy)
+    before = {path.name: path.read_bytes() for path in copy.iterdir() if path.is_file()}
+    with pytest.raises(UsageError, match="its checkpoint is of classic/acrobot, not of classic/cartpole"):
+        train(replace(small(observations=600), resume=str(copy)), copy, command=[])
+    assert {path.name: path.read_bytes() for path in copy.iterdir() if path.is_file()} == before
+
+
 def test_a_goal_ends_the_run_and_the_record_says_so(tmp_path):
     config = replace(small(observations=200_000), budget=Budget(observations=200_000, goal=25.0))
     outcome = train(config, tmp_path / "run", command=[])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rlscale.agents.cluster.processes import pickle_settings
+from rlscale.benchmarks.cli import main
 from rlscale.envs import find_task, make_env
 from rlscale.errors import UsageError
 
@@ -58,6 +59,18 @@ def test_what_a_callable_does_wrong_is_one_line(here, body, problem):
     with pytest.raises(UsageError) as refusal:
         find_task("crowd:make")
     assert refusal.value.problem == problem
+
+
+def test_a_callable_that_fails_for_several_leaves_no_run(here, capsys):
+    """A folder with a failed run of no checkpoint could neither be gone on with nor be used again."""
+    body = (
+        "if n > 1:\n        raise RuntimeError('one alone')\n    return gym.make_vec('CartPole-v1', n, vectorization_mode='sync')"
+    )
+    (here / "lonely.py").write_text(f"import gymnasium as gym\n\n\ndef make(n):\n    {body}\n")
+    assert main(["train", "lonely:make", "--environments", "4", "--threads", "1", "--run", "mine"]) == 2
+    said = capsys.readouterr().err
+    assert said == "rlscale: TASK: lonely:make(4) failed: RuntimeError: one alone. Mend the callable\n"
+    assert not (here / "mine").exists()
 
 
 def test_a_sync_vector_env_is_restarted_one_by_one(here):
