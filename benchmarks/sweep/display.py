@@ -131,7 +131,7 @@ class SweepDisplay:
         said, hours = f"{plan.interval_ratio:g} is wanted", plan.hours_to_go(results, factor)
         if hours is None:
             return said
-        left = math.inf if plan.hours is None else plan.hours - sum(r.hours(plan.jobs) for r in results.values())
+        left = plan.hours_left(results)
         return f"{said}, some {_roughly(hours)} more" + (f"; --hours leaves {_roughly(left)}" if left < hours else "")
 
     def _panel(self) -> Group:

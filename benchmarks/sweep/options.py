@@ -10,7 +10,7 @@ import tyro
 from rlscale.agents.checks import check_config, require_not_negative, require_positive
 from rlscale.agents.cluster import connect
 from rlscale.agents.config import Budget, NoiseSettings, Rollout, TrainConfig, Update
-from rlscale.agents.memory import PROCESS_BYTES, count_parameters, require_network, require_processes
+from rlscale.agents.memory import PROCESS_BYTES, count_parameters, memory_plan, require_network, require_processes
 from rlscale.agents.supervised import SupervisedConfig, SupervisedUpdate
 from rlscale.analysis.predictions import FEWEST_POOLED
 from rlscale.cpus import usable_cpus
@@ -31,6 +31,8 @@ _SUPERVISED = (
     *("ray_address", "out", "report"),
 )
 PILOT_BATCH = 640
+MOST_SIZE = 2**40  # of a batch, and of a rollout: no memory holds more
+LEAST_RATE = 1e-30  # one over it the most, of a learning rate and of the batch size that it is for: its powers are numbers still
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     matched = re.fullmatch(r"\s*(\d+)\s*\.\.\s*(\d+)\s*(?:x\s*(\d+))?\s*", text)
     if matched:
         first, last, factor = int(matched[1]), int(matched[2]), int(matched[3] or 4)
-        if last >= 1 << 63 or factor >= 1 << 63:
+        if last > MOST_SIZE or factor > MOST_SIZE:
             raise UsageError("--batch-sizes", "a number is too large", mend)
         if not (0 < first <= last and factor > 1):
             raise UsageError("--batch-sizes", f"{text!r} is no ascending range", mend)
@@ -150,6 +152,8 @@ def parse_sizes(text: str) -> tuple[int, ...]:
         raise UsageError("--batch-sizes", f"{text!r} cannot be read", mend) from None
     if sizes[0] < 1:
         raise UsageError("--batch-sizes", f"{sizes[0]} is not a batch size", mend)
+    if sizes[-1] > MOST_SIZE:
+        raise UsageError("--batch-sizes", "a number is too large", mend)
     return tuple(sizes)
 
 
@@ -229,7 +233,14 @@ def make_training_plan(task_id: str, options: SweepOptions) -> TrainingPlan:
     for run in runs:
         check_config(run)
     if options.ray_address is None:
-        require_network(max(runs, key=lambda run: run.batch), task)
+        largest = max(runs, key=lambda run: run.batch)
+        require_network(largest, task)
+        try:
+            memory_plan(largest, task)
+        except UsageError as error:
+            if sizes is None or error.field != "--environments":
+                raise
+            raise UsageError("--batch-sizes", error.problem, "Use smaller ones") from error
     else:  # the cluster's machines may have more memory
         count_parameters(config, task)
     return plan
@@ -329,6 +340,12 @@ def _check(task_id: str, options: SweepOptions, goals: tuple[float, ...]) -> Non
         }
     )
     check_rate_exponent(options.rate_exponent)
+    for name in ("learning_rate", "rate_batch"):
+        if not LEAST_RATE <= (getattr(options, name) or 1.0) <= 1 / LEAST_RATE:
+            problem = f"with {getattr(options, name):g} no rate at any size could be learned with"
+            raise UsageError(f"--{name.replace('_', '-')}", problem, "Give the task's own order of magnitude")
+    if (options.rollout_length or 1) > MOST_SIZE:
+        raise UsageError("--rollout-length", f"{options.rollout_length:,} is too large", "Give for example 64")
     if options.quick:
         _check_quick(options)
     if not 1 < options.interval_ratio < math.inf:

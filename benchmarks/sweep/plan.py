@@ -334,10 +334,13 @@ class SweepPlan(ABC):
         return hours_more(sum(hours), factor, self.interval_ratio) + noise
 
     def is_spent(self, results: Results) -> bool:
-        """Whether these results have used up one of the sweep's budgets."""
-        observations = sum(r.observations + r.evaluation_steps for r in results.values())
-        hours = sum(r.hours(self.jobs) for r in results.values())
-        return observations >= (self.total_observations or math.inf) or hours >= (self.hours or math.inf)
+        """Whether these results have used up one of the sweep's budgets, of which noise runs take nothing."""
+        observations = sum(r.observations + r.evaluation_steps for r in results.values() if r.stage != "noise")
+        return observations >= (self.total_observations or math.inf) or self.hours_left(results) <= 0
+
+    def hours_left(self, results: Results) -> float:
+        """Of `--hours`, of which noise runs take nothing; infinite without."""
+        return (self.hours or math.inf) - sum(r.hours(self.jobs) for r in results.values() if r.stage != "noise")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists, for the record."""

@@ -135,8 +135,10 @@ def reach(
         if slides:
             moved[response.A] += float(np.mean(runs.bend(theta) - runs.bend(moved)))
         fitted = runs.minimize_along(moved, directions)
-        theta = fitted.theta
-        return math.sqrt(max(2 * (fitted.loss - best.loss), 0.0)) - math.sqrt(rise)
+        value = math.sqrt(max(2 * (fitted.loss - best.loss), 0.0)) - math.sqrt(rise)
+        if value < 0:  # from outside, which may be another well, no path may lead back
+            theta = fitted.theta
+        return value
 
     inside, outside = 0.0, math.inf
     at_inside, at_outside = -math.sqrt(rise), math.inf

@@ -145,6 +145,27 @@ def test_large_numbers_of_environments_are_divided_at_once():
 
 
 @pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--batch-sizes", "640,80000000000", "--rates", "1"],
+            "--batch-sizes: an iteration batch of 80,000,000,000 observations takes",
+        ),
+        (["--batch-sizes", "5000000000000000000"], "--batch-sizes: a number is too large"),
+        (["--rollout-length", "4000000000000000000"], "--rollout-length: 4,000,000,000,000,000,000 is too large"),
+        (["--rate-batch", "1e160", "--rate-exponent", "2"], "--rate-batch: with 1e+160 no rate"),
+        (["--learning-rate", "1e308"], "--learning-rate: with 1e+308 no rate"),
+    ],
+)
+def test_a_sweep_with_numbers_out_of_all_bounds_is_refused_before_anything_is_made(here, capsys, words, said):
+    assert main(["sweep", "toy/catch", *words, "--jobs", "0"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"rlscale: {said}")
+    assert "--environments" not in line, "a sweep has no such option"
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize(
     ("words", "flag"),
     [
         (["train", "classic/cartpole", "--actors", "100000"], "--actors"),

@@ -241,6 +241,9 @@ def test_three_times_the_width_that_is_wanted_takes_twice_the_hours_again_and_th
     extended = results | {run.id: run for run in measured}
     assert SEQUENTIAL.hours_to_go(extended, 2.0**3) == pytest.approx(2 * spent), "they are not made again"
     assert replace(SEQUENTIAL, hours=spent).hours_to_go(results, 8.0) is None, "its budget is spent"
+    wider = replace(SEQUENTIAL, hours=1.5 * spent)
+    assert wider.hours_left(extended) == pytest.approx(0.5 * spent), "noise runs take nothing of it"
+    assert wider.hours_to_go(extended, 8.0) is not None
 
 
 def test_evaluations_count_in_a_budget_of_observations():
@@ -378,7 +381,7 @@ def test_batch_sizes_as_people_write_them(text, sizes):
     assert parse_sizes(text) == sizes
 
 
-@pytest.mark.parametrize("text", ["", "a..b", "512..32", "32..64x1", "0,4", "32-64"])
+@pytest.mark.parametrize("text", ["", "a..b", "512..32", "32..64x1", "0,4", "32-64", "5000000000000000000", f"4,{10**30}"])
 def test_batch_sizes_that_cannot_be_read(text):
     with pytest.raises(UsageError, match="--batch-sizes"):
         parse_sizes(text)

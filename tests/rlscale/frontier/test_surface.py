@@ -154,6 +154,20 @@ def test_offsets_that_seeds_share_cancel():
     assert surface.b_crit.value == pytest.approx(500, rel=0.2)
 
 
+@pytest.mark.parametrize(("scatter", "seed"), [(0.03, 0), (0.03, 2), (0.1, 0)])
+def test_an_interval_goes_on_past_where_the_first_step_lands_in_another_well(scatter, seed):
+    """One rate a size: there a stuck run explains what the exponent does. An end is where the runs do speak against it."""
+    sizes = np.repeat(40 * 4.0 ** np.arange(5), 4)
+    steps = 150 * (1 + 640 / sizes) * np.exp(scatter * np.random.default_rng(seed).normal(size=20))
+    surface = fit_surface(sizes, 1e-3 * np.sqrt(sizes / 640), steps)
+    low, high = surface.exponent.interval
+    assert low <= 1 <= high
+    beyond = surface._bent.theta.copy()
+    beyond[names.ALPHA] = math.log(1.02 * high)
+    loss = surface._bent.runs.minimize(beyond, (names.ALPHA,)).loss
+    assert 2 * (loss - surface._bent.loss) > 0.95 * allowed_rise(surface.points, 0.95)
+
+
 def test_one_branch_alone_leaves_an_end_open():
     sizes, rates, steps = exact(b_crit=1e6)
     surface = fit_surface(sizes, rates, steps)
