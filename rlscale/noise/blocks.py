@@ -132,14 +132,20 @@ def hessian_statistics(block_gradients: Any, block_sizes: Any, products: Any, *,
         NotFiniteError: a gradient or a product is not finite.
         ValueError: fewer than two blocks, shapes that differ, or a bad size.
     """
-    plain = block_statistics(block_gradients, block_sizes, blocks=blocks)  # refuses what it cannot use
-    sizes, matrix, moved = plain.size, _as_matrix(block_gradients), _as_matrix(products)
-    if moved.shape != matrix.shape:
-        raise ValueError(f"block_gradients {tuple(matrix.shape)} and products {tuple(moved.shape)} do not fit")
+    matrix, moved = _as_matrix(block_gradients), _as_matrix(products)
+    sizes = np.asarray(block_sizes, dtype=np.float64)
+    if moved.shape != matrix.shape or sizes.shape != (len(matrix),):
+        raise ValueError(
+            f"block_gradients {tuple(matrix.shape)}, products {tuple(moved.shape)} and {sizes.shape} sizes do not fit"
+        )
+    if len(sizes) < 2:
+        raise ValueError("block_gradients: a noise scale needs at least two blocks")
+    if np.any(sizes < 0) or sizes.sum() <= 0:
+        raise ValueError("block_sizes must be zero or more, and not all zero")
     g, hg = (np.where(sizes[:, None] > 0, x.detach().double().cpu().numpy(), 0.0) for x in (matrix, moved))
-    if not np.isfinite(hg).all():
-        raise NotFiniteError("products: not finite")
-    return BlockStatistics(sizes, (g * hg).sum(1), g @ (sizes @ hg / sizes.sum()), plain.block)
+    if not (np.isfinite(g).all() and np.isfinite(hg).all()):
+        raise NotFiniteError("block_gradients: not finite")
+    return BlockStatistics(sizes, (g * hg).sum(1), g @ (sizes @ hg / sizes.sum()), blocks)
 
 
 def block_products(
