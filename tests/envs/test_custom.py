@@ -176,14 +176,15 @@ def test_observations_outside_of_their_space_are_told_of(here, space, observatio
         play(find_task("spaced:Make"))
 
 
-def test_actions_are_of_their_space_s_type(here):
-    """`Discrete(2, dtype=np.uint8)` does not contain NumPy's int64."""
+@pytest.mark.parametrize("space", ["n, dtype=np.uint8", "n, start=5", "n, start=-1"])
+def test_actions_are_those_of_their_space(here, space):
+    """`Discrete(2, dtype=np.uint8)` does not contain NumPy's int64, and one that starts at 5 no 0."""
     (here / "typed.py").write_text(
         "import bandits\nimport numpy as np\nfrom gymnasium.spaces import Discrete\n\n\n"
         "class Make(bandits.Bandit):\n    def __init__(self, num_envs):\n        super().__init__(num_envs)\n"
-        "        self.single_action_space = Discrete(self.single_action_space.n, dtype=np.uint8)\n\n"
+        f"        n = self.single_action_space.n\n        self.single_action_space = Discrete({space})\n\n"
         "    def step(self, actions):\n        assert all(action in self.single_action_space for action in actions)\n"
-        "        return super().step(actions)\n"
+        "        return super().step(actions - self.single_action_space.start)\n"
     )
     play(find_task("typed:Make"))
 
