@@ -226,17 +226,21 @@ class SweepPlan(ABC):
         )
 
     def _noise_trials(self, results: Results) -> list[Trial]:
-        """None where too few runs reached a goal for a best rate."""
+        """None where too few runs reached a goal for a best rate.
+
+        A grid that is extended may reach a later goal. The noise runs to the goal before end there, so others are made.
+        """
         if not self.noise_runs:
             return []
-        names = _noise_names(self.noise_runs)
+        goal = self.target(results)
+        made = [result for result in results.values() if result.stage == "noise"]
+        there = [result for result in made if None in (goal, result.last_goal) or result.last_goal == goal]
+        earlier = len(made) - len(there)
+        names = _noise_names(earlier + self.noise_runs)[earlier:]
         if self.quick and self._few_are_enough(results):
             names = names[:QUICK_RUNS]
-        recorded: list[Trial] = [results[name] for name in names if name in results]
-        if recorded:
-            like = recorded[0]  # what was made before the sweep was extended stays, and the others are like it
-        else:
-            goal = self.target(results)
+        like: Trial | None = there[0] if there else None
+        if like is None:  # else what was made before the sweep was extended stays, and the others are like it
             found = self._noise_run(results, goal)
             if found is None:
                 return []
@@ -244,7 +248,7 @@ class SweepPlan(ABC):
             like = Trial("", found.stage, found.batch_size, None, found.learning_rate, 0, most, limit, True, goal)
         first = self.config.seed + NOISE_SEEDS
         settings = {name: getattr(like, name) for name in Trial.__dataclass_fields__}
-        return [Trial(**{**settings, "id": name, "seed": first + number}) for number, name in enumerate(names)]
+        return [Trial(**{**settings, "id": name, "seed": first + number}) for number, name in enumerate(names, earlier)]
 
     def _noise_run(self, results: Results, goal: float | None) -> Candidate | None:
         """What the noise runs are; None where too few runs reached a goal."""
@@ -296,7 +300,8 @@ class SweepPlan(ABC):
 
     def predicted(self, results: Results) -> Estimate:
         """B_crit at the target as the noise runs predict it; what a quick sweep is for."""
-        return self._predicted([result for result in results.values() if result.stage == "noise"])
+        goal = self.target(results)
+        return self._predicted([result for result in results.values() if result.stage == "noise" and result.last_goal == goal])
 
     def _predicted(self, runs: list[TrialResult]) -> Estimate:
         goal = runs[0].last_goal if runs else None

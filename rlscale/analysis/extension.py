@@ -104,8 +104,11 @@ def _seems_stopped(record: SweepRecord, reached: Sequence[Row]) -> bool:
         return True
     if plan.get("quick"):
         return bool(reached) and noise < min(plan["noise_runs"], QUICK_RUNS)
-    # Noise runs have the surface's best rate, and without three sizes there is no surface.
-    return sizes is not None and bool(reached) and len(_arrived(reached[-1])) >= FITTED_SIZES and noise < plan["noise_runs"]
+    if sizes is None or not reached or len(_arrived(reached[-1])) < FITTED_SIZES:
+        return False  # noise runs have the surface's best rate, and without three sizes there is no surface
+    # Those that ended at an earlier goal, before the grid was extended, do not count.
+    to_last = [run for run in record.results.values() if run.stage == "noise" and run.last_goal in (None, reached[-1].goal)]
+    return len(to_last) < plan["noise_runs"]
 
 
 def is_too_easy(row: Row) -> bool:

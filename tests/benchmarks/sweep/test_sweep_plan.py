@@ -23,6 +23,7 @@ from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
 from rlscale.frontier import fit
 from rlscale.noise import BlockStatistics
+from rlscale.records.trial import NoiseSums
 
 GRID = make_plan("classic/cartpole", SweepOptions(tasks=("classic/cartpole",), batch_sizes="80..1280", goals=(100.0, 200.0)))
 GRID_OF_SIX = replace(GRID, batch_sizes=(80, 160, 320, 640, 1280, 5120))
@@ -128,6 +129,36 @@ def test_a_grid_that_is_extended_keeps_its_runs(more):
     assert added
     assert not added & set(results)
     assert set(again) == set(results) | added
+
+
+def test_a_grid_that_is_extended_to_a_later_goal_measures_the_noise_up_to_it():
+    """The third seed is the first to reach 200. The noise runs so far end at 100, and their noise scale there is 2."""
+
+    def respond(plan, trial):
+        result = planted()(plan, trial)
+        scale = 3.0 if trial.last_goal == 200.0 else 2.0
+        if trial.last_goal == 100.0 or (trial.stage == "grid" and trial.seed < 2):
+            missed = replace(result.goals[1], optimizer_steps=None, interval=None, observations=None, not_before=1000)
+            result = replace(result, goals=(result.goals[0], missed))
+        if trial.stage == "noise":
+            sums = NoiseSums("joint", "plain", (scale,) * 40, (1.0,) * 40, (5,) * 40)
+            result = replace(result, noise_sums=(sums,))
+        return result
+
+    first = complete(GRID, respond)
+    assert {(r.id, r.last_goal) for r in first.values() if r.stage == "noise"} == {(f"noise-{k}", 100.0) for k in range(1, 9)}
+    assert GRID.predicted(first).value == pytest.approx(2.0)
+
+    larger = replace(GRID, seeds=3)
+    grid = {trial.id: respond(larger, trial) for trial in larger.next_trials(first)}
+    assert larger.predicted(first | grid).value is None
+    more = larger.next_trials(first | grid)
+    assert [(t.id, t.last_goal) for t in more] == [(f"noise-{k}", 200.0) for k in range(9, 17)]
+    assert len({r.seed for r in (*first.values(), *more) if r.stage == "noise"}) == 16
+
+    halfway = first | grid | {trial.id: respond(larger, trial) for trial in more[:3]}
+    assert larger.next_trials(halfway) == more[3:], "they stay as they were decided"
+    assert larger.predicted(halfway).value == pytest.approx(3.0)
 
 
 # --- a sequential sweep ---------------------------------------------------------------------------------------------------------

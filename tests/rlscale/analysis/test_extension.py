@@ -145,6 +145,8 @@ def test_a_grid_that_was_stopped_in_its_noise_runs_goes_on_as_it_is(tmp_path, ke
     short = replace(record, results={id: result for id, result in record.results.items() if id not in noise[kept:]})
     assert asked(short) == TASK
     assert asked(record) != TASK
+    before = {id: replace(result, last_goal=plan.goals[-1] / 2) for id, result in record.results.items() if id in noise[kept:]}
+    assert asked(replace(record, results=record.results | before)) == TASK, "they ended at a goal before the last one reached"
 
 
 def test_a_sweep_that_was_stopped_when_it_was_extended_is_not_asked_for_still_more(sharp):
