@@ -356,7 +356,9 @@ def divisors_of(number: int) -> list[int]:
 
 
 def _nearest_divisor(number: int, wanted: int) -> int:
-    """The divisor of a number that is nearest to the wanted one, as a ratio."""
+    """The divisor of a number that is nearest to the wanted one, as a ratio; the wanted one where it would take long to find."""
+    if number > MOST_FITTED:
+        return wanted
     return min(divisors_of(number), key=lambda d: abs(math.log(d / wanted)), default=1)
 
 

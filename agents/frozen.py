@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlscale.envs import BoxActions, find_task
+from rlscale.envs import BoxActions, Task, find_task
 from rlscale.errors import UsageError
 from rlscale.records import read_run
 from rlscale.records.run import read_checkpoint, read_run_manifest
 
-from .config import config_of_run
+from .config import TrainConfig, config_of_run
 from .learning import NoiseRecord, arrange_slots
 from .learning.frozen import FrozenLearner, HessianNoise
+from .memory import count_parameters
 from .networks import PARAMETER_ORDER, ActingNetwork, flatten_parameters, make_network
+from .resuming import check_network
 from .rollout.fleet import LocalFleet
 from .setup import RunSetup
 
@@ -43,7 +45,7 @@ class TrainedPolicy:
         config = config_of_run(read_run(Path(run)))
         self.task = find_task(config.task)
         self._network = make_network(self.task, config.update.network, 0, config.update.width)
-        flatten_parameters(self._network).copy_(read_state(Path(run))["learner"]["parameters"])
+        flatten_parameters(self._network).copy_(read_state(Path(run), config, self.task)["learner"]["parameters"])
         self._acting = ActingNetwork(self._network, bfloat16=False)
 
     def act(self, observation: np.ndarray, generator: np.random.Generator | None = None) -> np.ndarray:
@@ -63,18 +65,20 @@ class TrainedPolicy:
         return numbers[:, : len(self.task.actions)] if isinstance(self.task.actions, BoxActions) else numbers.argmax(axis=1)
 
 
-def read_state(folder: Path) -> dict[str, Any]:
-    """The session's state in a run's last checkpoint.
+def read_state(folder: Path, config: TrainConfig, task: Task) -> dict[str, Any]:
+    """The session's state in the last checkpoint of a run with those settings, of that task.
 
     Raises:
-        UsageError: there is none, it is damaged or of another task, or its parameters are in an earlier version's order.
+        UsageError: there is none, it is damaged or of another task, its parameters are in an earlier version's order, or the task
+            has other spaces now.
     """
     stored: dict[str, Any] = torch.load(io.BytesIO(read_checkpoint(folder, "RUN")), map_location="cpu", weights_only=False)
-    task = read_run_manifest(folder, "RUN")["task"]["id"]
-    if stored.get("task", task) != task:
-        raise UsageError("RUN", f"its checkpoint is of {stored['task']}, not of {task}", "Restore it from a copy")
+    recorded = read_run_manifest(folder, "RUN")["task"]["id"]
+    if stored.get("task", recorded) != recorded:
+        raise UsageError("RUN", f"its checkpoint is of {stored['task']}, not of {recorded}", "Restore it from a copy")
     if stored.get("parameter_order", 1) != PARAMETER_ORDER:
         raise UsageError("RUN", "its checkpoint is an earlier rlscale's", "Train it again")
+    check_network("RUN", stored, task, count_parameters(config, task))
     return stored
 
 

@@ -24,13 +24,13 @@ from .config import FEWEST_BLOCKS, MOST_BLOCKS, TrainConfig
 
 __all__ = [
     "PROCESS_BYTES",
-    "STORE_SHARE",
     "MemoryPlan",
     "count_parameters",
     "gradient_rows",
     "memory_plan",
     "require_network",
     "require_processes",
+    "store_room",
 ]
 
 FRAGMENT_BYTES = 64 << 20
@@ -50,6 +50,7 @@ _VERSION_2 = ("memory.max", "memory.current", "memory.stat", "inactive_file")
 _VERSION_1 = "memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat", "total_inactive_file"
 LONGEST_USUAL = 16_384  # steps of a rollout: of longer ones it is not the environments that take the memory
 STORE_SHARE = 0.75  # of an object store that fragments may fill: from 80% on Ray writes what it holds to disk
+PARAMETER_BYTES = 16 << 20  # of an object store, for the parameters
 
 
 @dataclass(frozen=True)
@@ -79,13 +80,19 @@ class MemoryPlan:
         return max(min(wanted, _shared_memory()), 128 << 20)
 
 
-def memory_plan(config: TrainConfig, task: Task, budget: int | None = None, kept: int | None = None) -> MemoryPlan:
-    """Cut the run's batches into fragments, and see whether they fit.
+def store_room(size: int) -> int:
+    """Bytes of fragments for which an object store of that size has room beside the parameters."""
+    return max(int(STORE_SHARE * size) - PARAMETER_BYTES, 0)
+
+
+def memory_plan(config: TrainConfig, task: Task, store: int | None = None, kept: int | None = None) -> MemoryPlan:
+    """Cut the run's batches into fragments, and see whether they fit: into `--memory`, or else what this machine has to spare.
 
     Args:
         config: checked already.
         task: its task.
-        budget: bytes that fragments may take; None for `--memory`, or else what this machine has to spare.
+        store: bytes of fragments for which the object store is known to have room, whatever else this machine has to spare. None:
+            with Ray what one on this machine can have.
         kept: environments of a fragment where `--fragment-environments` is not given; None: as many as suit the settings.
 
     Raises:
@@ -99,10 +106,15 @@ def memory_plan(config: TrainConfig, task: Task, budget: int | None = None, kept
     groups = r.environments // n
     size = fragment_bytes(task, r.rollout_length, n)
     batch = groups * config.rounds
-    if budget is None and config.actors:
+    if store is None and config.actors:
         require_processes("--actors", config.actors, PROCESS_BYTES["actor"])
-    if budget is None:
-        budget = parse_bytes(r.memory, "--memory") if r.memory is not None else _spare_bytes(config, task, size)
+    own = None if r.memory is None else parse_bytes(r.memory, "--memory")
+    if own is None and store is None:
+        own = _spare_bytes(config, task, size)
+    if store is None and config.rays:
+        store = store_room(_shared_memory())
+    budget = min(room for room in (own, store) if room is not None)
+    enough = own is None or (store is not None and store < own)  # of all but the store
     fitting = budget // size
     if config.update.stream:
         # Each actor makes one while another waits, and each learner reads one. There may come to be as many actors as groups.
@@ -110,21 +122,33 @@ def memory_plan(config: TrainConfig, task: Task, budget: int | None = None, kept
         if config.elastic:
             wanted = max(wanted, min(2 * groups + config.update.learners, fitting))
         if wanted > fitting:
+            needed = f"the {wanted} fragments of {format_bytes(size)} that are under way at once"
+            if enough:
+                mend = f"{_larger_store(config)}, or give fewer --fragment-environments"
+                raise UsageError(
+                    "--stream", f"{needed} take more than Ray's object store has room for, {format_bytes(budget)}", mend
+                )
             raise UsageError(
-                "--memory",
-                f"{format_bytes(budget)} are less than the {wanted} fragments of {format_bytes(size)} that are under way at once",
-                "Give more, or fewer --fragment-environments",
+                "--memory", f"{format_bytes(budget)} are less than {needed}", "Give more, or fewer --fragment-environments"
             )
         return MemoryPlan(n, groups, size, batch, wanted, batch if not config.adaptive else 2**31)
     batches = 1 + r.lag
     if batches * batch > fitting:
         one = fragment_bytes(task, r.rollout_length, 1)
-        raise _too_large(config, size * batch * batches, budget, fitting // batches // groups, budget // batches // one)
+        more = _larger_store(config) if enough else "give more --memory"
+        raise _too_large(config, size * batch * batches, budget, fitting // batches // groups, budget // batches // one, more)
     most = fitting // batches if config.adaptive else batch
     return MemoryPlan(n, groups, size, batch, most * batches, most)
 
 
-def _too_large(config: TrainConfig, needed: int, budget: int, rounds: int, environments: int) -> UsageError:
+def _larger_store(config: TrainConfig) -> str:
+    """What makes the object store larger."""
+    if config.rollout.ray_address is not None:
+        return "start Ray's nodes with a larger --object-store-memory"
+    return "give Ray's object store more room, which is /dev/shm (in a container --shm-size)"
+
+
+def _too_large(config: TrainConfig, needed: int, budget: int, rounds: int, environments: int, more: str) -> UsageError:
     r = config.rollout
     step = r.environments * r.rollout_length
     if not budget and (r.environments == config.workers or r.rollout_length > LONGEST_USUAL):
@@ -154,7 +178,7 @@ def _too_large(config: TrainConfig, needed: int, budget: int, rounds: int, envir
         flag,
         f"an iteration batch of {config.batch:,} observations{' and the next one (--lag 1)' if r.lag else ''} takes "
         f"{format_bytes(needed)}, and there are {format_bytes(budget)} for it",
-        f"{largest}, give more --memory, or learn from it as it comes: --stream{flags}",
+        f"{largest}, {more}, or learn from it as it comes: --stream{flags}",
     )
 
 
@@ -318,7 +342,7 @@ def require_network(config: TrainConfig, task: Task) -> None:
 
 
 def _spare_bytes(config: TrainConfig, task: Task, size: int) -> int:
-    """Memory that is free now, less what the run's processes need beside the fragments; with Ray no more than /dev/shm has.
+    """Memory that is free now, less what the run's processes need beside the fragments.
 
     Raises:
         UsageError: the gradients alone take more.
@@ -335,8 +359,6 @@ def _spare_bytes(config: TrainConfig, task: Task, size: int) -> int:
         observations = size / fragment_bytes(task, r.rollout_length, 1) * r.rollout_length
         copies = learners if config.shuffles_transitions else 1  # else each has its own environments' columns
         spare = int(spare * size / (size + copies * (LEARNER_BYTES + _action_bytes(task)) * observations))
-    if config.rays:
-        spare = min(spare, int(STORE_SHARE * _shared_memory()))
     return max(spare, 0)
 
 

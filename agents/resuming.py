@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from rlscale.envs import Task
 from rlscale.errors import UsageError
 from rlscale.records import Run
 from rlscale.records.run import read_checkpoint
@@ -20,7 +21,7 @@ from .learning import what_is_followed
 from .memory import MemoryPlan
 from .networks import PARAMETER_ORDER
 
-__all__ = ["kept_environments", "load_checkpoint", "why_afresh"]
+__all__ = ["check_network", "kept_environments", "load_checkpoint", "why_afresh"]
 
 # What no part of a run can change: with another value it would be another run.
 _FIXED: dict[str, Callable[[TrainConfig], object]] = {
@@ -70,6 +71,18 @@ def load_checkpoint(run: Run, config: TrainConfig) -> dict[str, Any]:
     if what_is_followed(before) != what_is_followed(config):
         stored["window"] = []  # of another loss, or between other blocks, whose noise says nothing about this one's
     return stored
+
+
+def check_network(field: str, checkpoint: dict[str, Any], task: Task, parameters: int) -> None:
+    """Refuse a checkpoint whose policy is for other observations or actions than the task has: a user's own may have changed.
+
+    Raises:
+        UsageError: it has not that many parameters; `field` is what the user named the run with.
+    """
+    held = checkpoint["learner"]["parameters"].numel()
+    if held != parameters:
+        problem = f"its policy has {held:,} parameters, and {task.id} as it is now needs {parameters:,}"
+        raise UsageError(field, problem, "Restore the environment as it was, or train a new run")
 
 
 def kept_environments(checkpoint: dict[str, Any], config: TrainConfig) -> int | None:

@@ -8,14 +8,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlscale.envs import Task
-from rlscale.text import parse_bytes
 
 from .cluster import free_cpus, learner_resources, rollout_resources, store_bytes
 from .compute import Compute, resolve_compute
 from .config import TrainConfig
 from .learning import Learner, RemoteLearners
 from .machine import describe_machine, find_commit, find_versions
-from .memory import STORE_SHARE, MemoryPlan, count_parameters, memory_plan
+from .memory import MemoryPlan, count_parameters, memory_plan, store_room
 from .rollout import ActorSearch, Fleet, LocalFleet, RayFleet, WorkerSettings
 from .session import Session
 
@@ -100,7 +99,7 @@ class RunSetup:
         """Those that the batches are made of, in the room that there is; on a cluster this process must have joined it."""
         if not self.config.rays:
             return self.memory
-        return memory_plan(self.config, self.task, self._store_budget(), self.memory.environments)
+        return memory_plan(self.config, self.task, store_room(store_bytes(self.config.update.learners)), self.memory.environments)
 
     def start(self, generation: int = 0) -> Session:
         """Start the learners, the environments and their workers.
@@ -164,12 +163,6 @@ class RunSetup:
             straggler_seconds=rollout.straggler_seconds,
             grows=config.elastic,
         )
-
-    def _store_budget(self) -> int:
-        """Bytes of fragments that the object store of Ray can hold, or `--memory` if that is less."""
-        memory = self.config.rollout.memory
-        room = int(STORE_SHARE * store_bytes(self.config.update.learners)) - (16 << 20)  # for the parameters
-        return room if memory is None else min(parse_bytes(memory, "--memory"), room)
 
 
 def prepare(config: TrainConfig, task: Task, kept: int | None = None) -> RunSetup:

@@ -32,7 +32,7 @@ from .idle_options import check_idle_options
 from .learning import NoiseRecord
 from .metrics import RayMetrics
 from .networks import PARAMETER_ORDER
-from .resuming import kept_environments, load_checkpoint, why_afresh
+from .resuming import check_network, kept_environments, load_checkpoint, why_afresh
 from .session import Session
 from .setup import RunSetup, prepare
 from .stopping import StopRequests
@@ -102,6 +102,8 @@ def train(
             run = Run.resume(Path(config.resume))
             checkpoint = load_checkpoint(run, config)
         setup = prepare(config, task, None if checkpoint is None else kept_environments(checkpoint, config))
+        if checkpoint is not None:
+            check_network("--resume", checkpoint, task, setup.parameters)
         manifest = setup.manifest(command)
         if run is None:
             run = Run.create(folder, {**manifest, "segments": []})

@@ -14,7 +14,7 @@ from rlscale.text import first_line
 
 from .interface import TaskEnv
 from .task import Task, TaskListing
-from .vector import SyncTaskEnv, VectorTaskEnv, task_of_spaces
+from .vector import SyncEnvs, SyncTaskEnv, VectorTaskEnv, task_of_spaces
 
 __all__ = ["find_task", "list_tasks"]
 
@@ -58,11 +58,26 @@ def find_task(name: str) -> Task:
     if env.metadata.get("autoreset_mode") != AutoresetMode.NEXT_STEP:
         mend = "Let it, as SyncVectorEnv does by default, and set metadata['autoreset_mode'] = AutoresetMode.NEXT_STEP"
         raise UsageError("TASK", f"{name} does not say that it resets on the step after an end", mend)
+    _refuse_statistics(name, env)
     task = task_of_spaces(name, env.single_observation_space, env.single_action_space, make_env=make_env, user_make=make)
     if isinstance(env, SyncVectorEnv):
         _try_one(name, env.envs[0])
     env.close()
     return task
+
+
+def _refuse_statistics(name: str, env: Any) -> None:
+    """Refuse wrappers that scale by what they have seen: groups of environments, and evaluations, have wrappers of their own.
+
+    Raises:
+        UsageError: one of them is around the vector environment, or around a single one in it.
+    """
+    while env is not None:
+        for kind in type(env).__mro__:
+            if kind.__name__ in ("NormalizeObservation", "NormalizeReward"):
+                problem = f"{name} uses {kind.__name__}, whose statistics no evaluation and no second actor would share"
+                raise UsageError("TASK", problem, "Scale by fixed numbers instead, with TransformObservation or TransformReward")
+        env = env.envs[0] if isinstance(env, SyncVectorEnv) else getattr(env, "env", None)
 
 
 def _try_one(name: str, env: Any) -> None:
@@ -72,7 +87,7 @@ def _try_one(name: str, env: Any) -> None:
         UsageError: it does not return what `gymnasium.Env` returns.
     """
     calls: list[tuple[str, Callable[[], Any], int]] = [
-        ("reset", lambda: env.reset(seed=0), 2),
+        ("reset", lambda: env.reset(seed=0, options=None), 2),
         ("step", lambda: env.step(env.action_space.sample()), 5),
     ]
     for method, play, count in calls:
@@ -88,6 +103,9 @@ def _try_one(name: str, env: Any) -> None:
         shape, wanted = np.shape(answer[0]), env.observation_space.shape
         if shape != wanted:
             raise UsageError("TASK", f"{name}: {method} gave an observation of shape {shape}, its space has {wanted}", mend)
+        given, kept = np.asarray(answer[0]).dtype, env.observation_space.dtype
+        if not np.can_cast(given, kept, "same_kind"):
+            raise UsageError("TASK", f"{name}: {method} gave observations of type {given}, its space has {kept}", mend)
         for what, value in zip(("reward", "terminated", "truncated"), answer[1:4] if count == 5 else (), strict=False):
             if np.shape(value):
                 raise UsageError("TASK", f"{name}: {method} gave {what} of shape {np.shape(value)}, not one value", mend)
@@ -100,7 +118,7 @@ def _several(name: str, make: Callable[..., Any], num_envs: int) -> Any:
         UsageError: it fails.
     """
     try:
-        return SyncVectorEnv([make] * num_envs) if inspect.isclass(make) and issubclass(make, Env) else make(num_envs)
+        return SyncEnvs([make] * num_envs) if inspect.isclass(make) and issubclass(make, Env) else make(num_envs)
     except Exception as error:
         problem = f"{name}({num_envs}) failed: {type(error).__name__}: {first_line(error)}"
         raise UsageError("TASK", problem, "Mend the callable") from error

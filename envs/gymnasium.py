@@ -4,14 +4,13 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import SyncVectorEnv
 
 from rlscale.errors import UsageError
 from rlscale.text import first_line
 
 from .interface import TaskEnv
 from .task import Task, TaskListing
-from .vector import SyncTaskEnv, task_of_spaces
+from .vector import SyncEnvs, SyncTaskEnv, task_of_spaces
 
 __all__ = ["find_task", "list_tasks"]
 
@@ -64,4 +63,4 @@ def find_task(name: str) -> Task:
 def make_env(task: Task, num_envs: int, *, threads: int, cut_on_life_loss: bool) -> TaskEnv:
     """N environments in Gymnasium's `SyncVectorEnv`, each with a seed of its own."""
     name = task.id.removeprefix("gym/")
-    return SyncTaskEnv(task, SyncVectorEnv([lambda: gymnasium.make(name)] * num_envs), one_seed=False)
+    return SyncTaskEnv(task, SyncEnvs([lambda: gymnasium.make(name)] * num_envs), one_seed=False)

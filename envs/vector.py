@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import SyncVectorEnv
 
 from rlscale.errors import UsageError
 
@@ -15,7 +16,7 @@ from .actions import actions_of_space, to_space
 from .interface import Step, TaskEnv
 from .task import Task
 
-__all__ = ["ArraysTaskEnv", "RestartableTaskEnv", "VectorTaskEnv", "shows_pixels", "task_of_spaces"]
+__all__ = ["ArraysTaskEnv", "RestartableTaskEnv", "SyncEnvs", "VectorTaskEnv", "shows_pixels", "task_of_spaces"]
 
 
 def task_of_spaces(task_id: str, observation: Any, action: Any, **rest: Any) -> Task:
@@ -200,6 +201,16 @@ class ArraysTaskEnv(VectorTaskEnv):
     def draw_from(self, seeds: np.ndarray) -> None:
         """As in `TaskEnv`; all environments draw from one generator."""
         self._env.np_random = np.random.Generator(np.random.PCG64([int(seed) for seed in seeds]))
+
+
+class SyncEnvs(SyncVectorEnv):
+    """Gymnasium's single environments, one after another, whose infos nobody reads.
+
+    Gymnasium would make arrays of them, which fails in the midst of a run where an environment's info is not always of one kind.
+    """
+
+    def _add_info(self, vector_infos: dict[str, Any], env_info: Any, env_num: int) -> dict[str, Any]:
+        return vector_infos
 
 
 class SyncTaskEnv(VectorTaskEnv):

@@ -79,7 +79,7 @@ def run_branches(options: BranchOptions, command: list[str], console: Console) -
     record = read_run(Path(options.run))
     config = config_of_run(record)
     _check_environments(config)
-    stored = read_state(record.folder)
+    stored = read_state(record.folder, config, find_task(config.task))
     plan = make_plan(options, config, record)
     learner = stored["learner"]
     at = Checkpoint(config, dump(learner), learner["optimizer_steps"], stored["progress"]["observations"])

@@ -55,7 +55,7 @@ def run(arguments: list[str]) -> int:
         ("its page", ["report", pong]),
         ("both side by side", ["compare", f"{folder}/minatar-breakout", pong, "--out", f"{folder}/comparison.html"]),
     )
-    earlier = read_run(pong, "--out").state if Path(pong).exists() else None
+    earlier = _state_of(pong)
     for what, words in steps:
         if words[0] == "train" and earlier is not None:
             if earlier == "finished":
@@ -66,4 +66,11 @@ def run(arguments: list[str]) -> int:
         code = COMMANDS[words[0]].run(words[1:])
         if code:
             return code
+        if words[0] == "train" and _state_of(pong) == "stopped":  # by Ctrl-C, which is no failure of a training alone
+            return 130
     return 0
+
+
+def _state_of(run: str) -> str | None:
+    """None where there is no such run yet."""
+    return read_run(run, "--out").state if Path(run).exists() else None

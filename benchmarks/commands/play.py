@@ -75,7 +75,7 @@ def run(arguments: list[str]) -> int:
     if options.video and len(task.observation_shape) != 3:
         problem = f"{task.id} cannot be drawn: it is observed as {task.observation_shape[0]} numbers, not as a picture"
         raise UsageError("--video", problem, "Leave it out")
-    stored, update, threads = read_state(record.folder), config.update, usable_cpus()
+    stored, update, threads = read_state(record.folder, config, task), config.update, usable_cpus()
     evaluator = Evaluator(
         task, update.network, update.width, episodes=options.episodes, bfloat16=False, seed=options.seed, threads=threads
     )
@@ -149,17 +149,17 @@ def draw(task: Task, observation: np.ndarray) -> np.ndarray:
 
     Args:
         task: whose observations are images.
-        observation: (*task.observation_shape), a stack of grey frames, of which the last is drawn; one or three channels of
-            8 bits; or planes, each of which gets a colour, the earlier above the later.
+        observation: (*task.observation_shape), pixels of 8 bits in grey or colour, the last frame of a stack is drawn; or planes,
+            each of which gets a colour, the earlier above the later.
 
     Returns:
         (height, width, 3) uint8, red, green and blue, with an even number of pixels on each side.
     """
     channels = len(observation)
-    if len(task.frame_shape) == 2 or channels == 1:
+    if task.pixels and len(task.frame_shape) == 3 and channels % 3 == 0:
+        picture = np.moveaxis(observation[-3:], 0, -1)
+    elif task.pixels or len(task.frame_shape) == 2 or channels == 1:
         picture = np.repeat(observation[-1][..., None], 3, axis=-1)
-    elif channels == 3 and task.pixels:
-        picture = np.moveaxis(observation, 0, -1)
     else:
         picture = np.zeros((*observation.shape[1:], 3))
         for plane in reversed(range(channels)):

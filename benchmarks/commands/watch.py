@@ -148,7 +148,7 @@ def _handler(pages: _Pages) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             # A page of another site that a browser has open cannot read this one by a name that it points here.
-            if self.headers.get("Host", "").rpartition(":")[0] not in (_HOST, "localhost"):
+            if self.headers.get("Host", "").partition(":")[0] not in (_HOST, "localhost"):
                 self.send_error(403)
             elif self.path == "/":
                 try:

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rlscale.records.files import write_atomically
+from rlscale.records.files import now, write_atomically
 
 from .calibration import FleetReading, Shape
 
@@ -25,25 +25,30 @@ class KeptFleets:
     Args:
         folder: of the record, which need not be there.
         identity: whatever must agree; as JSON holds it.
+        busy: CPUs that other programs use now, while readings are made; None where unknown.
         again: leave aside what earlier commands measured, except for a command of the same kind that was interrupted.
 
     Attributes:
         fleets: readings by shape.
-        date: when the earlier command ended that they come from; None where none did.
+        ended: whether they come from a command that ended, or from one that was stopped.
+        date: when the first of these readings was made; None where there is none.
+        busy: the most CPUs that other programs used while they were made; None where unknown.
         emulator: its rate of the emulator alone; None where unknown.
         learning: its readings of the learner, for each way to learn, by that way as text.
     """
 
-    def __init__(self, folder: Path, identity: Mapping[str, Any], *, again: bool = False) -> None:
-        self._path, self._identity, self._again = folder / "measured.json", dict(identity), again
+    def __init__(self, folder: Path, identity: Mapping[str, Any], *, again: bool = False, busy: float | None = None) -> None:
+        self._path, self._identity, self._again, self._busy_now = folder / "measured.json", dict(identity), again, busy
         self.fleets: dict[Shape, FleetReading] = {}
+        self.ended = False
         self.date: str | None = None
+        self.busy: float | None = None
         self.emulator: float | None = None
         self.learning: dict[str, list[dict[str, Any]]] = {}
         self._made: dict[Shape, FleetReading] = {}  # since the last command that ended
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             if not again:
-                self._take(json.loads((folder / "workers.json").read_text(encoding="utf-8")))
+                self.ended = bool(self._take(json.loads((folder / "workers.json").read_text(encoding="utf-8"))))
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             stopped = json.loads(self._path.read_text(encoding="utf-8"))
             if not again or stopped["again"]:
@@ -57,7 +62,7 @@ class KeptFleets:
         read = [_from_json(entry) for entry in (*record["fleets"], *held_out, *record.get("other_fleets", ()))]
         taken = {reading.shape: reading for reading in read}
         self.fleets |= taken
-        self.date = record.get("date", self.date)
+        self._made_at(record.get("date"), record.get("busy_cpus"))
         self.emulator = record.get("emulator_observations_per_second", self.emulator)
         self.learning |= record.get("learning", {})
         return taken
@@ -78,10 +83,18 @@ class KeptFleets:
         self.learning[way] = readings
         self._write()
 
+    def _made_at(self, date: str | None, busy: float | None) -> None:
+        """Readings were made then, beside so many busy CPUs."""
+        self.date = min((each for each in (self.date, date) if each is not None), default=None)
+        self.busy = max((each for each in (self.busy, busy) if each is not None), default=None)
+
     def _write(self) -> None:
+        self._made_at(now(), self._busy_now)
         record = {
             "identity": self._identity,
             "again": self._again,
+            "date": self.date,
+            "busy_cpus": self.busy,
             "fleets": [asdict(each) for each in self._made.values()],
             "emulator_observations_per_second": self.emulator,
             "learning": self.learning,

@@ -22,7 +22,7 @@ from rlscale.agents.machine import busy_cpus, describe_machine, find_commit, fin
 from rlscale.cpus import usable_cpus
 from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
-from rlscale.records.files import now, write_atomically
+from rlscale.records.files import write_atomically
 from rlscale.report.workers_page import WorkersPage, write_workers_page
 from rlscale.sizing import FleetTime, LearnerTime, fit_learner, iteration
 
@@ -107,7 +107,6 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
     folder = Path(options.out or f"workers/{config.task.replace('/', '-').replace(':', '-').replace('@', '-')}")
     busy = busy_cpus()
     with connected(options.ray_address, options.cpus or (1 if options.ray_address else usable_cpus())):
-        say_if_busy(console, busy)
         cpus = cpus_for_actors(options.cpus, options.ray_address)
         nodes = cpus_by_node(options.ray_address)
         beside, there = share_beside_learner(options.ray_address), offered_cpus(options.ray_address)
@@ -130,11 +129,13 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
             "clones": clones,
         }
         held.enter_context(hold_folder(folder))
-        kept = KeptFleets(folder, identity, again=options.again)
+        kept = KeptFleets(folder, identity, again=options.again, busy=busy)
         say_what_is_kept(console, kept, folder)
         with watch_head(options.ray_address):
             shapes = to_measure(task, cpus, nodes, clones)
             smallest = task.cost.few * config.rollout.rollout_length if known is None else min(known.rates)
+            if options.validate or to_make(shapes, kept, way_to_learn(config, mini_batches, smallest)):
+                say_if_busy(console, busy)
             fleets, learning, emulator = measure(options, config, task, compute, shapes, kept, console, mini_batches, smallest)
             law = fit_fleet(fleets, config.rollout.rollout_length)
             learner = fit_updates(learning)
@@ -150,9 +151,9 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
     record = {
         "command": command,
         "commit": find_commit(),
-        "date": now(),
+        "date": kept.date,
         "machine": describe_machine(compute.device),
-        "busy_cpus": busy,
+        "busy_cpus": kept.busy,
         "versions": find_versions(),
         "task": config.task,
         "cpus": cpus,
@@ -203,7 +204,7 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
         answer=[f"{first}." if said is None else f"For the most observations per second: {first[0].lower()}{first[1:]}.", *rest],
         plan=said,
         run=commands,
-        busy=say_busy(busy),
+        busy=say_busy(kept.busy, before=True),
         measured=[(r.shape.actors, r.shape.threads, r.shape.environments, r.rates) for r in fleets],
         law=replace(law, rollout_length=fleets[0].rollout_length),
         cpus=cpus,
@@ -242,7 +243,7 @@ def say_what_is_kept(console: Console, kept: KeptFleets, folder: Path) -> None:
     """Say which readings are not made again."""
     if not kept.fleets:
         return
-    if kept.date is None:
+    if not kept.ended:
         told = f"{len(kept.fleets)} of the fleets were measured before this command was stopped: {folder / 'measured.json'}"
     else:
         told = f"{len(kept.fleets)} fleets were measured on {kept.date}: {folder / 'workers.json'}; --again measures them anew"
@@ -256,10 +257,12 @@ def say_if_busy(console: Console, busy: float | None) -> None:
         say(console, told)
 
 
-def say_busy(busy: float | None) -> str | None:
-    """That other programs are working while something is measured; None where they are not, or where that is not known."""
+def say_busy(busy: float | None, *, before: bool = False) -> str | None:
+    """That other programs work, or did before, while something is measured; None where not, or where that is not known."""
     if busy is None or busy <= _BUSY:
         return None
+    if before:
+        return f"other programs used {busy:.1f} CPUs of this machine while it was measured, so rates are lower than they could be"
     return f"this machine is busy: other programs use {busy:.1f} CPUs, and what is measured now is slower than it could be"
 
 
@@ -270,6 +273,13 @@ def base_config(options: WorkersOptions, task: Task, known: Known | None) -> Tra
         config.rollout, actors=1, lag=options.lag, ray_address=options.ray_address, actor_device=options.actor_device
     )
     return replace(config, rollout=rollout, update=replace(config.update, device=options.device, threads=0))
+
+
+def to_make(shapes: Sequence[Shape], kept: KeptFleets | None, way: str) -> int:
+    """How many measurements `measure` will make of those fleets, the emulator and the learner."""
+    if kept is None:
+        return len(shapes) + 2
+    return sum(shape not in kept.fleets for shape in shapes) + (kept.emulator is None) + (way not in kept.learning)
 
 
 def measure(
@@ -289,7 +299,8 @@ def measure(
     is asked for is measured as well, and of a small one in many blocks: what does not grow with the batch hardly shows in large
     ones.
     """
-    with Steps(console, len(shapes) + 2) as steps:
+    way = way_to_learn(config, mini_batches, smallest)
+    with Steps(console, to_make(shapes, kept, way)) as steps:
         emulator = None if kept is None else kept.emulator
         if emulator is None:
             steps.begin(f"the emulator alone, {task.cost.alone} environments")
@@ -305,7 +316,7 @@ def measure(
                 if kept is not None:
                     kept.keep(reading)
             fleets.append(reading)
-        learned = None if kept is None else kept.learning.get(way_to_learn(config, mini_batches, smallest))
+        learned = None if kept is None else kept.learning.get(way)
         if learned is not None:
             return fleets, learned, emulator
         steps.begin("the learner")
@@ -324,7 +335,7 @@ def measure(
                 blocks = most if several else None
                 learning.append(measure_learner(config, task, compute, few, blocks, mini_batches, SMALL_ROUNDS))
         if kept is not None:
-            kept.keep_learning(way_to_learn(config, mini_batches, smallest), learning)
+            kept.keep_learning(way, learning)
     return fleets, learning, emulator
 
 
@@ -356,12 +367,12 @@ def validate(
     if len(held_out) > MOST_HELD_OUT:
         picked = np.random.default_rng(0).choice(len(held_out), MOST_HELD_OUT, replace=False)
         held_out = [shape for i, shape in enumerate(held_out) if i in picked or shape == chosen]
-    readings = []
-    with Steps(console, len(held_out)) as steps:
-        for shape in held_out:
+    missing = [shape for shape in held_out if shape not in kept.fleets]
+    with Steps(console, len(missing)) as steps:
+        for shape in missing:
             steps.begin(f"held out: {shape}")
-            again = kept.fleets.get(shape)
-            readings.append(again or kept.keep(measure_fleet(config, task, compute, shape, options.seconds)))
+            kept.keep(measure_fleet(config, task, compute, shape, options.seconds))
+    readings = [kept.fleets[shape] for shape in held_out]
     measuring = replace(law, rollout_length=readings[0].rollout_length)
     measured = {reading.shape: statistics.median(reading.rates) for reading in (*fitted, *readings)}
     rows: list[dict[str, Any]] = []

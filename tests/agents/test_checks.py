@@ -27,7 +27,7 @@ def accepted(words: str) -> TrainConfig:
     """The settings as a run takes them, after all of its checks."""
     config = parse_train(["classic/cartpole", *words.split()])
     check_config(config)
-    memory_plan(config, TASK, budget=1 << 40)
+    memory_plan(config, TASK, store=1 << 40)
     return config
 
 
@@ -249,7 +249,7 @@ def test_what_is_accepted_gives_every_learner_its_share_and_every_step_its_size(
         )
         try:
             check_config(config)
-            plan = memory_plan(config, TASK, budget=1 << 40)
+            plan = memory_plan(config, TASK, store=1 << 40)
         except UsageError:
             found["refused"] += 1
             continue

@@ -39,7 +39,7 @@ def test_the_bytes_of_a_fragment_are_what_it_holds(task_id, network):
 
 def test_a_million_observations_are_cut_into_small_fragments():
     """2^20 observations of 64 environments: 128 rounds of two fragments of at most 64 MiB, single frames and 3 carried in."""
-    plan = memory_plan(config_for(environments=64, actors=2, batch_size=2**20), PONG, budget=16 << 30)
+    plan = memory_plan(config_for(environments=64, actors=2, batch_size=2**20), PONG, store=16 << 30)
     assert (plan.environments, plan.groups, plan.batch_fragments) == (32, 2, 256)
     assert plan.fragment_bytes == 32 * ((128 + 3) * 7056 + 128 * 27)
     assert plan.most_fragments == 256
@@ -51,7 +51,7 @@ def test_the_store_is_made_so_large_that_ray_spills_nothing(monkeypatch):
     import rlscale.agents.memory
 
     monkeypatch.setattr(rlscale.agents.memory, "_shared_memory", lambda: 1 << 40)
-    plan = memory_plan(config_for(environments=64, actors=2, batch_size=2**20), PONG, budget=16 << 30)
+    plan = memory_plan(config_for(environments=64, actors=2, batch_size=2**20), PONG, store=16 << 30)
     held = plan.most_fragments * plan.fragment_bytes
     assert held + (64 << 20) < 0.8 * plan.store_bytes < 1.2 * held
 
@@ -60,26 +60,26 @@ def test_the_store_is_made_so_large_that_ray_spills_nothing(monkeypatch):
 def test_the_largest_batch_that_fits_is_named(lag):
     config = config_for(environments=16, batch_size=1 << 20, lag=lag)
     with pytest.raises(UsageError, match="--batch-size") as caught:
-        memory_plan(config, PONG, budget=2 << 30)
+        memory_plan(config, PONG, store=2 << 30)
     largest = int(str(caught.value).split("largest that can is ")[1].split(",  ")[0].split(", give")[0].replace(",", ""))
     fits = replace(config, rollout=replace(config.rollout, batch_size=largest))
     too_many = replace(config, rollout=replace(config.rollout, batch_size=largest + 2048))
-    plan = memory_plan(fits, PONG, budget=2 << 30)
+    plan = memory_plan(fits, PONG, store=2 << 30)
     assert plan.most_fragments * plan.fragment_bytes <= 2 << 30
     assert plan.most_fragments == (1 + lag) * plan.batch_fragments
     with pytest.raises(UsageError):
-        memory_plan(too_many, PONG, budget=2 << 30)
+        memory_plan(too_many, PONG, store=2 << 30)
     assert "--stream --epochs 1 --mini-batch None --advantage-scale running" in str(caught.value)
 
 
 def test_too_many_environments_for_one_round():
     with pytest.raises(UsageError, match=r"--environments: .* 147,968 \(--environments 1156\)"):
-        memory_plan(config_for(environments=4096, actors=2), PONG, budget=1 << 30)
-    assert memory_plan(config_for(environments=1156, actors=2), PONG, budget=1 << 30).batch_fragments == 34
+        memory_plan(config_for(environments=4096, actors=2), PONG, store=1 << 30)
+    assert memory_plan(config_for(environments=1156, actors=2), PONG, store=1 << 30).batch_fragments == 34
     with pytest.raises(UsageError):
-        memory_plan(config_for(environments=1158, actors=2), PONG, budget=1 << 30)
+        memory_plan(config_for(environments=1158, actors=2), PONG, store=1 << 30)
     with pytest.raises(UsageError, match="leave no memory"):
-        memory_plan(config_for(environments=4096, actors=2), PONG, budget=0)
+        memory_plan(config_for(environments=4096, actors=2), PONG, store=0)
 
 
 def test_a_stream_takes_the_same_whatever_the_batch():
@@ -89,8 +89,33 @@ def test_a_stream_takes_the_same_whatever_the_batch():
     ]
     assert len({plan.most_fragments * plan.fragment_bytes for plan in plans}) == 1
     assert plans[0].most_fragments == 5  # two an actor, one being read
-    with pytest.raises(UsageError, match="--memory"):
-        memory_plan(config_for(update=streamed, environments=32, actors=2), PONG, budget=50 << 20)
+    with pytest.raises(UsageError, match=r"--stream: the 5 fragments of .* more than Ray's object store has room for, 50 MiB"):
+        memory_plan(config_for(update=streamed, environments=32, actors=2), PONG, store=50 << 20)
+    with pytest.raises(UsageError, match=r"--memory: 50 MiB are less than the 5 fragments"):
+        memory_plan(config_for(update=streamed, environments=32, actors=2, memory="50MiB"), PONG)
+
+
+def test_a_container_s_small_store_is_named_whatever_memory_is_given(monkeypatch):
+    """Docker gives /dev/shm 64 MiB, where Ray's object store lies; without actors there is no store."""
+    import rlscale.agents.memory
+
+    monkeypatch.setattr(rlscale.agents.memory, "_shared_memory", lambda: 64 << 20)
+    for memory in (None, "12GiB"):
+        with pytest.raises(
+            UsageError, match=r"^--batch-size: .* there are 32 MiB for it\. .* give Ray's object store .*--shm-size"
+        ):
+            memory_plan(config_for(environments=64, actors=2, batch_size=2**20, memory=memory), PONG)
+    memory_plan(config_for(environments=64, batch_size=2**20, memory="12GiB"), PONG)
+    monkeypatch.setattr(rlscale.agents.memory, "_shared_memory", lambda: 64 << 30)
+    memory_plan(config_for(environments=64, actors=2, batch_size=2**20, memory="12GiB"), PONG)
+    with pytest.raises(UsageError, match=r"give more --memory"):
+        memory_plan(config_for(environments=64, actors=2, batch_size=2**20, memory="1GiB"), PONG)
+
+
+def test_a_cluster_s_small_store_is_named():
+    config = config_for(environments=64, actors=2, batch_size=2**20, ray_address="auto", memory="12GiB")
+    with pytest.raises(UsageError, match=r"there are 4 GiB for it\. .*, start Ray's nodes with a larger --object-store-memory"):
+        memory_plan(config, PONG, store=4 << 30)
 
 
 def test_the_machine_sets_the_budget(monkeypatch):

@@ -137,6 +137,13 @@ def test_pictures():
     drawn = draw(colours, image)
     assert drawn.shape == (420, 300, 3)
     assert (drawn[59, 299] == image[:, 0, 4]).all()
+    two = replace(colours, frame_shape=(6, 7, 5))
+    assert (draw(two, np.concatenate([np.ones_like(image), image])) == drawn).all(), "the last of two frames in colour"
+    stack = np.full((4, 84, 84), 87, dtype=np.uint8)
+    stack[3, 10, 20] = 236
+    drawn = draw(replace(colours, frame_shape=(4, 84, 84)), stack)
+    assert (drawn[50:55, 100:105] == 236).all(), "the last of four grey frames, as EnvPool stacks them"
+    assert drawn.min() == 87
     assert draw(colours, np.ones_like(image)).max() == 1, "a picture that is nearly black is no set of planes"
     assert draw(replace(breakout, frame_shape=(1, 421, 3)), np.ones((1, 421, 3), dtype=np.uint8)).shape == (422, 4, 3)
 

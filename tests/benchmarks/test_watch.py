@@ -123,6 +123,7 @@ def test_only_this_machine_and_this_name_reach_it(tmp_path):
             assert refused.value.code == code
             refused.value.close()
         assert watching.get("/state", Host=f"localhost:{port}")
+        assert watching.get("/state", Host="127.0.0.1"), "as a browser says where the port is 80"
         watching.end()
 
 

@@ -124,6 +124,8 @@ def test_environments_that_break_the_contract(here, body):
 SINGLE = {
     "def reset(self, seed=None, options=None): return np.zeros(2, np.float32)": "reset returned ndarray, not 2 values",
     "def reset(self): return np.zeros(2, np.float32), {}": "reset failed: TypeError: .*seed",
+    "def reset(self, seed=None): return np.zeros(2, np.float32), {}": "reset failed: TypeError: .*options",
+    "def reset(self, seed=None, options=None): return np.zeros(2, complex), {}": "reset gave observations of type complex",
     "def reset(self, seed=None, options=None): return np.zeros(3), {}": r"reset gave an observation of shape \(3,\), its",
     "def step(self, action): return np.zeros(2, np.float32), 0.0, False, {}": "step returned 4 values, not 5",
     "def step(self, action): return np.zeros(3), 0.0, False, False, {}": r"step gave an observation of shape \(3,\)",
@@ -145,6 +147,52 @@ def test_a_class_of_environments_that_breaks_the_contract(here, body):
     assert find_task("single:Walk").frame_shape == (2,)
     with pytest.raises(UsageError, match=f"TASK: single:Broken: {SINGLE[body]}"):
         find_task("single:Broken")
+
+
+@pytest.mark.parametrize("info", ["{'legal': np.zeros(self.steps)}", "{'x': 'word' if self.steps % 3 else 1.5}", "None"])
+def test_infos_may_be_of_any_kind(here, info):
+    """Nobody reads them. Gymnasium's vector environment makes arrays of them, of the shape and type of the first."""
+    (here / "informed.py").write_text(
+        "import gymnasium\nimport numpy as np\nfrom gymnasium.spaces import Box, Discrete\n\n\n"
+        "class Walk(gymnasium.Env):\n    observation_space = Box(-1, 1, (2,))\n    action_space = Discrete(2)\n\n"
+        "    def reset(self, seed=None, options=None):\n        self.steps = 0\n        return np.zeros(2, np.float32), {}\n\n"
+        "    def step(self, action):\n        self.steps += 1\n"
+        f"        return np.zeros(2, np.float32), 1.0, self.steps == 5, False, {info}\n"
+    )
+    task = find_task("informed:Walk")
+    env = make_env(task, 3)
+    env.reset(np.arange(3))
+    for number in range(14):
+        if number == 2:
+            env.restart(np.array([False, True, False]), np.arange(3))
+        step = env.step(np.zeros(3, dtype=np.int64))
+    assert step.reset.tolist() == [False, True, False], "out of step with the others"
+    assert step.reward.tolist() == [1.0, 0.0, 1.0]
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("made", "name"),
+    [
+        ("NormalizeObservation(SyncVectorEnv([one] * n))", "NormalizeObservation"),
+        ("RecordEpisodeStatistics(NormalizeReward(SyncVectorEnv([one] * n)))", "NormalizeReward"),
+        ("SyncVectorEnv([lambda: gymnasium.wrappers.NormalizeReward(one())] * n)", "NormalizeReward"),
+        ("RecordEpisodeStatistics(SyncVectorEnv([one] * n))", None),
+    ],
+)
+def test_wrappers_that_scale_by_what_they_have_seen_are_refused(here, made, name):
+    """An evaluation has environments of its own, whose statistics would be others than those that were learned with."""
+    (here / "scaled.py").write_text(
+        "import gymnasium\nfrom gymnasium.vector import SyncVectorEnv\n"
+        "from gymnasium.wrappers.vector import NormalizeObservation, NormalizeReward, RecordEpisodeStatistics\n\n\n"
+        "def one(): return gymnasium.make('CartPole-v1')\n\n\n"
+        f"def make(n): return {made}\n"
+    )
+    if name is None:
+        assert find_task("scaled:make").frame_shape == (4,)
+        return
+    with pytest.raises(UsageError, match=f"TASK: scaled:make uses {name}, whose statistics"):
+        find_task("scaled:make")
 
 
 SPACED = {

@@ -11,6 +11,7 @@ from planted import known_frontier, reading
 
 from rlscale.agents.cluster.head_node import LostHeadError
 from rlscale.benchmarks.cli import main
+from rlscale.benchmarks.workers import kept as kept_module
 from rlscale.benchmarks.workers import run as workers
 from rlscale.benchmarks.workers.recommendation import to_measure
 from rlscale.envs import find_task
@@ -89,6 +90,27 @@ def test_what_was_measured_before_a_stop_is_kept(tmp_path, measuring, capsys):
     assert main([*words, "--again"]) == 130
     assert main([*words, "--seconds", "1"]) == 0
     assert measured[-len(shapes) :] == shapes, "measured otherwise"
+
+
+def test_a_what_if_says_when_and_beside_what_its_fleets_were_measured(tmp_path, measuring, monkeypatch, capsys):
+    """Stopped beside other programs, ended on a quiet day; then what-ifs on a busy one, which measure nothing."""
+    words = ["workers", "classic/cartpole", "--cpus", "2", "--out", str(tmp_path)]
+    beside = "other programs used 1.7 CPUs of this machine while it was measured"
+    steps = []
+    made = workers.Steps
+    monkeypatch.setattr(workers, "Steps", lambda console, total: steps.append(total) or made(console, total))
+    measuring.stops[2] = KeyboardInterrupt()
+    shapes = len(to_measure(find_task("classic/cartpole"), 2))
+    for day, (busy, code) in enumerate(((1.7, 130), (0.0, 0), (1.9, 0)), 1):
+        monkeypatch.setattr(workers, "busy_cpus", lambda busy=busy: busy)
+        monkeypatch.setattr(kept_module, "now", lambda day=day: f"2026-11-0{day}")
+        assert main(words) == code
+        assert ("this machine is busy" in capsys.readouterr().out) == (day == 1)
+        if code == 0:
+            record = json.loads((tmp_path / "workers.json").read_text())
+            assert (record["date"], record["busy_cpus"]) == ("2026-11-01", 1.7)
+            assert beside in (tmp_path / "workers.html").read_text()
+    assert steps == [shapes + 2, shapes - 2 + 1, 0], "the emulator and two fleets had been measured"
 
 
 def test_what_ifs_measure_no_fleet_again(tmp_path, measuring, capsys):
