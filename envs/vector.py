@@ -203,7 +203,7 @@ class ArraysTaskEnv(VectorTaskEnv):
         self._env.np_random = np.random.Generator(np.random.PCG64([int(seed) for seed in seeds]))
 
 
-class SyncEnvs(SyncVectorEnv):
+class SyncEnvs(SyncVectorEnv):  # type: ignore[misc]  # gymnasium is untyped
     """Gymnasium's single environments, one after another, whose infos nobody reads.
 
     Gymnasium would make arrays of them, which fails in the midst of a run where an environment's info is not always of one kind.
