@@ -22,6 +22,7 @@ from .results import NoiseRecord
 __all__ = ["GradientSums", "deal_lengths", "noise_records"]
 
 _logger = logging.getLogger(__name__)
+FEWEST_OF_AN_INTERVAL = 3  # blocks
 
 
 class GradientSums:
@@ -113,8 +114,15 @@ def _warn_of_one_block() -> None:
 def deal_lengths(lengths: Sequence[int], blocks: range) -> list[int]:
     """The block of each of several pieces of experience of those lengths, so that blocks hold about equally many observations.
 
-    Pieces keep their order: each goes to the block in which its middle lies.
+    The observations of a piece depend on each other, and of unequal blocks of such tr Σ would come out too low (`rlscale.noise`
+    takes the variance of a block's sum for proportional to its observations). So there are no more blocks than pieces as long as
+    the longest would fill, but three if there are as many pieces; the longest pieces first, each goes to the block that holds
+    least.
     """
-    ends = np.cumsum(lengths)
-    middles = ends - np.array(lengths) / 2
-    return (blocks.start + (middles / ends[-1] * len(blocks)).astype(int)).tolist()
+    count = min(len(blocks), len(lengths), max(sum(lengths) // max(lengths), FEWEST_OF_AN_INTERVAL))
+    held, numbers = [0] * count, [0] * len(lengths)
+    for piece in sorted(range(len(lengths)), key=lambda piece: -lengths[piece]):
+        least = held.index(min(held))
+        held[least] += lengths[piece]
+        numbers[piece] = blocks.start + least
+    return numbers

@@ -50,8 +50,8 @@ def measure_noise(config: Any, run: str | Path, *, every: int = 4, blocks: int =
         config: a `PPOConfig` of the new API stack, one agent, torch; changed in place.
         run: folder of the record to be written, on the machine of the algorithm. `rlscale report` and `compare` read it.
         every: measure in the learner's first update and in every so many-th after it.
-        blocks: number of blocks at most. Blocks are sets of environments where there are at least eight environments, else sets
-            of episodes.
+        blocks: number of blocks at most. Blocks are sets of environments where there are at least eight environments and episodes
+            are truncated, else sets of episodes.
 
     Returns:
         The same configuration.
@@ -299,12 +299,12 @@ def deal_episodes(
     """The block of each piece of an episode.
 
     With at least eight environments the blocks are contiguous sets of them, the same in every update. With fewer, whole
-    episodes are dealt into blocks of about equally many steps, in their order; pieces of one episode stay together.
+    episodes are dealt into blocks of about equally many steps; pieces of one episode stay together.
 
     Args:
         ids: of the pieces, as `KeepsRecord` and RLlib name them: `<episode>@<environment>_<piece>`.
         lengths: of the pieces, in rows.
-        environments: number of environments of the whole job.
+        environments: see `environments_of`.
         blocks: K; at most as many as environments, if those are at least eight.
         rank: which learner has these pieces. Episodes are dealt to its own share of the blocks.
         learners: how many there are.

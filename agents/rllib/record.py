@@ -19,7 +19,9 @@ SETTINGS = "rlscale"
 
 
 def environments_of(config: Any) -> int:
-    """How many environments a job samples from."""
+    """How many environments a job samples from, each as many steps; 0 where each gives whole episodes, however long they are."""
+    if config.batch_mode != "truncate_episodes":
+        return 0
     return int(max(config.num_env_runners, 1) * config.num_envs_per_env_runner)
 
 

@@ -61,7 +61,7 @@ def deal_rollout(episode_starts: np.ndarray, blocks: int) -> np.ndarray:
     """The block of each observation of a rollout, (T, N) int64.
 
     With at least eight environments the blocks are contiguous sets of them, the same in every rollout. With fewer, whole episodes
-    and the pieces of episodes at the rollout's ends are dealt into blocks of about equally many observations, in their order.
+    and the pieces of episodes at the rollout's ends are dealt into blocks of about equally many observations.
 
     Args:
         episode_starts: (T, N), whether an observation is an episode's first.
@@ -76,8 +76,7 @@ def deal_rollout(episode_starts: np.ndarray, blocks: int) -> np.ndarray:
     starts[:, 0] = True
     first = np.flatnonzero(starts.reshape(-1))
     lengths = np.diff([*first, starts.size])
-    numbers = np.unique(deal_lengths(lengths.tolist(), range(blocks)), return_inverse=True)[1]  # none is empty
-    return np.repeat(numbers, lengths).reshape(environments, steps).T
+    return np.repeat(deal_lengths(lengths.tolist(), range(blocks)), lengths).reshape(environments, steps).T
 
 
 def losses_of(model: PPO | A2C, index: tuple[np.ndarray, np.ndarray], advantage: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -308,7 +308,7 @@ def test_environments_keep_their_block():
 def test_of_few_environments_whole_episodes_are_dealt():
     ids = [f"{name}@{number % 2}_{number}" for number, name in enumerate("abcdabcd")]
     assert deal_episodes(ids, [10] * 8, 2, 4) == [0, 1, 2, 3, 0, 1, 2, 3]
-    assert deal_episodes(["a@0_0", "b@1_1", "c@0_2"], [80, 10, 10], 2, 10) == [4, 8, 9]
+    assert deal_episodes(["a@0_0", "b@1_1", "c@0_2", "d@1_3"], [10, 80, 10, 10], 2, 10) == [1, 0, 2, 1], "three blocks at least"
     # Two learners deal theirs into their own halves of the blocks.
     assert deal_episodes(ids[:4], [10] * 4, 2, 8, rank=0, learners=2) == [0, 1, 2, 3]
     assert deal_episodes(ids[:4], [10] * 4, 2, 8, rank=1, learners=2) == [4, 5, 6, 7]

@@ -198,8 +198,8 @@ def test_environments_are_dealt_as_our_learner_deals_them_and_episodes_where_the
     assert deal_rollout(starts, 4)[3].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 3, 3]
     starts = np.zeros((6, 2), dtype=bool)
     starts[[2, 4], 0] = starts[3, 1] = True  # pieces of 2, 2, 2 and 3, 3 observations
-    assert deal_rollout(starts, 6).T.tolist() == [[0, 0, 1, 1, 2, 2], [3, 3, 3, 4, 4, 4]]
-    assert deal_rollout(starts, 3).T.tolist() == [[0, 0, 0, 0, 1, 1], [1, 1, 1, 2, 2, 2]]
+    assert deal_rollout(starts, 6).T.tolist() == [[2, 2, 3, 3, 2, 2], [0, 0, 0, 1, 1, 1]], "no more than four as long as three"
+    assert deal_rollout(starts, 3).T.tolist() == [[2, 2, 2, 2, 0, 0], [0, 0, 0, 1, 1, 1]]
 
 
 def test_one_environment_is_measured_by_its_episodes(tmp_path):
