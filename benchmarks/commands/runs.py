@@ -97,8 +97,9 @@ def _sweep(folder: Path) -> list[str]:
     results = record.results.values()
     count = "1 run" if len(results) == 1 else f"{len(results)} runs"
     observations = f"{sum(result.observations for result in results):,}"
-    if not results:
-        return [record.task, count, observations, "", "", ""]
+    state = str(record.ladder.get("state", "finished"))
+    if not results or state != "finished":  # figures of a rung of the ladder are not shown before it has ended
+        return [record.task, count + f", {state}" * (state != "finished"), observations, "", "", ""]
     rows = compare([record], []).rows
     if predicted := [row for row in rows if row.quick and row.predictions]:
         row = predicted[-1]

@@ -65,7 +65,7 @@ class Prediction:
             `sums` is the ratio of the sums of tr Σ and |G|² from the start, which its early updates rule.
         scale: in observations.
         resolved: of `runs`, those that count: they reached the goal and, where they are not summed, resolve it by themselves.
-        runs: runs of that batch size that measured the noise.
+        runs: runs of that batch size that measured the noise and went on to that goal or a later one.
         gain: γ of a batch size that follows the noise scale, geometric mean over runs; None where unknown.
     """
 
@@ -144,7 +144,7 @@ def predict(runs: Sequence[TrialResult], goal: float, batch_size: int) -> tuple[
     if not sizes:
         return (), None
     nearest = min(sizes, key=lambda size: (abs(math.log(size / batch_size)), size))
-    made = [run for run in runs if run.batch_size == nearest]
+    made = [run for run in runs if run.batch_size == nearest and (run.last_goal is None or run.last_goal >= goal)]
     crossings = [(run, steps) for run in made if (steps := run.steps_to(goal)) is not None]
     chosen, ends = [run for run, _ in crossings], [steps for _, steps in crossings]
     at_goal = [noise for run in chosen for noise in run.noise if noise.goal == goal]

@@ -3,6 +3,7 @@
 `rlscale.analysis.comparison` lays the rows of several sweeps and runs side by side.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -91,6 +92,13 @@ class Row:
         return sum(point.at_limit for point in self.points)
 
     @property
+    def uncertain(self) -> int:
+        """Crossings that may not have happened: their interval has no upper end. The fit takes them as they stand."""
+        assert self.goal is not None
+        found = [point.run.crossing(self.goal) for point in self.points if not point.missed]
+        return sum(one is not None and one.interval is not None and math.isinf(one.interval[1]) for one in found)
+
+    @property
     def is_altered(self) -> bool:
         """Whether its environments are not the task's own, so that neither is its B_crit."""
         return self.clones > 1 or self.reward_noise > 0
@@ -123,8 +131,13 @@ class Row:
 
     @property
     def policy_beside(self) -> Estimate | None:
-        """The noise scale of the policy's own loss where the joint loss's predicts; None where it was not measured."""
-        return self.predicted(*PLAIN) if self.predictor in (ADVISED, PRIMARY) and self.prediction(*PLAIN) else None
+        """The noise scale of the policy's own loss where the joint loss's predicts; None where nothing like it was measured.
+
+        Where the policy's loss was not measured apart, as in a sweep's pilot, that of the joint loss on the policy's parameters.
+        """
+        beside = (head for head in ("policy", "joint_policy_parameters") if self.prediction(head, "cumulative"))
+        head = next(beside, None) if self.predictor in (ADVISED, PRIMARY) else None
+        return None if head is None else self.predicted(head, "cumulative")
 
     @property
     def suggests_nothing(self) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..analysis.comparison import ComparedSweep, Comparison
 from ..analysis.extension import is_too_easy
 from ..analysis.points import say_limit
-from ..analysis.predictions import predict_from_run, shows_value_alone
+from ..analysis.predictions import PLAIN, predict_from_run, shows_value_alone
 from ..analysis.reading import while_it_learned
 from ..analysis.rows import Row
 from ..analysis.summary import lost_actors, recent_return, time_shares
@@ -55,7 +55,8 @@ def answers(comparison: Comparison) -> list[Answer]:
     """One answer for each sweep, at its last goal with a figure, and for each single run; the most parallel task first."""
     found = [_of_sweep(sweep) for sweep in comparison.sweeps]
     found.sort(key=lambda answer: -(answer.row.measured.value or 0.0))
-    return found + [Answer(row.name, row, None, f"{row.name}: {_suggestion(row)}") for row in comparison.rows if row.goal is None]
+    single = zip(comparison.runs, [row for row in comparison.rows if row.goal is None], strict=True)
+    return found + [Answer(row.name, row, None, f"{row.name}: {_of_run(run, row)}") for run, row in single]
 
 
 def _of_sweep(sweep: ComparedSweep) -> Answer:
@@ -129,7 +130,8 @@ def _suggestion(row: Row) -> str:
         return f"{said}; {settle} measures it."
     doubt = ""
     if policy is not None and policy.value is None:
-        doubt = f" Take it with care: the noise of the policy's own loss is {policy.say()}"
+        whose = "the policy's own loss" if row.prediction(*PLAIN) else "the joint loss on the policy's parameters"
+        doubt = f" Take it with care: the noise of {whose} is {policy.say()}"
         above = (policy.interval or (0.0, math.inf))[0] > (scale.interval or (0.0, math.inf))[1]
         doubt += "; most of the signal is the value function's." if above else "."
     return f"{said}. That is a prediction; {settle} measures it.{_say_altered(row)}{doubt}"
@@ -176,13 +178,16 @@ def run_answer(run: RunRecord, row: Row, name: str | None = None) -> str:
         name: of the run, where it is one of several.
     """
     mean = recent_return(run)
-    reached = "no finished episode" if mean is None else f"a mean return of {mean:.4g}"
+    reached = "no finished episode after " if mean is None else f"a mean return of {mean:.4g} after "
     which = "" if name is None else f" (run {name})"
-    came = f"{run.manifest['task']['id']}{which}: {reached} after {run.rows[-1]['observations']:,} observations."
-    suggestion = _suggestion(row)
+    came = f"{run.manifest['task']['id']}{which}: {reached * row.has_policy}{run.rows[-1]['observations']:,} observations."
+    suggestion = _of_run(run, row)
     limit = _limit(run) if row.has_policy else ""
-    suggestion += _passes(run, row) + _while_it_learned(run, row)
     return f"{came}{_lost(run)}{limit} {suggestion[0].upper()}{suggestion[1:]}{_own_batch(run)}"
+
+
+def _of_run(run: RunRecord, row: Row) -> str:
+    return _suggestion(row) + _passes(run, row) + _while_it_learned(run, row)
 
 
 def _passes(run: RunRecord, row: Row) -> str:

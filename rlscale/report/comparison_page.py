@@ -18,7 +18,7 @@ from ..analysis.rows import Row
 from ..analysis.summary import distinct_names
 from ..analysis.verdict import rungs_of
 from ..frontier import Surface
-from ..records import RunRecord, SweepRecord
+from ..records import RunRecord, SweepRecord, TrialResult
 from ..text import format_duration, format_quantity, stretches
 from .answers import CONFIDENCE, answers
 from .chart_style import Figure, unchecked
@@ -260,7 +260,13 @@ def _measured(row: Row) -> str:
 def _prediction_table(rows: Sequence[Row]) -> str:
     """Of the goals of one sweep, or of single runs."""
     single = any(row.goal is None for row in rows)
-    columns = ["run" if single else "goal", "average", *map(head_name, HEADS), "γ, policy", "at batch size"]
+    columns = [
+        "run" if single else "goal",
+        "average",
+        *map(head_name, HEADS),
+        "γ, policy",
+        "observations a step" if single else "at batch size",
+    ]
     cells = []
     for row in rows:
         known = {found.quantity for found in row.predictions}
@@ -346,11 +352,17 @@ def _cost_table(sweeps: Sequence[ComparedSweep]) -> str:
 def _sweep_details(sweep: ComparedSweep) -> str:
     plan = dict(sweep.record.plan)
     config = plan.pop("config")
-    return _details(sweep.record, [run.seed for run in sweep.runs], {"plan": plan, **config})
+    return _details(sweep.record, [run.seed for run in sweep.runs], {"plan": plan, **config}, **_say_commits(sweep.runs))
 
 
-def _details(record: SweepRecord | RunRecord, seeds: Iterable[int], settings: Mapping[str, Any]) -> str:
-    known = {"folder": record.folder, "seeds": _ranges(sorted(set(seeds)))}
+def _say_commits(runs: Sequence[TrialResult]) -> dict[str, str]:
+    """By which code the runs were made, where that is not all of one commit."""
+    made = Counter(run.commit or "not run from a checkout" for run in runs)
+    return {"commit": ", ".join(f"{commit} ({count} runs)" for commit, count in made.items())} if len(made) > 1 else {}
+
+
+def _details(record: SweepRecord | RunRecord, seeds: Iterable[int], settings: Mapping[str, Any], **more: str) -> str:
+    known = {"folder": record.folder, "seeds": _ranges(sorted(set(seeds))), **more}
     return provenance(record.manifest, known, settings)
 
 

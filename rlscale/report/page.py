@@ -6,6 +6,7 @@ What a page shows is decided by `run_page` and `comparison_page`; the markup and
 import html
 import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -101,9 +102,13 @@ def facts(columns: Sequence[str], values: Sequence[Any]) -> str:
 def provenance(manifest: Mapping[str, Any], known: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """Where a record came from, what else is known of it, and, behind a click, every setting; markup."""
     task, machine = manifest.get("task", {}), manifest.get("machine", {})
+    sessions = [*manifest.get("segments", ()), *manifest.get("extensions", ())]
+    commands = [shlex.join(one["command"]) for one in (manifest, *sessions) if one.get("command")]
+    if manifest.get("segments"):
+        commands = commands[1:] or commands  # of a run's first session on; the manifest itself holds the last one's
     made = {
-        "command": " ".join(manifest.get("command", ())),
-        "commit": manifest.get("commit") or "not run from a checkout",
+        "command": "; then: ".join(dict.fromkeys(commands)),
+        "commit": _say_commits([one.get("commit") for one in manifest.get("segments", ())] or [manifest.get("commit")]),
         "machine": ", ".join(f"{k.replace('_', ' ')}: {v}" for k, v in machine.items() if v is not None),
         "versions": ", ".join(f"{k} {v}" for k, v in manifest.get("versions", {}).items() if v),
         "preprocessing": task.get("preprocessing", "–"),
@@ -118,6 +123,10 @@ def provenance(manifest: Mapping[str, Any], known: Mapping[str, Any], settings: 
     }
     every = f"<details><summary>all {len(flat)} settings</summary>{table(['setting', 'value'], flat.items())}</details>"
     return table(["", ""], made.items()) + every
+
+
+def _say_commits(commits: Sequence[str | None]) -> str:
+    return "; then: ".join(commit or "not run from a checkout" for commit in dict.fromkeys(commits))
 
 
 @cache

@@ -54,7 +54,7 @@ def _say_goals(ranked: list[Answer]) -> str:
     for answer in ranked:
         goals.setdefault(answer.row.task, set()).add(answer.row.goal)
     several = [task for task, own in goals.items() if len(own) > 1]
-    return f" Of {_joined(several)} the goals differ, and B_crit grows with the goal." if several else ""
+    return f" Of {_joined(several)} the goals differ, and B_crit mostly grows with the goal." if several else ""
 
 
 def _say_order(ranked: list[Answer]) -> str:

@@ -69,9 +69,9 @@ _RETURN_NOTE = (
     "Raw score, mean of the last 100 finished episodes (fewer at the start). Dashed: goals that it came to, if the task has any."
 )
 _NOISE_NOTE = (
-    "tr Σ / |G|² in observations, pooled over windows of updates; band: 95% interval. A triangle on a vertical line means "
-    "<em>not resolved</em>: the signal does not stand out from the noise, and only a lower bound is known, or "
-    "none where it stands at the chart's edge. Blocks are sets of "
+    "tr Σ / |G|² in observations, pooled over windows of updates; band: 95% interval, as far as the chart reaches. A triangle "
+    "on a vertical line means <em>not resolved</em>: the signal does not stand out from the noise, and only a lower bound is "
+    "known, or none where it stands at the chart's edge. Blocks are sets of "
     "environments unless marked <em>mini-batch</em> (shuffled transitions, which cannot see that the steps of one environment "
     "are alike)."
 )
@@ -118,7 +118,7 @@ _LOST_NOTE = "Rollout workers that were lost, and how long it took until the fir
 
 def _run_sections(run: RunRecord, name: str, row: Row, charts: dict[str, Any], *, alone: bool) -> str:
     sections = [] if alone else [f"<h2>{html.escape(name)}</h2>"]
-    if alone:
+    if alone and row.has_policy:
         sections.append(section("Return", add_chart(charts, return_chart([run], [name])), _RETURN_NOTE))
     heads = head_kinds(run)
     if heads:
@@ -170,7 +170,7 @@ def _facts(runs: Sequence[RunRecord], names: list[str], predicted: list[Row]) ->
                 f"{last['observations']:,}",
                 f"{last['optimizer_steps']:,}",
                 format_duration(last["seconds"]),
-                "no episode has finished" if recent is None else f"{recent:.4g}",
+                f"{recent:.4g}" if recent is not None else "no episode has finished" if row.has_policy else "–",
                 _say_lost(lost_actors(run)),
                 say_predictor(row),
             ]

@@ -139,13 +139,15 @@ def return_figure(sweep: ComparedSweep) -> Figure:
     along = f"{count} at batch size {batch:,.0f}" if batch else "the runs"
     note = (
         "Black diamonds: B_crit measured at each goal, with its 95% interval. Squares, drawn a little to the right: the noise "
-        "scale of a loss, averaged from the start to that goal, which is what B_crit means too. Small dots of the same colour: "
+        "scale of a loss, averaged from the start to that goal, which is what B_crit means too. Intervals are drawn as far as "
+        "the chart reaches. Small dots of the same colour: "
         f"that loss's momentary noise scale along {along}. Hollow triangle upwards: not resolved, above this; downwards: "
         "below this."
     )
     name = slug("return", sweep.name)
     everything = [*measured, *predicted, *windows]
-    domain = log_domain((p["value"] for p in everything), padding=4)
+    ends = [end for p in measured for end in (p["low"], p["high"]) if end]
+    domain = log_domain([*(p["value"] for p in everything), *ends], padding=4)
     for p in everything:
         p["from"], p["to"] = clip(p["low"] or 0.0, domain), clip(math.inf if p["high"] is None else p["high"], domain)
     axis = "return (raw score)" if score == "return" else f"{score}, held-out examples"

@@ -113,12 +113,16 @@ def range_of(ends: tuple[float, float] | None) -> str:
     return low if low == high else f"{low} … {high}"
 
 
+_FEW_UNCERTAIN = 0.1  # of a goal's runs, whose crossings may be uncertain without more being said than how many
+
+
 def flags(row: Row) -> str:
     """What must not be overlooked about a B_crit that has a value, in a few words; empty where there is nothing."""
     found = ["provisional"] if row.provisional else []
     if row.measured.value is not None:
         found += ["S_min below 50 steps: not scored"] if row.has_few_steps() else []
         found += ["runs at the goal by the earliest step: not scored"] if row.at_limit else []
+        found += ["many crossings may not have happened"] if row.uncertain > _FEW_UNCERTAIN * len(row.points) else []
     bent = row.frontier is not None and row.frontier.warning
     return ", ".join([*found, "the surface does not fit"] if bent else found)
 
@@ -136,6 +140,10 @@ def warnings(rows: Sequence[Row]) -> list[str]:
             found.append((row, f"the surface does not fit: {row.frontier.warning}"))
         if row.measured.value is not None:
             found += [(row, f"not scored: {why}") for why in row.why_not_scored()]
+            if row.uncertain:
+                crossed = sum(not point.missed for point in row.points)
+                said = f"{row.uncertain} of {crossed} crossings may not have happened: their interval has no upper end"
+                found.append((row, f"{said}, and the fit takes them as they stand"))
     return _gathered(found)
 
 

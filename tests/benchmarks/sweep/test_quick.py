@@ -56,7 +56,7 @@ def test_it_is_the_pilot_and_four_noise_runs_or_all_where_four_leave_it_open(tmp
     """Four runs leave factors of 1.06, 1.9 and 4.6 between the ends of the interval, and no upper end; up to 4 is enough."""
     record = quick_sweep(tmp_path, error)
     assert stages(record) == ["pilot"] * 3 + ["noise"] * noise_runs
-    first = {name: result for name, result in record.results.items() if name in {f"noise-{k}" for k in range(1, 5)}}
+    first = dict(list(record.results.items())[:7])
     low, high = QUICK.predicted(first).interval
     assert (high <= 4 * low) == (noise_runs == 4)
     if error == 0.1:

@@ -81,6 +81,7 @@ def test_a_page_of_one_of_its_runs_suggests_what_its_only_loss_says(tiny):
     assert f"<td data-label='whole run'>{whole}</td>" in cells
     answer = re.search(r"<p class='answer'>(.*?)</p>", text).group(1)
     assert "workers" not in answer
+    assert "episode" not in text
     assert "'rlscale sweep supervised/digits'" in answer
     assert run.rows[-1]["seconds"] == pytest.approx(sum(row["learning_seconds"] for row in run.rows))
 

@@ -55,6 +55,16 @@ def test_a_trial_that_missed_the_goal_is_left_out_and_two_are_too_few_to_sum():
     assert predict([missed], 5.0, BATCH) == ((), None)
 
 
+def test_a_trial_that_ended_at_an_earlier_goal_never_tried_this_one():
+    """As in a grid that reached a later goal only when it was extended."""
+    trials = [trial_of(number, 20, [300.0] * 4, [1.0] * 4) for number in range(3)]
+    earlier = [replace(trial_of(number, None, [600.0] * 4, [1.0] * 4), last_goal=2.0) for number in range(3, 8)]
+    found, _ = predict([*trials, *earlier], 4.0, BATCH)
+    assert {(one.resolved, one.runs) for one in found} == {(3, 3)}
+    missed = [replace(trial, last_goal=4.0) for trial in earlier]
+    assert {(one.resolved, one.runs) for one in predict([*trials, *missed], 4.0, BATCH)[0]} == {(3, 8)}
+
+
 def test_trials_that_are_not_resolved_are_resolved_together_without_bias():
     """A noise scale of 16 batches: a third of the runs resolve it, and the mean of those would read 0.7 of the truth.
 

@@ -18,6 +18,7 @@ from rlscale.noise import BlockStatistics
 from rlscale.records.run import pack_statistics
 from rlscale.report.answers import answers, run_answer, say_suggestion
 from rlscale.report.ranking import rank_figure
+from rlscale.report.words import warnings
 
 
 def answer_with(comparison, *, interval, provisional=(), s_min=200.0, value=1000.0, inner_steps=1, **more):
@@ -75,6 +76,31 @@ def test_environments_that_are_not_the_tasks_own_are_told_of(clean):
 )
 def test_confidence_is_that_of_the_interval_and_of_what_warns(clean, changes, confidence):
     assert answer_with(clean, **changes).sentence.endswith(f"Confidence: {confidence}.")
+
+
+@pytest.mark.parametrize(
+    ("uncertain", "confidence"), [(0, "good"), (1, "good"), (20, "fair (many crossings may not have happened)")]
+)
+def test_crossings_that_may_not_have_happened_are_told_of(tmp_path, uncertain, confidence):
+    """Their interval has no upper end, and the fit takes them as they stand."""
+    plan = make_plan(batch_sizes=(64, 256, 1024, 4096))
+    left = [uncertain]
+
+    def change(trial, result):
+        last = result.goals[-1]
+        if trial.stage == "noise" or last.interval is None or not left[0]:
+            return result
+        left[0] -= 1
+        return replace(result, goals=(*result.goals[:-1], replace(last, interval=(last.interval[0], math.inf))))
+
+    record = write_sweep(tmp_path / "s", Planted(scatter=0.1), "minatar/breakout", plan=plan, change=change)
+    comparison = compare([record], [])
+    assert answer_with(comparison, interval=(800.0, 1600.0)).sentence.endswith(f"Confidence: {confidence}.")
+    told = [said for said in warnings(comparison.rows) if "may not have happened" in said]
+    crossed = sum(result.goals[-1].optimizer_steps is not None for result in record.results.values())
+    assert [said.partition(": ")[2].partition(":")[0] for said in told] == (
+        [f"{uncertain} of {crossed} crossings may not have happened"] if uncertain else []
+    )
 
 
 def test_tasks_are_ranked_and_what_cannot_be_said_names_its_command(tmp_path):
@@ -176,6 +202,19 @@ def test_a_suggestion_is_doubted_while_the_policy_s_own_noise_is_not_resolved(tm
     near = said(Estimate(200.0, (150.0, 300.0)), Estimate(3000.0, (1900.0, 5000.0)))
     assert "suggests 200 observations" in near
     assert "care" not in near
+
+
+def test_the_joint_loss_on_the_policy_s_parameters_stands_in_for_the_policy_s_own(tmp_path):
+    """A sweep's pilot measures the joint loss and its parts alone. Pendulum's suggested 76.3, of a B_crit of 542."""
+    comparison = compare([], [make_run(tmp_path / "run")])
+    joint = Prediction(*ADVISED, Estimate(76.3, (47.4, 137.0)), 1, 1, None)
+    beside = Prediction("joint_policy_parameters", "cumulative", Estimate(None, (300.0, math.inf), "open"), 1, 1, None)
+    row = replace(comparison.rows[0], predictions=(joint, beside))
+    (answer,) = answers(replace(comparison, rows=(row,)))
+    assert answer.sentence.endswith(
+        "Take it with care: the noise of the joint loss on the policy's parameters is not resolved, above 300; most of the "
+        "signal is the value function's."
+    )
 
 
 @pytest.mark.parametrize("joint", [Estimate(600.0, (300.0, 900.0)), Estimate(600.0, (0.0, 4400.0))])

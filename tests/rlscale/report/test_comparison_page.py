@@ -417,3 +417,19 @@ def test_evaluations_share_of_a_sweep_is_of_all_of_its_steps(tmp_path):
     table = _cost_table([replace(sweep, record=record)])
     assert "of all steps" in table
     assert "75.0%" in table
+
+
+def test_a_page_says_by_which_code_and_commands_its_runs_were_made(tmp_path):
+    """The manifest of a sweep knows the first command and commit, that of a run those of its last session."""
+    record = write_sweep(tmp_path / "s", Planted(scatter=0.1), plan=make_plan(seeds=1, noise_runs=0))
+    results = {id: replace(one, commit="aaa" if k < 5 else "bbb") for k, (id, one) in enumerate(record.results.items())}
+    extended = {**record.manifest, "extensions": [{"at": "2026", "command": ["rlscale", "sweep", "a b", "--seeds", "2"]}]}
+    run = make_run(tmp_path / "run")
+    sessions = [{**run.manifest["segments"][0], "commit": sha, "command": ["rlscale", "train", sha]} for sha in ("ccc", "ddd")]
+    run = replace(run, manifest={**run.manifest, "segments": sessions, "command": sessions[1]["command"], "commit": "ddd"})
+    write_comparison(compare([replace(record, results=results, manifest=extended)], [run]), tmp_path / "page.html")
+    text = re.sub(r"<[^>]+>", "", html.unescape((tmp_path / "page.html").read_text()))
+    assert f"aaa (5 runs), bbb ({len(results) - 5} runs)" in text
+    assert "; then: rlscale sweep 'a b' --seeds 2" in text
+    assert "rlscale train ccc; then: rlscale train ddd" in text
+    assert "ccc; then: ddd" in text
