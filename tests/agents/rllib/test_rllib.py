@@ -298,6 +298,13 @@ def test_statistics_are_of_the_sum_over_learners(monkeypatch):
     np.testing.assert_allclose(record.statistics.dot, expected.dot, rtol=1e-5)
 
 
+def test_whole_episodes_are_dealt_where_environments_give_parts_of_unequal_length(tmp_path):
+    """With `complete_episodes` each environment gives whole episodes, however long they are."""
+    for number, (mode, dealt) in enumerate((("truncate_episodes", ENVIRONMENTS), ("complete_episodes", 0))):
+        config = measure_noise(ppo().env_runners(batch_mode=mode), tmp_path / str(number))
+        assert built(config)._environments == dealt
+
+
 def test_environments_keep_their_block():
     ids = ["a@0_0", "b@9_1", "c@4_2", "a@0_3", "d@5"]
     assert deal_episodes(ids, [5] * 5, 10, 10) == [0, 9, 4, 0, 5]

@@ -26,7 +26,7 @@ from rlscale.estimate import Estimate
 from rlscale.records import read_sweep
 from rlscale.report.comparison_page import _cost_table, write_comparison
 from rlscale.report.ladder_charts import _place_labels, ladder_figure
-from rlscale.report.sweep_charts import frontier_figure, rate_figure
+from rlscale.report.sweep_charts import frontier_figure, rate_figure, return_figure
 from rlscale.report.words import say_conclusion, warnings
 
 
@@ -187,6 +187,21 @@ def test_the_frontier_shows_every_run_and_marks_the_missed(tmp_path):
     figure = frontier_figure(of_iterations)
     assert "optimizer steps" not in figure.title + str(figure.chart.to_dict())
     assert "iterations to the goal, S" in str(figure.chart.to_dict())
+
+
+def test_the_interval_of_a_measured_figure_is_drawn_whole(tmp_path):
+    """The axis of return ends near what is measured, and cut the interval of B_crit at its edge; an open end stays there."""
+    (sweep,) = compare([write_sweep(tmp_path / "s", Planted(scatter=0.1), plan=make_plan(seeds=1))], []).sweeps
+    for interval, whole in (((0.28, 90_000.0), True), ((0.28, math.inf), False)):
+        rows = [replace(row, measured=Estimate(1000.0, interval)) for row in sweep.rows]
+        drawn = [
+            point
+            for layer in return_figure(replace(sweep, rows=tuple(rows))).chart.to_dict()["layer"]
+            for point in layer["data"]["values"]
+            if point["series"].startswith("B_crit")
+        ]
+        assert {point["from"] for point in drawn} == {0.28}
+        assert ({point["to"] for point in drawn} == {90_000.0}) is whole
 
 
 def test_learning_rates_are_shown_over_the_observations_of_what_is_counted(tmp_path):
