@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import SyncVectorEnv
 
 from rlscale.errors import UsageError
@@ -31,8 +32,6 @@ def task_of_spaces(task_id: str, observation: Any, action: Any, **rest: Any) -> 
     Raises:
         UsageError: spaces that cannot be learned.
     """
-    from gymnasium.spaces import Box, Discrete
-
     actions = actions_of_space(task_id, action)
     if not isinstance(observation, Box | Discrete):
         raise UsageError(
@@ -56,8 +55,6 @@ def shows_pixels(observation: Any) -> bool:
 
     The bounds decide, because a dark picture and planes of 0 and 1 look alike.
     """
-    from gymnasium.spaces import Box
-
     return isinstance(observation, Box) and observation.dtype == np.uint8 and bool((observation.high == 255).all())
 
 
@@ -144,8 +141,6 @@ class VectorTaskEnv(TaskEnv):
         return values
 
     def _flatten(self, observation: Any) -> np.ndarray:
-        from gymnasium.spaces import Discrete
-
         space = self._env.single_observation_space
         observation = self._rows("observations", observation, space.shape)
         if isinstance(space, Discrete):

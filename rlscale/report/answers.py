@@ -121,7 +121,11 @@ def _suggestion(row: Row) -> str:
     """What the noise of a single run suggests, and how it would be measured."""
     scale = row.predicted(*row.predictor)
     policy = row.policy_beside
-    said = say_suggestion(scale, policy)
+    whose, called = "the policy's own loss", "the policy's noise scale"
+    if not row.prediction(*PLAIN):  # what stands in for it
+        whose = "the joint loss on the policy's parameters"
+        called = f"the noise scale of {whose}"
+    said = say_suggestion(scale, policy, called)
     # A job of another library has a name of its own for its task, `CartPole-v1` or `ALE/Pong-v5`; ours begin in lower case.
     ours = ("/" in row.task or ":" in row.task) and row.task[0].islower()
     goals = "" if row.has_goals else " --goals RETURN"
@@ -130,7 +134,6 @@ def _suggestion(row: Row) -> str:
         return f"{said}; {settle} measures it."
     doubt = ""
     if policy is not None and policy.value is None:
-        whose = "the policy's own loss" if row.prediction(*PLAIN) else "the joint loss on the policy's parameters"
         doubt = f" Take it with care: the noise of {whose} is {policy.say()}"
         above = (policy.interval or (0.0, math.inf))[0] > (scale.interval or (0.0, math.inf))[1]
         doubt += "; most of the signal is the value function's." if above else "."
@@ -144,19 +147,20 @@ def _say_altered(row: Row) -> str:
     return copies * (row.clones > 1) + noise * (row.reward_noise > 0)
 
 
-def say_suggestion(scale: Estimate, policy: Estimate | None = None) -> str:
+def say_suggestion(scale: Estimate, policy: Estimate | None = None, called: str = "the policy's noise scale") -> str:
     """The batch that a noise scale suggests, as the end of a sentence about a task.
 
     Args:
         scale: that predicts.
         policy: noise scale of the policy's loss, where the first is that of the joint loss; see `shows_value_alone`.
+        called: what to call it, where that of another loss stands in for it.
     """
     low, high = scale.interval or (0.0, math.inf)
     if policy is not None and shows_value_alone(scale, policy):
         least = (policy.interval or (0.0, math.inf))[0]
         bound = policy.say() if policy.value is not None else f"above {format_quantity(least)}" if least > 0 else "not resolved"
         return (
-            "its noise does not say yet how many observations an optimizer step can use: the policy's noise scale is "
+            f"its noise does not say yet how many observations an optimizer step can use: {called} is "
             f"{bound}, and the joint loss's, {scale.say()}, is mostly the value function's"
         )
     if scale.value is not None:

@@ -24,7 +24,7 @@ def test_blocks_are_about_equally_long(lengths, blocks, numbers):
 def test_the_noise_of_dependent_episodes_comes_out_right(mean, observations):
     """All observations of an episode have one gradient z, of unit variance. A batch's mean gradient then has the variance
     Σ L² / N², so that tr Σ = Σ L² / N; what the estimator (Σ n_k |g_k|² - N |ĝ|²) / (K - 1) expects follows from the blocks'
-    sums. In blocks of the episodes' own order it expected 0.67 of it, at a mean of 100."""
+    sums. In blocks of the episodes' own order it expected 0.68 of it, at a mean of 100."""
     rng = np.random.default_rng(0)
     expected = true = 0.0
     for _ in range(100):

@@ -215,6 +215,13 @@ def test_the_joint_loss_on_the_policy_s_parameters_stands_in_for_the_policy_s_ow
         "Take it with care: the noise of the joint loss on the policy's parameters is not resolved, above 300; most of the "
         "signal is the value function's."
     )
+    assert not row.suggests_nothing
+    row = replace(row, predictions=(replace(joint, scale=Estimate(76.3, (0.0, 137.0))), beside))
+    (answer,) = answers(replace(comparison, rows=(row,)))
+    assert (
+        "does not say yet how many observations an optimizer step can use: the noise scale of the joint loss on the policy"
+        in (answer.sentence)
+    )
 
 
 @pytest.mark.parametrize("joint", [Estimate(600.0, (300.0, 900.0)), Estimate(600.0, (0.0, 4400.0))])
