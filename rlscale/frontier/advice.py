@@ -46,7 +46,7 @@ def say_unidentified(points: Sequence[Point], low: float, high: float) -> str | 
     if low > -math.inf:
         problem = f"optimizer steps still fall nearly as 1/B up to a batch size of {_number(last)}"
     elif high < math.inf:
-        problem = f"at the fitted best rates optimizer steps hardly rise down to a batch size of {_number(first)}"
+        problem = f"optimizer steps hardly rise down to a batch size of {_number(first)}"
     else:
         problem = "these runs scatter too much to show where the frontier bends"
         wants.append("add more runs, or take a goal that they reach more alike")
