@@ -168,7 +168,10 @@ class VectorTaskEnv(TaskEnv):
             raise UsageError("TASK", f"{given}, {why}", "Mend the environment or its observation space")
 
     def close(self) -> None:
-        self._env.close()
+        try:
+            self._env.close()
+        except (EOFError, OSError):  # its environments' own processes have ended before, as by a signal to the whole group
+            self._env.closed = True  # or its destructor asks them once more, and prints what it could not do
 
 
 class ArraysTaskEnv(VectorTaskEnv):

@@ -1,9 +1,15 @@
-"""Environments whose whole state is a few arrays can be restarted one by one, and go on with other random numbers."""
+"""Environments of a few arrays are restarted one by one and go on with other random numbers; how forked ones are closed."""
 
+import gc
+import sys
+
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.vector import AsyncVectorEnv
 
 from rlscale.envs import find_task, list_tasks, make_env
+from rlscale.envs.vector import VectorTaskEnv
 
 RESTARTABLE = [*(listing.id for listing in list_tasks() if listing.id.startswith("toy/")), "classic/acrobot", "classic/pendulum"]
 
@@ -83,3 +89,23 @@ def test_a_restarted_episode_has_its_whole_length():
     steps = [env.step(np.ones(3, dtype=np.int64)) for _ in range(10)]
     assert [int(np.argmax([one.terminated[i] for one in steps])) + 1 for i in range(3)] == [10, 9, 10]
     assert [int(sum(one.reset[i] for one in steps)) for i in range(3)] == [1, 1, 1]
+
+
+@pytest.mark.filterwarnings("ignore:.*Calling `close` while waiting")
+@pytest.mark.parametrize("within_a_step", [False, True])
+def test_environments_whose_own_processes_have_ended_are_closed_without_a_traceback(within_a_step, monkeypatch):
+    """As after SIGTERM to the whole group while the policy learns for long: a second attempt, at the end, would be printed."""
+    unraisable = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    forked = AsyncVectorEnv([lambda: gym.make("CartPole-v1")] * 2)
+    env = VectorTaskEnv(find_task("classic/cartpole"), forked, one_seed=False)
+    env.reset(np.arange(2))
+    if within_a_step:
+        forked.step_async(np.zeros(2, dtype=np.int64))
+    for process in forked.processes:
+        process.kill()
+        process.join()
+    env.close()
+    del env, forked, process
+    gc.collect()
+    assert unraisable == []
