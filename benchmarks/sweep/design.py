@@ -27,7 +27,7 @@ from rlscale.frontier import response
 from rlscale.frontier.profile import critical_interval
 from rlscale.frontier.response import Fitted, Response
 from rlscale.frontier.runs import check_runs
-from rlscale.frontier.surface import STOPPED_CONFIDENCE, allowed_rise
+from rlscale.frontier.surface import STOPPED_CONFIDENCE, allowed_rise, far_rates
 
 __all__ = ["PILOT_RUNS", "Candidate", "Known", "RunSoFar", "fit_known", "nearest_size", "next_run", "noise_run", "rounded"]
 
@@ -310,6 +310,8 @@ def _is_sharp(known: Known, ended: Sequence[RunSoFar], ratio: float, spanned: in
         return False
     if 2 * math.sqrt(known.rise * variance) > math.log(ratio):
         return False  # the profile takes a while, and is wider still
+    if far_rates(known.best):
+        return False  # nothing will be said of B_crit
     low, high = known.interval()
     return high - low <= math.log(ratio)
 

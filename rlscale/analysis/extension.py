@@ -26,8 +26,8 @@ def next_command(record: SweepRecord, rows: Sequence[Row], *, stopped: bool | No
     A quick sweep whose prediction is resolved goes on as one that measures, another one with twice the noise runs. A sequential
     sweep that was stopped goes on with the same command, with twice the budget where that is spent; one that ended gets half the
     width of its interval in ln B_crit, or runs four times as long where that has no upper end. A grid that was stopped goes on
-    too. One that ended gets a third size, or a size beyond the end at which B_crit is open, or twice the seeds where it is open
-    at both ends or the size at that end missed the goal.
+    too. One that ended gets a third size, or a size beyond the end at which B_crit is open, or twice the rates where the best
+    ones seem to lie elsewhere, or twice the seeds where B_crit is open at both ends or the size at that end missed the goal.
 
     Args:
         record: of the sweep.
@@ -57,13 +57,17 @@ def next_command(record: SweepRecord, rows: Sequence[Row], *, stopped: bool | No
         return None
     low, high = reached[-1].measured.interval or (0.0, math.inf)
     if sizes is not None:
-        arrived = _arrived(reached[-1])
+        arrived, frontier = _arrived(reached[-1]), reached[-1].frontier
         few = len(sizes) < FITTED_SIZES  # of which no number of seeds makes a frontier
         smaller = (few or (low == 0 and high < math.inf)) and sizes[0] in arrived and sizes[0] % (4 * _unit(record)) == 0
         larger = (few or (high == math.inf and low > 0)) and sizes[-1] in arrived
         more = [sizes[0] // 4] * smaller + sizes + [4 * sizes[-1]] * larger
         if len(more) > len(sizes):
             return _with(words, "--batch-sizes", ",".join(map(str, more)))
+        if (
+            len(arrived) >= FITTED_SIZES and frontier is not None and frontier.fitted is None
+        ):  # the best rates are not among those tried
+            return _with(words, "--rates", str(2 * plan["rates"]))
         return _with(words, "--seeds", str(2 * plan["seeds"]))
     return _sequential(
         record,

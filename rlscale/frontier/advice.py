@@ -2,10 +2,19 @@
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from .runs import Point
 
-__all__ = ["say_too_few", "say_unidentified"]
+__all__ = ["FarRate", "say_far_rates", "say_too_few", "say_unidentified"]
+
+
+class FarRate(NamedTuple):
+    """A batch size, its fitted best rate, and of the runs there that reached the goal the rate that costs least by the fit."""
+
+    batch_size: float
+    best: float
+    nearest: float
 
 
 def say_too_few(points: Sequence[Point]) -> str:
@@ -51,6 +60,16 @@ def say_unidentified(points: Sequence[Point], low: float, high: float) -> str | 
         problem = "these runs scatter too much to show where the frontier bends"
         wants.append("add more runs, or take a goal that they reach more alike")
     return f"{problem}: {', and '.join(wants) or 'there is no smaller one to add'}"
+
+
+def say_far_rates(points: Sequence[Point], far: Sequence[FarRate]) -> str:
+    """Why the fitted best rates cannot be believed, shown at the size where they lie furthest off, and what to add."""
+    worst = max(far, key=lambda one: abs(math.log(one.best / one.nearest)))
+    side = "higher" if worst.best > worst.nearest else "lower"
+    of_sizes = f"at {len(far)} of {len(_reached(points))} batch sizes no run that reached its goal had a learning rate near"
+    there = f"at {_number(worst.batch_size)} observations {worst.best:.2g}, and the nearest was {worst.nearest:.2g}"
+    mend = f"try {side} rates there, or, where those fail, another goal"
+    return f"{of_sizes} the fitted best one ({there}): {mend}"
 
 
 def _reached(points: Sequence[Point]) -> list[float]:

@@ -18,13 +18,13 @@ from scipy.special import expit
 
 from ..estimate import Estimate, from_logarithms
 from . import response
-from .advice import say_too_few, say_unidentified
+from .advice import FarRate, say_far_rates, say_too_few, say_unidentified
 from .hyperbola import UNRESOLVED_EXPONENT, Frontier
 from .profile import critical_interval, ends, reach, scan, unit
 from .response import Fitted, Response
 from .runs import Point, check_runs, number_groups, rise_for
 
-__all__ = ["STOPPED_CONFIDENCE", "Surface", "allowed_rise", "fit_surface"]
+__all__ = ["STOPPED_CONFIDENCE", "Surface", "allowed_rise", "far_rates", "fit_surface"]
 
 STOPPED_CONFIDENCE = 0.97
 """Of the likelihood, for runs that were stopped when their interval was short enough.
@@ -33,6 +33,10 @@ An interval is shortest when the scatter comes out too small, so stopping then s
 the worst setting of simulated sweeps, by hand; at 0.97 see results/README.md, Simulated sweeps.
 """
 
+_FAR = 0.3  # of ln S, by which the fastest rates of a size are slower than the fitted best one: a third more steps
+_MOST_FAR = (
+    1 / 3
+)  # of the runs that reached their goal; in the ladder's surfaces at most a quarter, but for four with half or more
 _KEPT = 256  # fits that are remembered: more than the goals of all sweeps of the ladder
 _BENT = 5.0  # twice the gain in log-likelihood by a free exponent, above which the surface is said not to fit
 _EXPONENTS = math.log(0.2), math.log(5.0)  # the range in which the free exponent is sought
@@ -59,7 +63,7 @@ class Surface(Frontier):
         """ε*(B), the learning rate with the fewest optimizer steps at a batch size.
 
         Raises:
-            ValueError: fewer than three batch sizes have a run that reached the goal.
+            ValueError: there is no surface; `b_crit.reason` says why.
         """
         fitted, x = self._fit(), math.log(batch_size)
         return math.exp(fitted.theta[response.P] + fitted.theta[response.Q] * (x - fitted.runs.middle))
@@ -73,8 +77,10 @@ class Surface(Frontier):
     @cached_property
     def exponent(self) -> Estimate:
         """α of S = S_min (1 + (B_crit/B)^α), fitted freely. The theory says 1; below 1 the bend is longer than it says."""
-        if self.fitted is None or len({p.batch_size for p in self.points if not p.censored}) < 4:
+        if len({p.batch_size for p in self.points if not p.censored}) < 4:
             return Estimate(None, None, "a free exponent needs four batch sizes at which a run reached its goal")
+        if self.fitted is None:
+            return Estimate(None, None, self.b_crit.reason)
         rise = allowed_rise(self.points, self.confidence)
         along = unit(self._bent.theta, response.ALPHA)
         low, high = (reach(self._bent, rise, along, sign, _EXPONENTS, np.arange(len(along))) for sign in (-1, 1))
@@ -89,7 +95,7 @@ class Surface(Frontier):
             kept = [i for i, p in enumerate(self.points) if p.batch_size != size]
             points, rates = tuple(self.points[i] for i in kept), np.array([self.learning_rates[i] for i in kept])
             found[size] = None
-            if fitted := _likeliest(points, rates, self):
+            if (fitted := _likeliest(points, rates, self)) and not far_rates(fitted):
                 limits = critical_interval(fitted, allowed_rise(points, self.confidence), exactly=False)
                 if not say_unidentified(points, *limits):
                     found[size] = math.exp(fitted.theta[response.C])
@@ -150,7 +156,8 @@ def fit_surface(
 
     Returns:
         A `Surface`. Its b_crit has no value, but a reason, where its interval has no end on one side, where it lies outside
-        the sizes, and where fewer than three sizes have a run that reached the goal.
+        the sizes, where fewer than three sizes have a run that reached the goal, and where the fitted best rates lie far from
+        those that reached it (see `far_rates`). In the last two cases there is no surface: `fitted` is None.
 
     Raises:
         ValueError: the lengths differ, there is no run, or a number is not positive; the message names the argument.
@@ -175,6 +182,9 @@ def _fit(points: tuple[Point, ...], learning_rates: tuple[float, ...], confidenc
         return Surface(nothing, nothing, nothing, math.nan, points, confidence, learning_rates)
     runs, scanned = best.runs, scan(best)
     best = min(best, runs.minimize(min(scanned, key=lambda one: one.loss).theta), key=lambda one: one.loss)
+    if far := far_rates(best):
+        nothing = Estimate(None, None, say_far_rates(points, far))
+        return Surface(nothing, nothing, nothing, math.nan, points, confidence, learning_rates)
     rise = allowed_rise(points, confidence)
     theta = best.theta
     low, high = critical_interval(best, rise, scanned)
@@ -220,6 +230,22 @@ def _likeliest(points: Sequence[Point], rates: np.ndarray, near: Surface | None 
         runs = Response(points, rates, offset_sd)
         best = runs.minimize(np.concatenate([best.theta, np.zeros(runs.offsets)]))
     return best
+
+
+def far_rates(fitted: Fitted) -> list[FarRate]:
+    """The batch sizes where no run that reached the goal had a rate near the fitted best one; none where most runs had.
+
+    Where steps fall with the rate until runs fail, a parabola has its vertex among the rates that fail. Its curve then lies
+    below all that any run took, and says of B_crit what no run has shown. A size at which one rate was tried does not count.
+    """
+    runs, theta = fitted.runs, fitted.theta
+    reached, lift = np.flatnonzero(~runs.missed), runs.lift(theta)
+    nearest = [min(reached[runs.x[reached] == x], key=lambda i: lift[i]) for x in np.unique(runs.x[reached])]
+    far = [i for i in nearest if lift[i] > _FAR and np.ptp(runs.r[runs.x == runs.x[i]]) > 0]
+    if np.isin(runs.x[reached], runs.x[far]).mean() <= _MOST_FAR:
+        return []
+    best = np.exp(theta[response.P] + theta[response.Q] * runs.z[far])
+    return [FarRate(*row) for row in zip(np.exp(runs.x[far]).tolist(), best.tolist(), np.exp(runs.r[far]).tolist(), strict=True)]
 
 
 def allowed_rise(points: Sequence[Point], confidence: float) -> float:

@@ -40,7 +40,7 @@ def frontier_figure(sweep: ComparedSweep) -> Figure:
     missed: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
     critical: list[dict[str, Any]] = []
-    any_fitted = any(row.frontier is not None and row.frontier.fitted is not None for row in sweep.rows)
+    unfitted = [row.goal_label for row in sweep.rows if row.frontier is None or row.frontier.fitted is None]
     for row in sweep.rows:
         label = f"goal {row.goal_label}"
         frontier = row.frontier
@@ -61,10 +61,13 @@ def frontier_figure(sweep: ComparedSweep) -> Figure:
             critical.append({"goal": label, "estimate": row.measured.say(), **at})
     counted = sweep.rows[0].steps_name
     title = f"{sweep.name}: {counted} against observations"
+    as_made = "with the steps that it took"
     corrected = "whose steps are corrected by the fitted surface to the best learning rate of its batch size"
+    if unfitted:
+        corrected += f"; to {', '.join(unfitted)}, which has no surface, {as_made}"
     drawn = "Curves: (S/S_min - 1)(E/E_min - 1) = 1, fitted. Diamond: the critical batch size, where both are twice their least. "
     note = (
-        f"Each point is one run, {corrected if any_fitted else 'with the steps that it took'}; "
+        f"Each point is one run, {as_made if len(unfitted) == len(sweep.rows) else corrected}; "
         f"along a grey line the batch size is that at its end. {drawn if critical else ''}"
         "Triangle: a run that missed the goal, at the steps up to which it is known to have missed, not corrected."
     )

@@ -197,6 +197,20 @@ def readings(cpus=4, contention=0.1, **changes):
     return [reading(s, 1 + contention * (s.actors - 1), **changes) for s in to_measure(PONG, cpus)]
 
 
+def failing_rates(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Batch sizes, rates, steps and observations of runs whose steps fall as 1/rate up to a rate beyond which all fail.
+
+    By the fastest of each size B_crit is 100. No parabola in the rate passes through them, and its vertex may lie far off.
+    """
+    rng = np.random.default_rng(seed)
+    octaves = np.array([-3, -2.25, -1.5, -1, -0.5, 0, 0.5])
+    sizes, off = (v.ravel() for v in np.meshgrid(10.0 * 2 ** np.arange(9), octaves, indexing="ij"))
+    rates = 0.005 * (sizes / 160) ** 0.35 * 2**off
+    steps = 200 * (1 + 100 / sizes) * 2**-off * np.exp(0.2 * rng.standard_t(4, sizes.size))
+    fails = off > 0
+    return sizes, rates, np.where(fails, np.inf, steps), sizes * np.where(fails, 3 * steps, steps)
+
+
 def known_frontier() -> Known:
     """A sweep of MinAtar Breakout whose runs learn otherwise than the task does by default."""
     task = find_task("minatar/breakout")

@@ -4,12 +4,14 @@ import math
 
 import numpy as np
 import pytest
+from planted import failing_rates
 
 from rlscale.benchmarks.sweep.design import (
     _BENT,
     _KNOWN,
     RunSoFar,
     _information,
+    _is_sharp,
     _sharpest,
     _slopes,
     _stays_open,
@@ -220,3 +222,13 @@ def test_the_next_run_is_the_one_that_sharpens_most_for_its_cost():
     )
     expected = [(one + 256) * known.steps(one) * (1 + 3 * share) for one, share in zip(sizes, stuck, strict=True)]
     assert _slopes(known.theta, at_best, known)[2].tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("seed", "sharp"), [(0, False), (2, True)])
+def test_no_sweep_is_sharp_whose_page_will_have_no_figure(seed, sharp):
+    """Steps that fall with the rate until runs fail: the fitted best rates are far from all that reached the goal, or near."""
+    sizes, rates, steps, observations = (10 * [*column] for column in failing_rates(seed))
+    runs = [RunSoFar(int(b), r, s, e, n) for n, (b, r, s, e) in enumerate(zip(sizes, rates, steps, observations, strict=True))]
+    known = fit_known(runs)
+    assert known.interval()[1] - known.interval()[0] < math.log(2)
+    assert _is_sharp(known, runs, 2.0, 5) == sharp

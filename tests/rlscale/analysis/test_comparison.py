@@ -143,8 +143,19 @@ def test_a_sweep_that_has_just_begun(tmp_path):
 
 
 def test_a_best_rate_outside_those_tried_is_provisional(tmp_path):
-    row = row_of(write_sweep(tmp_path / "s", Planted(best_rate=-14, curvature=0.01), plan=make_plan(**LAST)))
-    assert row.provisional
+    row = row_of(write_sweep(tmp_path / "s", Planted(best_rate=-7, curvature=0.02), plan=make_plan(**LAST)))
+    assert row.provisional == (32, 8192, 32768)
+    assert row.measured.value == pytest.approx(1440, rel=0.02)
+
+
+def test_best_rates_far_from_all_that_were_tried_leave_no_figure(tmp_path):
+    row = row_of(write_sweep(tmp_path / "s", Planted(best_rate=-10, curvature=0.02), plan=make_plan(**LAST)))
+    assert row.measured.reason.startswith(
+        "at 5 of 6 batch sizes no run that reached its goal had a learning rate near the fitted best"
+    )
+    assert row.measured.reason.endswith("try lower rates there, or, where those fail, another goal")
+    tried = {point.run.learning_rate for point in row.points if not point.missed}
+    assert set(row.learning_rates) <= tried, "those of the fastest runs, not fitted ones"
 
 
 def test_one_branch_is_not_identifiable_and_the_limit_is_kept(tmp_path):

@@ -315,6 +315,11 @@ def test_a_grid_that_is_open_at_both_ends_is_asked_for_seeds(tmp_path):
     assert asked(record) == [*TASK, "--seeds", "4"]
 
 
+def test_a_grid_whose_best_rates_lie_elsewhere_is_asked_for_more_rates(tmp_path):
+    record = write_sweep(tmp_path / FOLDER, Planted(best_rate=-10, curvature=0.02), plan=make_plan())
+    assert asked(record) == [*TASK, "--rates", "8"]
+
+
 def test_a_grid_gets_no_larger_size_where_its_largest_did_not_reach_the_goal(tmp_path):
     """S falls as 1/B up to 2,048, where the goal takes 15.3 million observations; at 8,192 it would take 16.2."""
     for most, more in ((15_200_000, ["--seeds", "4"]), (15_400_000, ["--batch-sizes", "32,128,512,2048,8192"])):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from planted import failing_rates
 from scipy.integrate import quad
 from scipy.stats import exponnorm, t
 
@@ -288,3 +289,41 @@ def test_the_interval_holds_every_well_of_the_likelihood(rung, goal):
         if least(place) < rise - 0.1:
             assert low < place < high, f"B_crit {math.exp(place):.4g} is as likely as what lies inside"
     assert [least(low), least(high)] == pytest.approx([rise, rise], abs=0.2)
+
+
+def test_best_rates_far_from_all_that_reached_the_goal_give_no_figure():
+    """The curve would lie far below every run: to -30 Reacher's read as flat, where its fastest runs took 207 to 1,562 steps."""
+    sizes, rates, steps, observations = failing_rates(0)
+    surface = fit_surface(sizes, rates, steps, observations)
+    assert surface.fitted is None
+    for estimate in (surface.b_crit, surface.s_min, surface.e_min, surface.exponent):
+        assert (estimate.value, estimate.interval) == (None, None)
+        assert estimate.reason.startswith(
+            "at 9 of 9 batch sizes no run that reached its goal had a learning rate near the fitted"
+        )
+        assert estimate.reason.endswith("try higher rates there, or, where those fail, another goal")
+    assert "at 10 observations 0.018, and the nearest was 0.0019" in surface.b_crit.reason
+    assert (surface.warning, surface.leave_one_size_out) == (None, dict.fromkeys(np.unique(sizes)))
+    with pytest.raises(ValueError, match="near the fitted"):
+        surface.best_rate(100)
+
+
+def test_best_rates_beside_those_that_reached_the_goal_give_one():
+    """The same task with other noise, by which the vertex lies where runs are."""
+    low, high = fit_surface(*failing_rates(2)).b_crit.interval
+    assert low < 100 < high < 2 * low
+
+
+@pytest.mark.parametrize(("runs", "has_figure"), [(4, True), (5, False)])
+def test_sizes_without_a_rate_near_the_best_one_may_hold_a_third_of_the_runs(runs, has_figure):
+    """18 runs at rates around the best of their size, and at two sizes only at a sixth of it: 8 of 26 runs, or 10 of 28."""
+    near = SIZES < 1000
+    sizes = np.concatenate([SIZES[near], np.repeat([2048.0, 8192.0], runs)])
+    off = np.concatenate([OFF[near], np.tile(-1.75 + 0.01 * np.arange(runs), 2)])
+    rates = 0.01 * (sizes / 500) ** 0.4 * np.exp(off)
+    steps = 80 * (1 + 500 / sizes) * np.exp(np.where(off > 0, 0.4, 0.2) * off**2)
+    b_crit = fit_surface(sizes, rates, steps).b_crit
+    if has_figure:
+        assert b_crit.value == pytest.approx(500, rel=0.1)
+    else:
+        assert b_crit.reason.startswith("at 2 of 5 batch sizes no run")
