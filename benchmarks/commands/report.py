@@ -9,7 +9,6 @@ import tyro
 
 from rlscale.errors import UsageError
 from rlscale.records import RunRecord, read_run
-from rlscale.report.run_page import write_report
 
 from ..options import parse, refuse_given
 
@@ -68,6 +67,8 @@ def write_page(folders: Sequence[str], out: str | None = None) -> None:
         raise errors[0]
     for left_out in errors:
         print(f"note: {left_out.problem}; it was left out")
+    from rlscale.report.run_page import write_report  # Altair takes a third of a second, for which no run need wait to begin
+
     page = Path(out) if out else runs[0].folder / "report.html"
     answers = write_report(runs, page)
     print(f"wrote {page}")

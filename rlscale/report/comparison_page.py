@@ -22,10 +22,10 @@ from ..records import RunRecord, SweepRecord, TrialResult
 from ..text import format_duration, format_quantity, stretches
 from .answers import CONFIDENCE, answers
 from .chart_style import Figure, unchecked
-from .ladder_charts import ladder_figure, verdict_figure
+from .ladder_charts import ladder_figure, rank_figure, verdict_figure
 from .page import add_chart, command, fold, provenance, section, table, write_page
 from .pictures import write_figures
-from .ranking import rank_figure, say_answers, say_ranking
+from .ranking import say_answers, say_ranking
 from .sweep_charts import frontier_figure, rate_figure, return_figure
 from .words import (
     AGREEMENT_COLUMNS,

@@ -1,4 +1,4 @@
-"""The charts over several tasks: predicted against measured critical batch size, of every goal or of the verdict's rungs.
+"""The charts over several tasks: how they rank, and predicted against measured B_crit, of every goal or of the verdict's rungs.
 
 What is drawn comes from `rlscale.analysis.comparison`; charts of one sweep are in `rlscale.report.sweep_charts`.
 """
@@ -14,6 +14,7 @@ from ..analysis import Row
 from ..analysis.paper import PAPER
 from ..analysis.predictions import PRIMARY
 from ..analysis.verdict import Rung
+from .answers import CONFIDENCE, Answer
 from .chart_style import (
     GREY,
     LIMITS,
@@ -29,11 +30,13 @@ from .chart_style import (
     shown,
     slug,
 )
-from .words import flags, head_name
+from .ranking import ranked_of
+from .words import flags, head_name, say_aim
 
-__all__ = ["ladder_figure", "verdict_figure"]
+__all__ = ["ladder_figure", "rank_figure", "verdict_figure"]
 
 _PREDICTED, _MEASURED = "predicted: noise scale (observations)", "measured: critical batch size (observations)"
+_CONFIDENCES = {"good": PALETTE[2], "fair": PALETTE[0], "poor": PALETTE[1]}
 _HEADS = ("policy", "value", "joint", "joint_policy_parameters")
 
 
@@ -250,3 +253,48 @@ def _paper() -> list[dict[str, Any]]:
         }
         for task, (x1, x2), (y1, y2) in ((task, task.noise, task.b_crit_end) for task in PAPER)
     ]
+
+
+def rank_figure(found: list[Answer]) -> Figure | None:
+    """The critical batch size of every task with its interval, the most parallel first; None where none is measured."""
+    points: list[dict[str, Any]] = []
+    known = [e for a in found if a.row.measured.value for e in (a.row.measured.value, *(a.row.measured.interval or ())) if e > 0]
+    domain = log_domain(known, padding=1.5)
+    ranked = ranked_of(found)
+    for number, answer in enumerate(ranked, start=1):
+        measured = answer.row.measured
+        low, high = measured.interval or (0.0, math.inf)
+        ends = {"low": clip(low, domain), "high": clip(high, domain)}
+        place = f"{number}. " if len(ranked) > 2 else ""
+        said = {
+            "task": answer.name,
+            "label": f"{place}{answer.row.name}\nto {say_aim(answer.row)}: {measured.say()}",
+        }
+        said |= {"confidence": answer.confidence or ""}
+        points.append({**said, "said": measured.say(), "value": measured.value, **ends})
+    if not points:
+        return None
+    x = log_axis(alt.X, "value", "critical batch size, observations", domain)
+    y = alt.Y("task:N", sort=[p["task"] for p in points], title=None, axis=alt.Axis(labelLimit=0, labels=False, ticks=False))
+    scale = alt.Scale(domain=list(_CONFIDENCES), range=list(_CONFIDENCES.values()))
+    by = alt.Color("confidence:N", scale=scale, legend=alt.Legend(orient="bottom", title="confidence"))
+    about = [alt.Tooltip("task:N"), alt.Tooltip("said:N", title="critical batch size"), alt.Tooltip("confidence:N")]
+    name = {"x": alt.value(4), "y": y, "text": "label:N"}
+    layers = [
+        *layer(
+            points,
+            "bar",
+            {"x": alt.X("low:Q"), "x2": "high:Q", "y": y, "color": by, "tooltip": about},
+            height=9,
+            opacity=0.45,
+            yOffset=14,
+        ),
+        *layer(points, "tick", {"x": x, "y": y, "color": by, "tooltip": about}, thickness=4, size=16, yOffset=14),
+        *layer(points, "text", name, align="left", baseline="bottom", lineBreak="\n", dy=-10, fontSize=12, color="#1a1a1a"),
+    ]
+    note = (
+        "Each mark: the critical batch size B_crit, up to which more observations a step save steps; there training takes twice "
+        f"the fewest steps and twice the fewest observations. Bar: 95% interval. {CONFIDENCE} Two tasks are told apart where the "
+        "95% interval of the ratio of their B_crit does not hold 1."
+    )
+    return Figure("ranking", "How far each task can be parallelized", note, finish(alt.layer(*layers), 20 + 60 * len(points)))

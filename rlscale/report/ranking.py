@@ -1,24 +1,17 @@
-"""Which task can be parallelized furthest, and which tasks cannot be told apart: the sentences and the figure."""
+"""Which task can be parallelized furthest, and which tasks cannot be told apart: sentences; the figure is in `ladder_charts`."""
 
 import math
-from typing import Any
-
-import altair as alt
 
 from ..analysis.predictions import ratio
 from ..text import format_quantity, stretches
-from .answers import CONFIDENCE, Answer
-from .chart_style import PALETTE, Figure, clip, finish, layer, log_axis, log_domain
-from .words import say_aim
+from .answers import Answer
 
-__all__ = ["rank_figure", "say_answers", "say_ranking"]
-
-_COLOURS = {"good": PALETTE[2], "fair": PALETTE[0], "poor": PALETTE[1]}
+__all__ = ["ranked_of", "say_answers", "say_ranking"]
 
 
 def say_answers(found: list[Answer]) -> list[str]:
     """How the tasks rank, then each task's sentence; with more than two ranked tasks the sentences have the ranks as numbers."""
-    ranked = _ranked(found)
+    ranked = ranked_of(found)
     numbered = [f"{n}. {answer.sentence}" if len(ranked) > 2 else answer.sentence for n, answer in enumerate(ranked, start=1)]
     rest = [answer.sentence for answer in found if answer.row.measured.value is None]
     ranking = say_ranking(found)
@@ -33,7 +26,7 @@ def say_ranking(found: list[Answer]) -> str | None:
     half-widths that face each other add (Zou and Donner 2008, the method of variance estimates recovery). Overlapping intervals
     may so be told apart. Every pair is judged by itself, and sweeps are taken as independent.
     """
-    ranked = _ranked(found)
+    ranked = ranked_of(found)
     if len(ranked) < 2:
         unknown = [answer.name for answer in found if answer.row.goal is not None and answer.row.measured.value is None]
         if len(ranked) + len(unknown) < 2:
@@ -88,7 +81,7 @@ def _say_poor(named: list[Answer]) -> str:
     return f" Confidence: poor, that in {_joined(poor)}." if poor else ""
 
 
-def _ranked(found: list[Answer]) -> list[Answer]:
+def ranked_of(found: list[Answer]) -> list[Answer]:
     """The measured ones, as they are ordered."""
     return [answer for answer in found if answer.row.measured.value is not None]
 
@@ -108,48 +101,3 @@ def _listed(numbers: list[int]) -> str:
     runs = stretches(numbers)
     parts = [word for run in runs for word in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
     return _joined(parts)
-
-
-def rank_figure(found: list[Answer]) -> Figure | None:
-    """The critical batch size of every task with its interval, the most parallel first; None where none is measured."""
-    points: list[dict[str, Any]] = []
-    known = [e for a in found if a.row.measured.value for e in (a.row.measured.value, *(a.row.measured.interval or ())) if e > 0]
-    domain = log_domain(known, padding=1.5)
-    ranked = _ranked(found)
-    for number, answer in enumerate(ranked, start=1):
-        measured = answer.row.measured
-        low, high = measured.interval or (0.0, math.inf)
-        ends = {"low": clip(low, domain), "high": clip(high, domain)}
-        place = f"{number}. " if len(ranked) > 2 else ""
-        said = {
-            "task": answer.name,
-            "label": f"{place}{answer.row.name}\nto {say_aim(answer.row)}: {measured.say()}",
-        }
-        said |= {"confidence": answer.confidence or ""}
-        points.append({**said, "said": measured.say(), "value": measured.value, **ends})
-    if not points:
-        return None
-    x = log_axis(alt.X, "value", "critical batch size, observations", domain)
-    y = alt.Y("task:N", sort=[p["task"] for p in points], title=None, axis=alt.Axis(labelLimit=0, labels=False, ticks=False))
-    scale = alt.Scale(domain=list(_COLOURS), range=list(_COLOURS.values()))
-    by = alt.Color("confidence:N", scale=scale, legend=alt.Legend(orient="bottom", title="confidence"))
-    about = [alt.Tooltip("task:N"), alt.Tooltip("said:N", title="critical batch size"), alt.Tooltip("confidence:N")]
-    name = {"x": alt.value(4), "y": y, "text": "label:N"}
-    layers = [
-        *layer(
-            points,
-            "bar",
-            {"x": alt.X("low:Q"), "x2": "high:Q", "y": y, "color": by, "tooltip": about},
-            height=9,
-            opacity=0.45,
-            yOffset=14,
-        ),
-        *layer(points, "tick", {"x": x, "y": y, "color": by, "tooltip": about}, thickness=4, size=16, yOffset=14),
-        *layer(points, "text", name, align="left", baseline="bottom", lineBreak="\n", dy=-10, fontSize=12, color="#1a1a1a"),
-    ]
-    note = (
-        "Each mark: the critical batch size B_crit, up to which more observations a step save steps; there training takes twice "
-        f"the fewest steps and twice the fewest observations. Bar: 95% interval. {CONFIDENCE} Two tasks are told apart where the "
-        "95% interval of the ratio of their B_crit does not hold 1."
-    )
-    return Figure("ranking", "How far each task can be parallelized", note, finish(alt.layer(*layers), 20 + 60 * len(points)))

@@ -36,6 +36,11 @@ def test_no_name_loads_torch_ray_or_altair():
     assert not loaded & HEAVY
 
 
+def test_no_command_loads_altair_before_it_writes_a_page():
+    """It would take a third of a second of every run's and every sweep's beginning, and of a comparison in the terminal."""
+    assert "altair" not in loaded_by("from rlscale.benchmarks.commands import compare, report, sweep, train")
+
+
 def test_the_names_are_those_of_their_modules():
     assert rlscale.noise_scale is noise.noise_scale is noise.estimate
     assert rlscale.fit_frontier is frontier.fit

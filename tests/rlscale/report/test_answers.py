@@ -17,7 +17,7 @@ from rlscale.estimate import Estimate
 from rlscale.noise import BlockStatistics
 from rlscale.records.run import pack_statistics
 from rlscale.report.answers import answers, run_answer, say_suggestion
-from rlscale.report.ranking import rank_figure
+from rlscale.report.ladder_charts import rank_figure
 from rlscale.report.words import warnings
 
 

@@ -12,7 +12,8 @@ from scipy.special import ndtri
 from rlscale.analysis.comparison import compare
 from rlscale.estimate import Estimate
 from rlscale.report.answers import answers
-from rlscale.report.ranking import rank_figure, say_answers, say_ranking
+from rlscale.report.ladder_charts import rank_figure
+from rlscale.report.ranking import say_answers, say_ranking
 
 
 @pytest.fixture(scope="module")
