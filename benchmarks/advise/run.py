@@ -6,8 +6,9 @@ import statistics
 import time
 from dataclasses import asdict, replace
 from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console
 
@@ -38,7 +39,7 @@ from ..workers.recommendation import CLOSE, gain_of_twice, predict, to_measure
 from ..workers.run import fit_updates, measure, say_if_busy
 from .fastest import learning_times, shortest, with_steps
 from .options import AdviseOptions, check_options, refuse_to_measure
-from .settings import Settings, as_advised, configured, flags_beside, lines_for, settings_for
+from .settings import Settings, as_advised, configured, flags_beside, lines_for, settings_for, settings_of
 
 __all__ = ["run_advise"]
 
@@ -91,7 +92,7 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
     reading = read_noise(record)
     make_folder(folder, "--out")
     suggestion = _NOTHING if shows_value_alone(reading.suggestion, reading.policy) else reading.suggestion
-    valid = _valid_share(record, config)
+    valid = _valid_share(record)
     suggestion = suggestion.map(lambda observations: observations / valid)  # in steps, as the settings count
     settings = settings_for(config, suggestion, max(config.actors, 1))
     throughput: Throughput | None = None
@@ -195,14 +196,20 @@ def _measured(
     for actors in sorted({*range(1, min(cpus, 8) + 1), *(2**k for k in range(16) if 2**k <= cpus), cpus}):
         usual = settings_for(config, _NOTHING, actors)
         sampling = law.rate(actors, usual.environments // actors).known
-        size = shortest(critical, 1 / sampling, times) if critical > 0 else min(times)
+        fitting: dict[int, Settings] = {}
+        for size in times:
+            offered = settings_of(config, max(size, config.update.mini_batch or config.batch), actors)
+            if _fits(config, task, offered):
+                fitting[size] = offered
+        if not fitting:
+            continue
+        timed = {size: times[size] for size in fitting}
+        size = shortest(critical, 1 / sampling, timed) if critical > 0 else min(timed)
         # All of the learner's time but what the mini-batch changes stays as it was measured. Two measurements scatter: what is
         # left is no less than the whole time that was measured with this mini-batch.
         saved = times[min(times)] - times[size]
         learns = replace(learner, observation=max(learner.observation - saved, min(learner.observation, times[size])))
-        settings = _that_fit(config, task, settings_for(config, Estimate(float(size), None), actors))
-        if settings is None:
-            continue
+        settings = fitting[size]
         shape = Shape(actors, 1, settings.environments // actors)
         rounds = replace(law, rollout_length=settings.rollout_length)
         found.append((settings, rounds, predict(asked, config, task, rounds, learns, emulator, shape)))
@@ -233,16 +240,15 @@ def _measured(
     return settings, throughput, more
 
 
-def _that_fit(config: TrainConfig, task: Task, settings: Settings) -> Settings | None:
-    """These settings, or those of half the batch and so on, with which a run can begin here; None where none can."""
+def _fits(config: TrainConfig, task: Task, settings: Settings) -> bool:
+    """Whether a run with these settings can begin here."""
     wanted = configured(config, settings)
     try:
         check_config(wanted)
         memory_plan(wanted, task, None if config.rollout.ray_address is None else 1 << 62)  # a cluster's store is not here
     except UsageError:
-        smaller = settings_for(config, Estimate(settings.mini_batch / 2, None), settings.actors)
-        return _that_fit(config, task, smaller) if smaller.mini_batch < settings.mini_batch else None
-    return settings
+        return False
+    return True
 
 
 def _task_of(record: RunRecord) -> Task | None:
@@ -277,16 +283,33 @@ def _filled(config: TrainConfig, record: RunRecord) -> TrainConfig:
     """The same with a batch of one size, that of the run on average, where its own followed the noise."""
     if not config.adaptive:
         return config
-    batch = statistics.fmean(row["batch_observations"] for row in record.rows)
-    environments = max(round(batch / config.rollout.rollout_length), 1)
+    environments = max(round(statistics.fmean(_steps(record)) / config.rollout.rollout_length), 1)
     return replace(config, rollout=replace(config.rollout, environments=environments, batch_size=None, exchange_rate=None))
 
 
-def _valid_share(record: RunRecord, config: TrainConfig) -> float:
+def _valid_share(record: RunRecord) -> float:
     """Of the steps of the run's batches, those that were observations; a job of another library counts observations alone."""
     if _is_foreign(record):
         return 1.0
-    return min(statistics.fmean(row["batch_observations"] for row in record.rows) / config.batch, 1.0)
+    return min(sum(row["batch_observations"] for row in record.rows) / sum(_steps(record)), 1.0)
+
+
+def _steps(record: RunRecord) -> list[int]:
+    """Steps of environments in the batch of each row, which a resumed run may have changed and an adaptive one does.
+
+    Early records did not say of what fragments a session's batches were made: there each had the configured size, and one that
+    followed the noise counts as observations alone.
+    """
+    found, config = [], config_from_dict(record.manifest["config"])
+    for row in record.rows:
+        begun = [one for one in record.manifest["segments"] if one["first_iteration"] <= row["iteration"]]
+        last: dict[str, Any] = max(begun, key=itemgetter("first_iteration"), default={})
+        if "memory" in last and "fragments" in row:
+            length = last["config"]["rollout"]["rollout_length"]
+            found.append(row["fragments"] * last["memory"]["environments"] * length)
+        else:
+            found.append(row["batch_observations"] if config.adaptive else config.batch)
+    return found
 
 
 def _config_of(record: RunRecord) -> TrainConfig:

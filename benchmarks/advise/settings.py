@@ -5,12 +5,14 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from rlscale.agents.compute import resolve_device
 from rlscale.agents.config import TrainConfig
+from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
 
 from ..workers.recommendation import flags_that_differ
 
-__all__ = ["Settings", "as_advised", "configured", "flags_beside", "lines_for", "settings_for"]
+__all__ = ["Settings", "as_advised", "configured", "flags_beside", "lines_for", "settings_for", "settings_of"]
 
 MINI_BATCHES = 4  # least number of optimizer steps of one pass over an iteration batch
 LARGEST = 2**17  # optimization batch that is suggested
@@ -68,11 +70,24 @@ def as_advised(config: TrainConfig, usual: TrainConfig, ray_address: str | None 
         actors=1,
         actor_price=None,
         actor_cpus=1,
+        actor_device=_here(config.rollout.actor_device, "cpu"),
         ray_address=ray_address,
     )
     # Without a budget of observations, as in this command's own training, there is no end to anneal to: nobody chose that.
     anneal = usual.update.anneal if config.budget.observations is None else config.update.anneal
-    return replace(usual, rollout=rollout, update=replace(config.update, anneal=anneal, learners=1, stream=False, threads=0))
+    update = replace(
+        config.update, anneal=anneal, learners=1, stream=False, threads=0, device=_here(config.update.device, "auto")
+    )
+    return replace(usual, rollout=rollout, update=update)
+
+
+def _here(device: str, otherwise: str) -> str:
+    """A device, or another one where this machine has none of its kind."""
+    try:
+        resolve_device(device)
+    except UsageError:
+        return otherwise
+    return device
 
 
 def flags_beside(config: TrainConfig, usual: TrainConfig) -> list[str]:
@@ -101,7 +116,12 @@ def settings_for(config: TrainConfig, suggestion: Estimate, actors: int) -> Sett
     usual = config.update.mini_batch or config.batch
     wanted = suggestion.value or (suggestion.interval or (0.0, math.inf))[0]
     size = usual if wanted <= usual else max(usual, int(min(2 ** round(math.log2(wanted)), LARGEST)))
-    steps = config.rollout.rollout_length
+    return settings_of(config, size, actors)
+
+
+def settings_of(config: TrainConfig, size: int, actors: int) -> Settings:
+    """The task's own settings with mini-batches of a size, no smaller than by default; other arguments as of `settings_for`."""
+    usual, steps = config.update.mini_batch or config.batch, config.rollout.rollout_length
     most = config.batch if size == usual else max(config.batch, MINI_BATCHES * size)
     first = max(1, math.ceil(most / (steps * actors)))
     rate = config.update.learning_rate * min(math.sqrt(size / usual), _MOST_RATE)

@@ -57,7 +57,10 @@ class BranchResult(Branch):
 
 
 def branch_config(config: TrainConfig, batch_size: int, seed: int) -> TrainConfig:
-    """The run's settings at another batch size, in one process: more or fewer environments, and mini-batches in proportion."""
+    """The run's settings at another batch size, in one process: more or fewer environments, and mini-batches in proportion.
+
+    They are composed as the run's: `auto` would shuffle transitions at some sizes and environments at others.
+    """
     update, rollout = config.update, config.rollout
     mini_batch = update.mini_batch
     if mini_batch is not None:
@@ -77,7 +80,16 @@ def branch_config(config: TrainConfig, batch_size: int, seed: int) -> TrainConfi
             random_first_steps=0,
             ray_address=None,
         ),
-        update=replace(update, mini_batch=mini_batch, lr_rule="constant", anneal=False, warm_up=0, threads=1, device="cpu"),
+        update=replace(
+            update,
+            mini_batch=mini_batch,
+            shuffle="transitions" if config.shuffles_transitions else "environments",
+            lr_rule="constant",
+            anneal=False,
+            warm_up=0,
+            threads=1,
+            device="cpu",
+        ),
         noise=replace(
             config.noise,
             joint_noise_period=0,

@@ -108,7 +108,7 @@ def make_plan(options: BranchOptions, config: TrainConfig, record: RunRecord) ->
     observations = options.observations or max(last["observations"] // 5, 1)
     count = 1 if config.update.mini_batch is None else config.batch // config.update.mini_batch
     each = length * config.rollout.clones
-    unit = each * count if config.update.shuffle == "environments" else math.lcm(each, count)
+    unit = math.lcm(each, count) if config.shuffles_transitions else each * count
     sizes = _sizes(observations, each, unit) if options.batch_sizes is None else parse_sizes(options.batch_sizes)
     for size in sizes:
         if size % unit or size < 2 * each:

@@ -157,6 +157,7 @@ def _open(path: Path, plan: BranchPlan, at: Checkpoint, command: list[str]) -> d
     parameters = hashlib.sha256(load(at.learner)["parameters"].numpy().tobytes()).hexdigest()
     counts = {"optimizer_steps": at.optimizer_steps, "observations": at.observations}
     asked = json.loads(dump_json({"task": at.config.task, "plan": asdict(plan), **counts, "parameters_sha256": parameters}))
+    setup = _check_memory(at.config, plan)
     if path.exists():
         try:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -174,7 +175,7 @@ def _open(path: Path, plan: BranchPlan, at: Checkpoint, command: list[str]) -> d
         "command": command,
         "commit": find_commit(),
         "versions": find_versions(),
-        "machine": describe_machine(_check_memory(at.config, plan).compute.device),
+        "machine": describe_machine(setup.compute.device),
         "start": None,
         "noise": None,
         "branches": [],
@@ -186,16 +187,16 @@ def _check_memory(config: TrainConfig, plan: BranchPlan) -> RunSetup:
     """The smallest branch's setup.
 
     Raises:
-        UsageError: the largest one does not fit; `prepare` would name options of `rlscale train`.
+        UsageError: one does not fit; `prepare` would name options of `rlscale train`.
     """
-    task = find_task(config.task)
-    smallest = prepare(branch_config(config, plan.sizes[0], 0), task)
-    try:
-        prepare(branch_config(config, plan.sizes[-1], 0), task)
-    except UsageError as error:
-        problem = f"a branch of {plan.sizes[-1]:,} observations an iteration cannot be made here: {error.problem}"
-        raise UsageError("--batch-sizes", problem, "Use smaller ones") from error
-    return smallest
+    task, setups = find_task(config.task), []
+    for size in (plan.sizes[0], plan.sizes[-1]):
+        try:
+            setups.append(prepare(branch_config(config, size, 0), task))
+        except UsageError as error:
+            problem = f"a branch of {size:,} observations an iteration cannot be made here: {error.problem}"
+            raise UsageError("--batch-sizes", problem, "Use smaller ones") from error
+    return setups[0]
 
 
 def _branches(plan: BranchPlan) -> Iterator[Branch]:

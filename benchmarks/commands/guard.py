@@ -40,8 +40,12 @@ def run_guarded(folder: Path, go_on: str) -> int:
     with handled({signal.SIGINT: lambda *_: None, signal.SIGTERM: lambda number, _: process.send_signal(number)}):
         code = process.wait()
     try:
-        if code in (0, 2) or read_run(folder).state != "interrupted":
+        if code in (0, 2):
             return code
+        if read_run(folder).state != "interrupted":  # the record is closed: the run's own doing, or that of a session before
+            if code < 0:
+                print(f"rlscale: the run's process was killed by signal {-code}. Go on with: {go_on}", file=sys.stderr)
+            return 1 if code < 0 else code
         run = Run.resume(folder)
     except UsageError:  # it ended before there was a record
         if code < 0:

@@ -5,6 +5,7 @@ import json
 import math
 import shlex
 from dataclasses import asdict, replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -205,6 +206,24 @@ def test_the_mini_batch_that_ends_soonest_is_advised_whatever_the_run_was(plante
     parse_train(shlex.split(found["lines"]["rlscale"])[2:])
 
 
+@pytest.mark.parametrize("shuffle", ["auto", "environments"])
+def test_the_mini_batch_that_is_advised_is_one_that_was_timed(planted, capsys, monkeypatch, shuffle):
+    """To a power of two, 1,024, it was not timed, and as whole environments of 20 steps it could not be composed."""
+    monkeypatch.setattr(advise_run, "learning_times", lambda *_: {320: 1e-4, 1280: 1e-6, 5120: 1e-4})
+    run = run_with({"environments": 64, "rollout_length": 20}, {"mini_batch": 320, "shuffle": shuffle})
+    assert planted(run) == 0
+    assert json.loads(capsys.readouterr().out)["settings"]["mini_batch"] == 1280
+
+
+def test_a_run_on_a_device_that_is_not_here_is_advised_on_for_what_is():
+    run = run_with({"actor_device": "cuda:0"}, {"device": "cuda"})
+    advised = as_advised(run, USUAL)
+    assert (advised.update.device, advised.rollout.actor_device) == ("auto", "cpu")
+    assert not {"--device", "--actor-device"} & set(flags_beside(advised, USUAL))
+    kept = as_advised(run_with({}, {"device": "cpu"}), USUAL)
+    assert kept.update.device == "cpu"
+
+
 def test_steps_that_only_reset_an_environment_are_no_observations(planted, capsys):
     """Half of the digits' steps are; a sweep takes twice the time that its observations would at the rate of steps."""
     found = []
@@ -374,6 +393,25 @@ def test_settings_that_no_run_could_begin_with_are_not_recommended():
     task = find_task("classic/cartpole")
     config = default_config(task)
     settings = settings_for(config, Estimate(None, None, ""), 1)
-    assert advise_run._that_fit(config, task, settings) == settings
+    assert advise_run._fits(config, task, settings)
     small = replace(config, rollout=replace(config.rollout, memory="1KiB"))
-    assert advise_run._that_fit(small, task, settings_for(small, Estimate(None, None, ""), 1)) is None
+    assert not advise_run._fits(small, task, settings_for(small, Estimate(None, None, ""), 1))
+
+
+def test_a_step_that_is_no_observation_is_told_by_the_fragments_of_each_session():
+    """Half of 512 steps, then nine tenths of 2,048 after a resume; an adaptive batch says nothing of its steps by its size."""
+    run = run_with({"environments": 32, "rollout_length": 16}, {"mini_batch": None})
+    first = {"first_iteration": 0, "config": asdict(run), "memory": {"environments": 8}}
+    larger = asdict(replace(run, rollout=replace(run.rollout, environments=128)))
+    resumed = {"first_iteration": 1, "config": larger, "memory": {"environments": 16}}
+    manifest = {"config": larger, "segments": [first, resumed]}
+    rows = [
+        {"iteration": 0, "batch_observations": 256, "fragments": 4},
+        {"iteration": 1, "batch_observations": 1843, "fragments": 8},
+    ]
+    record = RunRecord(Path("there"), manifest, rows)
+    assert advise_run._steps(record) == [512, 2048]
+    assert advise_run._valid_share(record) == pytest.approx((256 + 1843) / (512 + 2048))
+    adaptive = replace(run, rollout=replace(run.rollout, batch_size="adaptive"))
+    filled = advise_run._filled(adaptive, replace(record, manifest={**manifest, "config": asdict(adaptive)}))
+    assert filled.batch == (512 + 2048) / 2

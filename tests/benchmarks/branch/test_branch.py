@@ -25,6 +25,7 @@ import torch
 from commands import COMMAND, Command
 from rich.console import Console
 
+from rlscale.agents.checks import check_config
 from rlscale.agents.config import config_from_dict, default_config
 from rlscale.agents.learning import Learner
 from rlscale.agents.setup import prepare
@@ -201,6 +202,24 @@ def test_a_worker_that_dies_ends_the_command_in_one_line(without_branches, monke
     assert json.loads(path.read_text())["start"] == {"return": 1.0, "error": 0.1}
 
 
+def test_going_on_where_memory_is_short_names_the_command_s_own_option(without_branches, monkeypatch, capsys):
+    words, path = without_branches
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    def none_left(config, task):
+        raise UsageError("--environments", "an iteration batch takes 641 GiB", "Give more --memory, or --stream")
+
+    monkeypatch.setattr(run_module, "_run", stopped)
+    assert main(words) == 130
+    assert json.loads(path.read_text())["start"] == {"return": 1.0, "error": 0.1}
+    capsys.readouterr()
+    monkeypatch.setattr(run_module, "prepare", none_left)
+    assert main(words) == 2
+    assert capsys.readouterr().err.startswith("rlscale: --batch-sizes: a branch of ")
+
+
 def test_two_commands_do_not_write_one_record(without_branches, capsys):
     words, path = without_branches
     lock = lock_folder(path.parent, "--out")
@@ -222,6 +241,26 @@ def test_all_branches_learn_from_about_as_many_observations(trained, sizes, prob
     with pytest.raises(UsageError, match=f"--batch-sizes: {problem}. Give more --observations, or smaller sizes"):
         make_plan(BranchOptions("run", observations=10_000, batch_sizes=sizes), at.config, record)
     make_plan(BranchOptions("run", observations=10_000, batch_sizes="96,384,1600,9600"), at.config, record)
+
+
+@pytest.mark.parametrize("clones", [1, 2])
+@pytest.mark.parametrize("task", ["classic/cartpole", "minatar/breakout"])
+def test_branches_compose_their_mini_batches_as_the_run_did(trained, task, clones):
+    """The run's `--shuffle auto` means whole environments; at other sizes it would mean transitions, which see other noise."""
+    _, record = checkpoint(trained)
+    config = default_config(find_task(task))
+    config = replace(config, rollout=replace(config.rollout, clones=clones))
+    assert config.update.shuffle == "auto"
+    assert not config.shuffles_transitions
+    plan = make_plan(BranchOptions("run", observations=400_000), config, record)
+    assert len(plan.sizes) >= 3
+    for size in plan.sizes:
+        branch = branch_config(config, size, 0)
+        assert not branch.shuffles_transitions
+        check_config(replace(branch, budget=config.budget))
+    shuffled = replace(config, rollout=replace(config.rollout, clones=1), update=replace(config.update, mini_batch=100))
+    assert shuffled.shuffles_transitions
+    assert branch_config(shuffled, 16 * config.batch, 0).shuffles_transitions
 
 
 @pytest.mark.parametrize("shuffle", ["environments", "transitions"])
