@@ -58,14 +58,17 @@ test-long: $(STAMP)
 site: $(STAMP)
 	@.venv/bin/python docs/site.py
 
+# The published records, of another machine, stay as they are.
+BENCH := runs/bench
+
 bench: $(STAMP)
-	.venv/bin/python -m rlscale.benchmarks.measurements.learner noise-cost
-	.venv/bin/python -m rlscale.benchmarks.measurements.sampling
-	.venv/bin/python -m rlscale.benchmarks.measurements.memory
-	.venv/bin/python -m rlscale.benchmarks.measurements.learner blocks
-	.venv/bin/python -m rlscale.benchmarks.measurements.learner precision
-	.venv/bin/python -m rlscale.benchmarks.measurements.learner several
-	.venv/bin/python -m rlscale.benchmarks.measurements.scaling
+	.venv/bin/python -m rlscale.benchmarks.measurements.learner noise-cost --out $(BENCH)/noise-cost.json
+	.venv/bin/python -m rlscale.benchmarks.measurements.sampling --out $(BENCH)/sampling.json
+	.venv/bin/python -m rlscale.benchmarks.measurements.memory --out $(BENCH)/memory.json
+	.venv/bin/python -m rlscale.benchmarks.measurements.learner blocks --out $(BENCH)/learner-blocks.json
+	.venv/bin/python -m rlscale.benchmarks.measurements.learner precision --out $(BENCH)/learner-precision.json
+	.venv/bin/python -m rlscale.benchmarks.measurements.learner several --out $(BENCH)/learner-several.json
+	.venv/bin/python -m rlscale.benchmarks.measurements.scaling --out $(BENCH)/scaling.json
 
 # An environment of its own, because the other libraries bring many packages.
 $(PEERS_STAMP): pyproject.toml constraints.txt

@@ -24,11 +24,11 @@ from rlscale.agents.compute import resolve_precision
 from rlscale.agents.config import TrainConfig
 from rlscale.agents.rollout import Evaluator
 from rlscale.crossing import find_crossing, is_on_grid
-from rlscale.envs import find_task
+from rlscale.envs import find_task, list_tasks
 
 from ..sweep.options import SweepOptions, make_training_plan
 from ..sweep.trial import Advance, TrainingCourse, run_trial
-from .measuring import write_result
+from .measuring import require_known, write_result
 
 EVERY_STEP = ("classic/cartpole",)  # tasks whose policies are all evaluated, not only those on the grid
 OTHER_EPISODES = 0x0DD  # added to the seed: the comparison shares no episode with the search
@@ -128,6 +128,7 @@ def main(
         out: Where the record goes.
     """
     console = Console()
+    require_known("--tasks", tasks, [listing.id for listing in list_tasks()])
     write_result(out, [measure(task, count, episodes, observations, console) for task in tasks for count in environments])
 
 

@@ -150,6 +150,13 @@ def require_known(flag: str, asked: Iterable[str], known: Iterable[str]) -> None
         sys.exit(2)
 
 
+def require_some(flag: str, number: int) -> None:
+    """End with one line and exit code 2 where nothing was asked for."""
+    if number < 1:
+        print(f"{flag}: {number} leaves nothing to measure. Use 1 or more", file=sys.stderr)
+        sys.exit(2)
+
+
 def median_and_spread(values: Sequence[float]) -> str:
     """Median with the middle half in brackets."""
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [*values] * 3
@@ -184,14 +191,17 @@ def settings_of(options: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(options).items() if name != "out"}
 
 
+def made_here() -> dict[str, Any]:
+    """Commit, date and machine: of a whole record, and of each run of one that is gone on with in later sessions."""
+    return {"commit": find_commit(), "date": now(), "machine": describe_machine(CPU)}
+
+
 def write_result(path: Path, readings: Any) -> None:
     """Write a record: every single reading, and what it was measured with."""
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {
         "command": shlex.join(["python", *sys.orig_argv[1:]]),
-        "commit": find_commit(),
-        "date": now(),
-        "machine": describe_machine(CPU),
+        **made_here(),
         "versions": find_versions(),
         "readings": readings,
     }

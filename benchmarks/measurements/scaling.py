@@ -11,7 +11,7 @@ from pathlib import Path
 
 import tyro
 
-from .measuring import NATURE, NO_HEADS, in_turn, median_and_spread, precisions, print_table, train, write_result
+from .measuring import NATURE, NO_HEADS, in_turn, median_and_spread, precisions, print_table, require_some, train, write_result
 
 BATCH = 8192
 WARM_UP = 2
@@ -30,6 +30,7 @@ def main(rounds: int = 5, iterations: int = 4, out: Path = Path("results/scaling
         iterations: Counted iterations of each run.
         out: Where the record goes.
     """
+    require_some("--rounds", rounds)
     readings: dict[str, list[list[dict[str, float]]]] = {name: [] for name in VARIANTS}
     for turn in range(rounds):
         for name in in_turn(VARIANTS, turn):

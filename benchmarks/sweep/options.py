@@ -260,6 +260,8 @@ def _supervised_plan(task: SupervisedTask, options: SweepOptions) -> SupervisedP
     if goals[-1] > (1 if task.objective == "classify" else 0):
         kind = "an accuracy, at most 1" if task.objective == "classify" else "minus a loss, so at most 0"
         raise UsageError("--goals", f"{goals[-1]:g} is out of reach: a goal of {task.id} is {kind}", "Name lower ones")
+    if task.objective == "classify" and goals[0] <= 0:
+        raise UsageError("--goals", f"{goals[0]:g} is no accuracy above 0, as a goal of {task.id} is", "Name higher ones")
     _, held_out = task.load(options.data)  # here, so that missing data are noticed before anything is made
     return SupervisedPlan(
         **shared,

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 import tyro
@@ -15,7 +16,7 @@ from rlscale.agents.machine import describe_machine, find_commit, find_versions
 from rlscale.errors import UsageError
 
 from ..measuring import median_and_spread, print_table, write_result
-from .checks import ROLLOUT, Check, check_all
+from .checks import ROLLOUT, Check, attempt, check_all
 from .figures import (
     compare_noise,
     measure_acting,
@@ -82,28 +83,37 @@ def main(
     checks = check_all(there)
     rows = [[c.name, f"{c.difference:.2g}", f"{c.allowed:.2g}", "" if c.passed else "failed"] for c in checks]
     print_table("Checks", ["check", "difference", "allowed", ""], rows)
-    seconds = measure_learner(there, batch, rounds)
-    several, shared = measure_several(there, batch, rounds)
+    write_result(out, {"accelerator": describe_machine(there), "checks": [_recorded(check) for check in checks]})
+    seconds = attempt("learning", checks, lambda: measure_learner(there, batch, rounds)) or {}
+    several, shared = attempt("several learners", checks, lambda: measure_several(there, batch, rounds)) or ([], {})
     checks += several
-    memory, transfer = measure_memory(there, batch), measure_transfer(there, rounds)
-    acting, traces, whole = measure_acting(there, rounds), compare_noise(there, batch, rounds), measure_runs(there, runs)
+    memory = attempt("memory", checks, lambda: measure_memory(there, batch)) or {}
+    transfer = attempt("upload", checks, lambda: measure_transfer(there, rounds)) or []
+    acting = attempt("acting", checks, lambda: measure_acting(there, rounds)) or {}
+    traces = attempt("noise in bfloat16", checks, lambda: compare_noise(there, batch, rounds)) or []
+    whole = attempt("whole runs", checks, lambda: measure_runs(there, runs)) or {}
     learners = seconds | shared
     figures = {f"learning, {name}: observations/s": median_and_spread([batch / s for s in learners[name]]) for name in learners}
     figures |= {f"device memory, {name}: bytes an observation": f"{x:,.0f}" for name, x in memory.items() if x is not None}
-    figures["upload from page-locked memory: GB/s"] = median_and_spread([rate / 1e9 for rate in transfer])
+    if transfer:
+        figures["upload from page-locked memory: GB/s"] = median_and_spread([rate / 1e9 for rate in transfer])
     figures |= {f"acting on {name}: ms": median_and_spread([1000 * s for s in found]) for name, found in acting.items()}
     if traces:
         figures["tr Σ in bfloat16 / in float32"] = median_and_spread(traces)
     figures |= {f"whole runs, {name}: observations/s": median_and_spread(found) for name, found in whole.items()}
     readings = {
         "accelerator": describe_machine(there),
-        "checks": [{**asdict(check), "passed": check.passed} for check in checks],
+        "checks": [_recorded(check) for check in checks],
         **{"batch": batch, "learner_seconds": seconds, "several_seconds": shared, "memory_bytes": memory},
         **{"upload_bytes_per_second": transfer, "acting_seconds": acting, "trace_ratio": traces, "run_rates": whole},
     }
     write_result(out, readings)
     print(f"\nPlease paste what follows into an issue:\n\n{block_of(there, batch, checks, figures)}")
     return int(not all(check.passed for check in checks))
+
+
+def _recorded(check: Check) -> dict[str, Any]:
+    return {**asdict(check), "passed": check.passed}
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """Is the same learned on an accelerator as on the CPU: each difference as a `Check`, with what rounding allows."""
 
-from collections.abc import Sequence
+import math
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Any, TypeVar
 from unittest import mock
 
 import numpy as np
@@ -16,11 +18,14 @@ from rlscale.agents.learning import IterationBatch, Learner, Positions, UpdateRe
 from rlscale.agents.networks import ActingNetwork, make_network
 from rlscale.agents.rollout import Fragment, RolloutWorker, WorkerSettings
 from rlscale.envs import Network, find_task
+from rlscale.text import first_line
 
 from ..learner import ALL
 from ..measuring import CPU
 
-__all__ = ["ROLLOUT", "Check", "check_all", "config_for", "far", "no_room", "sample"]
+__all__ = ["ROLLOUT", "Check", "attempt", "check_all", "config_for", "far", "no_room", "sample"]
+
+T = TypeVar("T")
 
 ROLLOUT = 64
 FIRST_STEPS = 100  # random ones, so that environments differ
@@ -64,6 +69,20 @@ def config_for(network: Network, fragments: Sequence[Fragment], **update: Any) -
 def no_room() -> AbstractContextManager[Any]:
     """Inside, the accelerator seems full, so that frames visit it."""
     return mock.patch("rlscale.agents.learning.frames.free_bytes", return_value=0)
+
+
+def attempt(name: str, checks: list[Check], measured: Callable[[], T]) -> T | None:
+    """What is measured; None where that fails: then a check that failed says so, and what else can be measured still is.
+
+    An operator may be missing, and a run that ends in an error ends this process (`measuring.output_of`).
+    """
+    try:
+        return measured()
+    except (Exception, SystemExit) as error:
+        said = f"{type(error).__name__}: {first_line(error)}"
+        print(f"{name}: {said}", file=sys.stderr)
+        checks.append(Check(f"{name}: {said.replace('|', '/')}", math.nan, 0.0))
+        return None
 
 
 def far(one: np.ndarray, other: np.ndarray) -> float:
@@ -134,9 +153,14 @@ def compare_acting(device: torch.device) -> list[Check]:
 
 def check_all(device: torch.device) -> list[Check]:
     """All checks of one accelerator."""
-    checks = [*compare_exactly(device), *compare_acting(device)]
-    for network in NETWORKS:
-        checks += compare(network, network, device)
-    checks += compare("nature_cnn, streamed", "nature_cnn", device, stream=True)
-    checks += compare("nature_cnn, frames visiting", "nature_cnn", device, visits=True)
+    cases: dict[str, Callable[[], list[Check]]] = {
+        "observations and a checkpoint": partial(compare_exactly, device),
+        "acting": partial(compare_acting, device),
+        **{network: partial(compare, network, network, device) for network in NETWORKS},
+        "nature_cnn, streamed": partial(compare, "nature_cnn, streamed", "nature_cnn", device, stream=True),
+        "nature_cnn, frames visiting": partial(compare, "nature_cnn, frames visiting", "nature_cnn", device, visits=True),
+    }
+    checks: list[Check] = []
+    for name, compared in cases.items():
+        checks += attempt(name, checks, compared) or []
     return checks

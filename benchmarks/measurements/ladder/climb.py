@@ -97,11 +97,17 @@ def climb(names: tuple[str, ...] = ()) -> int:
 
 
 def again(names: tuple[str, ...]) -> int:
-    """Run these rungs once more, with other seeds; the largest exit code."""
+    """Run these rungs once more, with other seeds; the exit code, 130 once one was stopped, else 1 where one failed."""
     if not names:
         print("again: no rung was named; for example: again digits", file=sys.stderr)
         return 2
-    return max(run_again(rung) for rung in _chosen(read_rungs()[1], names))
+    failed = 0
+    for rung in _chosen(read_rungs()[1], names):
+        code = run_again(rung)
+        if _is_stopped(code):
+            return 130
+        failed |= code != 0
+    return failed
 
 
 def _has_ended(name: str) -> bool:

@@ -32,7 +32,7 @@ from ...options import parse
 from ...sweep.kinds import TrainingPlan
 from ...sweep.options import SweepOptions, make_training_plan
 from ...sweep.trial import TrainingCourse, run_trial
-from ..measuring import map_in_processes, print_table, write_result
+from ..measuring import made_here, map_in_processes, print_table, require_known, write_result
 
 RUNGS = Path("results/ladder")
 ENVIRONMENTS = 512
@@ -90,6 +90,7 @@ def main(rung: str, /, seeds: int = 48, tries: int = 4, out: Path = Path("result
         tries: seeds on which the fixed size, and every kind's rate, are chosen.
         out: where the record goes; what it says of other rungs is kept, and a rung that it has is only shown.
     """
+    require_known("RUNG", [rung], sorted(folder.name for folder in RUNGS.iterdir()))
     known = read_rung(rung)
     readings = json.loads(out.read_text())["readings"] if out.exists() else {}
     if rung in readings:
@@ -103,7 +104,10 @@ def main(rung: str, /, seeds: int = 48, tries: int = 4, out: Path = Path("result
         min((c for c in cases if kind_of(asdict(c)) == kind), key=lambda c: mean_of(tried, c)) for kind in ("fixed", *FOLLOWED)
     ]
     final = make(known, [(case, 1000 + seed) for seed in range(seeds) for case in best])
-    readings[rung] = {"seeds": seeds, "tries": tries, "measured": asdict(known), "tried": tried, "final": final}
+    readings[rung] = {
+        **{"seeds": seeds, "tries": tries, "measured": asdict(known), "tried": tried, "final": final},
+        **made_here(),
+    }
     write_result(out, readings)
     show(known, final)
 

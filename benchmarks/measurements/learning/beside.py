@@ -35,7 +35,7 @@ from rlscale.analysis.summary import noise_over_run
 from rlscale.records import read_run
 
 from ...options import parse_train
-from ..measuring import NO_HEADS, NO_ITERATION, mean_return, print_table, returns_of, write_result
+from ..measuring import NO_HEADS, NO_ITERATION, made_here, mean_return, print_table, require_some, returns_of, write_result
 
 POINTS = 30  # of a learning curve in the record
 STATISTICS = {"end": "last fifth", "whole": "whole run"}
@@ -134,6 +134,8 @@ class Options:
 
 def main(options: Options) -> None:
     """Make the runs that are missing, and print a table for each task."""
+    if options.seeds is not None:
+        require_some("--seeds", options.seeds)
     question, out = QUESTIONS[options.question], options.out or Path(f"results/{options.question}.json")
     asked = {"observations": question.observations, "settings": question.settings}
     runs: list[dict[str, Any]] = []
@@ -172,6 +174,7 @@ def measure(question: Question, task: str, seed: int, words: Sequence[str]) -> d
     noise = {head: noise_over_run(record, head, "rollout") for head in HEADS}
     return {
         "command": ["rlscale", "train", *words],
+        **made_here(),
         **returns_of(rows),
         "curve": [[float(edge), mean_return(part)] for edge, part in zip(edges, parts, strict=True)],
         "noise": {head: None if found is None else found.noise_scale.value for head, found in noise.items()},

@@ -4,7 +4,7 @@
 
 A rung's own command is run with `--quick` and other seeds; its runs are none of the rung's. Costs are observations, those of
 evaluations included, as a share of all that the rung's runs took but its noise runs. A rung that was measured before is replaced
-in the record; the others stay.
+in the record; the others stay, each with the commit, date and machine that it was made with.
 """
 
 import json
@@ -23,7 +23,7 @@ from rlscale.analysis.rows import Row
 from rlscale.records import SweepRecord, TrialResult, folder_name, read_sweep
 
 from ..ladder.rungs import Rung, read_rungs
-from ..measuring import print_table, say_recorded, write_result
+from ..measuring import made_here, print_table, require_known, say_recorded, write_result
 
 RUNGS = Path("results/ladder")  # of the checkout in which the measurement is started
 
@@ -39,6 +39,7 @@ def main(
         out: Where the record goes.
     """
     known = {rung.name: rung for rung in read_rungs()[1]}
+    require_known("RUNGS", rungs, known)
     cases: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))["readings"]["cases"] if out.exists() else {}
     for name in rungs:
         cases[name] = measure(known[name], seed)
@@ -59,6 +60,7 @@ def measure(rung: Rung, seed: int) -> dict[str, Any]:
     predicted = row.predicted(*ADVISED)
     return {
         "command": ["rlscale", *rung.command("SWEEPS"), "--quick", "--seed", str(seed)],
+        **made_here(),
         "goal": row.goal,
         "predicted": [predicted.value, predicted.interval],
         "measured": [measured.measured.value, measured.measured.interval],

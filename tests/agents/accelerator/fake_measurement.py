@@ -1,6 +1,7 @@
 """The script for whoever has an accelerator, run on the fake one: its checks pass, and fail where a device is wrong."""
 
 import json
+import sys
 from dataclasses import replace
 
 import fake_accelerator as fake
@@ -41,6 +42,26 @@ def test_it_prints_a_block_to_paste_and_keeps_a_record(tmp_path, capsys):
     assert 0.9 < readings["trace_ratio"][0] < 1.1
     assert "| acting on fake, 2: ms | " in block
     assert readings["run_rates"] == readings["several_seconds"] == {}
+
+
+def test_what_fails_is_a_check_that_failed_and_the_rest_is_measured_all_the_same(tmp_path, monkeypatch, capsys):
+    """An operator that is missing, statistics that are not finite, and a run that ends this process with a line."""
+
+    def missing(*_):
+        raise NotImplementedError("Could not run 'aten::im2col' | on this backend\nmore")
+
+    monkeypatch.setattr(checks, "compare_acting", missing)
+    monkeypatch.setattr(command, "measure_acting", missing)
+    monkeypatch.setattr(command, "measure_runs", lambda *_: sys.exit("a run failed"))
+    assert command.main(rounds=1, batch=32, runs=1, out=tmp_path / "record.json") == 1
+    block = capsys.readouterr().out.partition("Please paste what follows into an issue:")[2]
+    assert "### rlscale on fake accelerator (fake): 3 of 26 checks failed" in block
+    said = "| acting: NotImplementedError: Could not run 'aten::im2col' / on this backend | nan | 0 | **failed** |"
+    assert block.count(said) == 2
+    assert "| whole runs: SystemExit: a run failed | nan | 0 | **failed** |" in block
+    assert "| learning, float32: observations/s | " in block
+    readings = json.loads((tmp_path / "record.json").read_text())["readings"]
+    assert sum(not check["passed"] for check in readings["checks"]) == 3
 
 
 @pytest.mark.parametrize("factor", [1.1, float("nan")])

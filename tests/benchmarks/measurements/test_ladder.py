@@ -17,6 +17,7 @@ from rlscale.analysis.paper import score_paper
 from rlscale.analysis.predictions import PRIMARY
 from rlscale.analysis.verdict import SUCCESS, rungs_of, score
 from rlscale.benchmarks.measurements.ladder import climb as ladder
+from rlscale.benchmarks.measurements.ladder import climb as ladder_climb
 from rlscale.benchmarks.measurements.ladder import page as ladder_page
 from rlscale.benchmarks.measurements.ladder import storage
 from rlscale.benchmarks.measurements.ladder.afterwards import (
@@ -231,6 +232,14 @@ def test_a_rung_is_run_again_with_other_seeds_and_goes_on_from_its_compact_recor
     assert read_sweep(record).results == first.results
     assert ladder.main(["again"]) == 2
     assert "no rung was named" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("code", "made", "said"), [(130, 1, 130), (-9, 1, 130), (1, 3, 1), (0, 3, 0)])
+def test_where_one_repetition_was_stopped_the_next_does_not_begin(monkeypatch, code, made, said):
+    begun = []
+    monkeypatch.setattr(ladder_climb, "run_again", lambda rung: begun.append(rung.name) or code)
+    assert ladder_climb.again(("digits", "snake", "umbrella")) == said
+    assert len(begun) == made
 
 
 def test_a_repetition_counts_once_it_has_ended_and_the_rung_has_a_figure(tmp_path):

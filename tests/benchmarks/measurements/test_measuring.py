@@ -1,8 +1,11 @@
 """What the benchmarks' tables print of many readings."""
 
+from pathlib import Path
+
 import pytest
 
-from rlscale.benchmarks.measurements import sweep_designs
+from rlscale.benchmarks.measurements import goal_detection, scaling, sweep_designs
+from rlscale.benchmarks.measurements.learning import adaptive, beside, quick
 from rlscale.benchmarks.measurements.measuring import median_and_spread, print_table
 
 
@@ -20,6 +23,26 @@ def test_brackets_are_printed(capsys):
     print_table("rates [Pong]", ["median [middle half]"], [["1 [nan, nan]"], ["2 [bold]"]])
     said = capsys.readouterr().out
     assert all(words in said for words in ("rates [Pong]", "median [middle half]", "1 [nan, nan]", "2 [bold]"))
+
+
+@pytest.mark.parametrize(
+    ("measure", "said"),
+    [
+        (lambda out: quick.main(("blackjack", "nosuch"), out=out), "RUNGS: there is no 'nosuch'. There are: "),
+        (lambda out: adaptive.main("nosuch", out=out), "RUNG: there is no 'nosuch'. There are: "),
+        (lambda out: goal_detection.main(tasks=("nosuch",), out=out), "--tasks: there is no 'nosuch'. There are: "),
+        (lambda out: scaling.main(rounds=0, out=out), "--rounds: 0 leaves nothing to measure. Use 1 or more"),
+        (lambda out: beside.main(beside.Options("shapes", seeds=0, out=out)), "--seeds: 0 leaves nothing to measure."),
+    ],
+)
+def test_what_there_is_not_is_said_before_anything_is_measured(measure, said, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[3])
+    with pytest.raises(SystemExit) as end:
+        measure(tmp_path / "record.json")
+    printed = capsys.readouterr().err
+    assert (end.value.code, printed.count("\n")) == (2, 1)
+    assert printed.startswith(said)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("asked", [{"designs": ("grid", "search")}, {"cells": ("sd 9",)}])

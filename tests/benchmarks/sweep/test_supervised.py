@@ -147,6 +147,7 @@ def test_the_name_of_the_task_decides_the_kind_of_plan():
         ({"data": "somewhere"}, "--data: supervised/digits brings its own examples"),
         ({"goals": ()}, "--goals: none was named"),
         ({"goals": (0.9, 1.01)}, "--goals: 1.01 is out of reach: a goal of supervised/digits is an accuracy, at most 1"),
+        ({"goals": (-0.5, 0.9)}, "--goals: -0.5 is no accuracy above 0, as a goal of supervised/digits is. Name higher ones"),
         ({"rates": 0}, "--rates: 0 is not a positive number"),
     ],
 )
