@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from ..estimate import Estimate
-from ..noise import POOL_WINDOW, RUN_WINDOW, average_windows
+from ..noise import POOL_WINDOW, RUN_WINDOW, average_windows, ratio_of_sums
 from ..records import RunRecord
 from ..records.trial import TrialResult
 from .summary import noise_of_sums, noise_over_run, noise_windows
@@ -26,6 +26,7 @@ __all__ = [
     "PRIMARY",
     "QUANTITIES",
     "Prediction",
+    "at_crossings",
     "geometric_mean",
     "pooled_noise",
     "predict",
@@ -145,8 +146,7 @@ def predict(runs: Sequence[TrialResult], goal: float, batch_size: int) -> tuple[
         return (), None
     nearest = min(sizes, key=lambda size: (abs(math.log(size / batch_size)), size))
     made = [run for run in runs if run.batch_size == nearest and (run.last_goal is None or run.last_goal >= goal)]
-    crossings = [(run, steps) for run in made if (steps := run.steps_to(goal)) is not None]
-    chosen, ends = [run for run, _ in crossings], [steps for _, steps in crossings]
+    chosen, ends = at_crossings(made, goal)
     at_goal = [noise for run in chosen for noise in run.noise if noise.goal == goal]
     found = []
     for head in HEADS:
@@ -164,13 +164,22 @@ def predict(runs: Sequence[TrialResult], goal: float, batch_size: int) -> tuple[
     return tuple(found), nearest
 
 
-def pooled_noise(runs: Sequence[TrialResult], ends: Sequence[float], head: str, quantity: str) -> Estimate | None:
+def at_crossings(runs: Sequence[TrialResult], goal: float) -> tuple[list[TrialResult], list[float]]:
+    """Those of the runs that reached the goal, and the steps of each to it."""
+    crossings = [(run, steps) for run in runs if (steps := run.steps_to(goal)) is not None]
+    return [run for run, _ in crossings], [steps for _, steps in crossings]
+
+
+def pooled_noise(
+    runs: Sequence[TrialResult], ends: Sequence[float], head: str, quantity: str, steps_each: int = 1
+) -> Estimate | None:
     """The noise scale of three runs or more together, in observations; None where fewer measured it.
 
     Args:
         runs: that measured the noise.
         ends: optimizer steps of each, its crossing of the goal; it is read for the whole windows before, the first one at least.
         head, quantity: which noise scale, see `Prediction`.
+        steps_each: parts of what a sweep counts as a step, an iteration, of which the mean over full-batch steps is taken.
     """
     metric = "adam" if quantity.endswith("_adam") else "plain"
     few = POOL_WINDOW // RUN_WINDOW  # windows of a momentary figure
@@ -188,13 +197,12 @@ def pooled_noise(runs: Sequence[TrialResult], ends: Sequence[float], head: str, 
     parts = [part for part in parts if part[2].any()]
     if len(parts) < FEWEST_POOLED:
         return None
+    if quantity.startswith("sums"):
+        return ratio_of_sums(np.array([trace @ updates for trace, _, updates in parts]), np.array([g @ n for _, g, n in parts]))
     longest = max(part.shape[1] for part in parts)
-    if quantity.startswith("sums"):  # one window of everything
-        parts = [np.array([[p[0] @ p[2] / p[2].sum()], [p[1] @ p[2] / p[2].sum()], [p[2].sum()]]) for p in parts]
-        longest = 1
     padded = np.stack([np.pad(part, ((0, 0), (0, longest - part.shape[1]))) for part in parts])
     batch = sum(run.observations for run in runs) / sum(run.optimizer_steps for run in runs)
-    return average_windows(padded[:, 0], padded[:, 1], padded[:, 2], batch)
+    return average_windows(padded[:, 0], padded[:, 1], padded[:, 2], batch / steps_each)
 
 
 def predict_from_run(run: RunRecord) -> tuple[Prediction, ...]:

@@ -36,6 +36,7 @@ __all__ = [
     "score",
     "score_pairs",
     "verdict",
+    "why_left_out",
 ]
 
 AVERAGES = ("cumulative", "sums", "goal")
@@ -49,7 +50,7 @@ SUCCESS, FAILURE = 0.25, 0.5  # RMS about one offset, in decades
 UNRESOLVED = 1.0  # decade
 GIVEN_UP, NOT_ENDED = "it was given up", "it has not ended"
 WITHIN, FEWEST_MOVED = 1.5, 3
-_DRAWS = 2000
+_DRAWS = 20_000
 _ROUNDING = 1e-20  # decades squared
 
 
@@ -150,13 +151,14 @@ def rungs_of(comparison: Comparison) -> list[Rung]:
             ladder = sweep.record.ladder
             folder = sweep.record.folder.resolve().name
             state = ladder.get("state", "finished")  # any other sweep is as it is
-            why = GIVEN_UP if state.startswith("given up") else NOT_ENDED if state != "finished" else _why_not(row)
+            why = GIVEN_UP if state.startswith("given up") else NOT_ENDED if state != "finished" else why_left_out(row)
             role = ladder.get("role", "intervention" if row.is_altered else "task")
             found.append(Rung(sweep.name, folder, role, ladder.get("base"), row, why))
     return found
 
 
-def _why_not(row: Row) -> str | None:
+def why_left_out(row: Row) -> str | None:
+    """Why a sweep is not scored at this goal, in a sentence; None where it is."""
     if not row.has_policy:
         return "it has no policy, whose noise the rule is about"
     interval = row.measured.interval
@@ -283,7 +285,7 @@ class TaskTable:
 
     @classmethod
     def of(cls, rungs: Sequence[Rung], head: str, quantity: str) -> "TaskTable":
-        """Rungs of one task count as one, by the mean of those whose prediction is resolved, if there is one."""
+        """Rungs of one task count as one, by their mean; its prediction is resolved where that of each is."""
         scored = []
         for rung in rungs:
             if rung.left_out is None:
@@ -300,9 +302,8 @@ class TaskTable:
             rows.setdefault(task, []).append((math.log10(measured), None if predicted is None else math.log10(predicted)))
         means = np.zeros((3, len(rows)))
         for number, pairs in enumerate(rows.values()):
-            both = [(m, p) for m, p in pairs if p is not None]
-            means[:2, number] = np.mean(both or [(m, 0.0) for m, _ in pairs], axis=0)
-            means[2, number] = bool(both)
+            means[:2, number] = np.mean([(m, p or 0.0) for m, p in pairs], axis=0)
+            means[2, number] = all(p is not None for _, p in pairs)
         return cls(means[0], means[1], means[2] > 0)
 
     def take(self, draws: np.ndarray) -> "TaskTable":

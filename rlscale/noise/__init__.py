@@ -17,7 +17,7 @@ at the same parameters, before clipping.
 """
 
 from .blocks import BlockStatistics, NotFiniteError, block_products, block_statistics, hessian_statistics, statistics_of
-from .run import RUN_WINDOW, average_windows, run_average
+from .run import RUN_WINDOW, average_windows, ratio_of_sums, run_average
 from .scale import POOL_WINDOW, NoiseEstimate, estimate, fieller, noise_scale, pool, usable
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "hessian_statistics",
     "noise_scale",
     "pool",
+    "ratio_of_sums",
     "run_average",
     "statistics_of",
     "usable",

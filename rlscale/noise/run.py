@@ -1,4 +1,4 @@
-"""`run_average`: the noise scale of one run or of several together, averaged over full-batch steps from the start."""
+"""The noise scale of one run or of several together: `run_average`, over full-batch steps from the start, and `ratio_of_sums`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..estimate import Estimate
 from .blocks import BlockStatistics
 from .scale import NoiseEstimate, degrees_of, leave_one_out, ratio, resolve
 
-__all__ = ["RUN_WINDOW", "average_windows", "run_average"]
+__all__ = ["RUN_WINDOW", "average_windows", "ratio_of_sums", "run_average"]
 
 RUN_WINDOW = 5
 """Most updates of a window of `run_average`. The largest gradients rule a window in which the noise scale changes."""
@@ -85,7 +85,8 @@ def average_windows(trace_cov: np.ndarray, grad_sq: np.ndarray, updates: np.ndar
         trace_cov: (R, W) mean of tr Σ over the updates of each window of each run.
         grad_sq: (R, W) mean of |G|², unbiased and so perhaps negative.
         updates: (R, W) updates in the window; 0 beyond the end of a run.
-        batch_size: B, observations per optimizer step of these runs.
+        batch_size: B, observations of a step of these runs: of an optimizer step, or of an iteration, as the figure that the
+            noise scale is compared with.
 
     Returns:
         The noise scale in observations, its interval by leaving out one run at a time.
@@ -107,6 +108,27 @@ def average_windows(trace_cov: np.ndarray, grad_sq: np.ndarray, updates: np.ndar
     if not (np.isfinite(numerator).all() and np.isfinite(denominator).all()):
         return Estimate(None, (0.0, np.inf), "|G|² + tr Σ / B is not positive in some window")
     return ratio(numerator, denominator, len(updates) - 1)
+
+
+def ratio_of_sums(trace_cov: np.ndarray, grad_sq: np.ndarray) -> Estimate:
+    """The noise scale as Σ tr Σ / Σ|G|² of three runs or more, whatever their batch size; its largest gradients rule it.
+
+    Args:
+        trace_cov: (R,) sum of tr Σ over the updates of each run.
+        grad_sq: (R,) sum of |G|², unbiased and so perhaps negative.
+
+    Returns:
+        The noise scale in observations, its interval by leaving out one run at a time.
+
+    Raises:
+        ValueError: there are fewer than three runs.
+    """
+    runs = len(trace_cov)
+    if runs < 3:
+        raise ValueError("three runs or more are needed")
+    # As means, since the jackknife compares the whole sample with samples of one run less.
+    trace, grad = (np.concatenate([[part.mean()], (part.sum() - part) / (runs - 1)]) for part in (trace_cov, grad_sq))
+    return ratio(trace, grad, runs - 1)
 
 
 def _over_full_batch_steps(

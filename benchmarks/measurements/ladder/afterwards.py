@@ -14,7 +14,7 @@ import numpy as np
 from rlscale.analysis import Comparison
 from rlscale.analysis.paper import PAPER, PaperTask, score_paper
 from rlscale.analysis.points import fit_points, surface_points
-from rlscale.analysis.predictions import ADVISED, PRIMARY, Prediction, pooled_noise
+from rlscale.analysis.predictions import ADVISED, PRIMARY, Prediction, at_crossings, pooled_noise
 from rlscale.analysis.verdict import (
     FAILURE,
     SECONDARY,
@@ -26,6 +26,7 @@ from rlscale.analysis.verdict import (
     interventions_of,
     score,
     verdict,
+    why_left_out,
 )
 from rlscale.records import SweepRecord, TrialResult
 from rlscale.text import format_quantity
@@ -142,6 +143,44 @@ def iterations_or_mini_batches(comparison: Comparison, rungs: Sequence[Rung]) ->
     return f"{table}\n\nThe verdict by the first reading: {said[0]}. By the second: {said[1]}."
 
 
+def earlier_goals(comparison: Comparison, rungs: Sequence[Rung]) -> str:
+    """The verdict with the tasks that are left out at their last goal and would be scored at an earlier one, by every reading."""
+    with_them = at_earlier_goals(comparison, rungs)
+    joined = [rung for rung, other in zip(with_them, rungs, strict=True) if rung is not other]
+    if not joined:
+        return "No task that is left out could be scored at an earlier goal."
+    said = [
+        f"`{rung.folder}` to {rung.row.goal:g}: {rung.row.measured.say()}, predicted {rung.row.predicted(*PRIMARY).say()}"
+        for rung in joined
+    ]
+    readings = {
+        "as published": with_them,
+        **{name: those for name, (those, _) in with_missed_runs(comparison, with_them).items()},
+    }
+    readings["noise scales read as those of mini-batches"] = for_mini_batches(comparison, with_them)
+    readings.pop("left out", None)
+    rows = []
+    for name, those in readings.items():
+        found = verdict(those, interventions_of(those))
+        errors = [] if found.primary is None else [found.primary.rms, found.primary.left_out, found.primary.constant]
+        rows.append([name, *(error.say("–") for error in errors), found.state])
+    columns = ["with these, by the reading", "RMS about the offset", "a task left out", "by the mean of the others", "verdict"]
+    return f"{'; '.join(said)}.\n\n{markdown_table(columns, rows)}"
+
+
+def at_earlier_goals(comparison: Comparison, rungs: Sequence[Rung]) -> list[Rung]:
+    """The rungs; a task that is left out for its interval at its last goal is at the last one at which it is scored, if any."""
+    rows = {sweep.name: sweep.rows for sweep in comparison.sweeps}
+
+    def read(rung: Rung) -> Rung:
+        if rung.role != "task" or rung.left_out is None or not rung.left_out.startswith(("B_crit has", "the ends of")):
+            return rung
+        row = next((row for row in reversed(rows[rung.name]) if row.frontier is not None and why_left_out(row) is None), None)
+        return rung if row is None else replace(rung, row=row, left_out=None)
+
+    return [read(rung) for rung in rungs]
+
+
 def doubtful_crossings(comparison: Comparison, rungs: Sequence[Rung]) -> str:
     """The scored rungs with crossings whose interval has no upper end, which fits take as they stand, and B_crit otherwise."""
     of = {sweep.name: sweep.runs for sweep in comparison.sweeps}
@@ -169,12 +208,19 @@ def _is_open(run: TrialResult, goal: float) -> bool:
 
 
 def for_mini_batches(comparison: Comparison, rungs: Sequence[Rung]) -> list[Rung]:
-    """The rungs, with every noise scale read as that of a mini-batch, of which an iteration has several."""
+    """The rungs, with every noise scale read as that of a mini-batch, of which an iteration has several.
+
+    Where runs are pooled its mean is over full-batch steps of mini-batches; the iteration is so many times as large.
+    """
     of = {sweep.name: sweep.record for sweep in comparison.sweeps}
 
     def read(rung: Rung) -> Rung:
-        times = partial(mul, of[rung.name].plan["mini_batches"])
-        predictions = tuple(replace(one, scale=one.scale.map(times)) for one in rung.row.predictions)
+        parts, goal = of[rung.name].plan["mini_batches"], rung.row.goal
+        if goal is None:
+            return rung
+        chosen, ends = at_crossings(_noise_runs(rung, of[rung.name]), goal)
+        scales = [(one, pooled_noise(chosen, ends, one.head, one.quantity, parts)) for one in rung.row.predictions]
+        predictions = tuple(replace(one, scale=(scale or one.scale).map(partial(mul, parts))) for one, scale in scales)
         return replace(rung, row=replace(rung.row, predictions=predictions))
 
     return [read(rung) if rung.row.inner_steps > 1 else rung for rung in rungs]
@@ -185,12 +231,16 @@ def _missed(rung: Rung) -> int:
     return 0 if found is None else found.runs - found.resolved
 
 
+def _noise_runs(rung: Rung, record: SweepRecord) -> list[TrialResult]:
+    return [run for run in record.results.values() if run.stage == "noise" and run.batch_size == rung.row.prediction_batch]
+
+
 def _kept(rung: Rung, record: SweepRecord, whole: bool) -> Rung:
     """The rung with the primary prediction from all of its noise runs."""
     goal = rung.row.goal
-    runs = [run for run in record.results.values() if run.stage == "noise" and run.batch_size == rung.row.prediction_batch]
     if goal is None or not _missed(rung):
         return rung
+    runs = _noise_runs(rung, record)
     crossings = [run.steps_to(goal) for run in runs]
     median = float(np.median([steps for steps in crossings if steps is not None]))
     ends = [

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rungs import BATCH, trial_of
 
-from rlscale.analysis.predictions import geometric_mean, predict
+from rlscale.analysis.predictions import geometric_mean, pooled_noise, predict
 from rlscale.estimate import Estimate
 from rlscale.noise import POOL_WINDOW, RUN_WINDOW
 
@@ -90,6 +90,19 @@ def test_trials_that_are_not_resolved_are_resolved_together_without_bias():
     assert np.mean(alone) < -0.2, "those that resolve by themselves read too low"
     assert abs(np.median(values)) < 0.06
     assert covered >= 54
+
+
+def test_a_ratio_of_sums_does_not_depend_on_the_batch_of_the_runs():
+    """Windows of unequal length count by their updates; the mean over full-batch steps does depend on it."""
+    trials = [trial_of(n, 20, [300.0 + n, 100.0, 80.0, 60.0], [1.0, 0.5 + 0.1 * n, 0.2, 0.1]) for n in range(4)]
+    larger = [replace(trial, observations=8 * trial.observations) for trial in trials]
+    ends = [20.0] * 4
+    assert pooled_noise(trials, ends, "joint", "sums") == pooled_noise(larger, ends, "joint", "sums")
+    means = [pooled_noise(those, ends, "joint", "cumulative").value for those in (trials, larger)]
+    assert means[0] != pytest.approx(means[1], rel=0.01)
+    assert pooled_noise(larger, ends, "joint", "cumulative", 8).value == pytest.approx(means[0])
+    total = sum(300.0 + n + 240 for n in range(4)) / sum(1.8 + 0.1 * n for n in range(4))
+    assert pooled_noise(trials, ends, "joint", "sums").value == pytest.approx(total)
 
 
 def test_the_mean_over_seeds_of_fewer_runs_says_that_it_is_open_where_one_is_not_resolved():

@@ -100,6 +100,15 @@ def test_two_rungs_of_a_task_count_as_their_mean():
     assert found.offset.value == pytest.approx((0.7 + 0.1 + 0.3) / 3)
 
 
+def test_a_task_is_not_resolved_where_one_of_its_two_rungs_is_not():
+    """Else a decade would vanish beside a prediction that is right."""
+    one = [row_of("a", 1e3, 1e3), row_of("b", 1e3, 1e3), row_of("c", 1e3, 1e3)]
+    again = replace(row_of("a", 1e3, None), name="a (people)", source="people")
+    found = score(rungs_of(comparison_of(*one, again)), *PRIMARY)
+    assert (found.tasks, found.unresolved) == (3, 1)
+    assert found.rms.value == pytest.approx(math.sqrt(1 / 3))
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [

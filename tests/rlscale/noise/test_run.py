@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import t as student
 from statistics_by_hand import exact_statistics, relative_error, statistics_of
 
-from rlscale.noise import BlockStatistics, average_windows, pool, run_average
+from rlscale.noise import BlockStatistics, average_windows, fieller, pool, ratio_of_sums, run_average
 
 
 def test_run_average_under_drift():
@@ -169,6 +169,23 @@ def test_runs_without_noise_have_no_average():
     none, some = np.zeros((3, 2)), np.ones((3, 2))
     assert average_windows(none, some, some, batch_size=128).reason == "tr Σ is not above zero"
     assert average_windows(some, some, some, batch_size=128).value == pytest.approx(1)
+
+
+def test_the_interval_of_a_ratio_of_sums_is_fiellers_of_the_sums():
+    """Where Σ|G|² is two standard errors from zero, with five runs, it has no upper end, and its lower end is not zero."""
+    trace, grad = np.array([90.0, 110.0, 100.0, 95.0, 105.0]), np.array([1.0, 0.1, 0.2, 0.0, 0.3])
+    error = math.sqrt(5 * grad.var(ddof=1))  # of the sum
+    assert 1.5 < grad.sum() / error < student.ppf(0.975, 4)
+    found = ratio_of_sums(trace, grad)
+    assert (found.value, found.interval[1]) == (None, math.inf)
+    covariance = 5 * np.cov(trace, grad)
+    assert found.interval[0] == pytest.approx(fieller(500, grad.sum(), covariance, student.ppf(0.975, 4))[0], rel=1e-6)
+    assert found.interval[0] > 100
+    clear = ratio_of_sums(trace, grad + 1)
+    assert clear.value == pytest.approx(500 / 6.6)
+    assert 0 < clear.interval[0] < clear.value < clear.interval[1] < math.inf
+    with pytest.raises(ValueError, match="three runs"):
+        ratio_of_sums(trace[:2], grad[:2])
 
 
 def test_run_average_refuses():
