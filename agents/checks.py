@@ -14,6 +14,7 @@ __all__ = ["check_config", "check_learners", "divisors_of", "fit_defaults", "req
 MOST_FITTED = 2**48  # steps of an iteration batch whose divisors are looked for; beyond it nothing fits into memory
 MOST_GROWTH = 1000  # of snapshots; a run has none but the first with any larger one
 
+_MOST = {"clip": 1e6, "threads": 2**16, "random_first_steps": 2**48, "tuned_batch": 2**48}  # with more nothing could be computed
 _POSITIVE = (
     *("environments", "rollout_length", "batch_size", "exchange_rate", "fragment_environments", "actor_cpus"),
     *("clones", "epochs", "mini_batch", "width", "learning_rate", "clip", "max_grad_norm", "chunk", "learners", "lr_batch"),
@@ -67,6 +68,9 @@ def check_config(config: TrainConfig) -> None:
     numbers = {name: None if isinstance(value, str) else value for name, value in settings.items()}  # None for auto and adaptive
     require_positive({name.replace("_", "-"): numbers[name] for name in _POSITIVE})
     require_not_negative({name.replace("_", "-"): numbers[name] for name in _NOT_NEGATIVE})
+    for name, most in _MOST.items():
+        problem = f"{numbers[name]} is too large"
+        _refuse_if((numbers[name] or 0) > most, name.replace("_", "-"), problem, f"Give {most:,.0f} or less")
     for flag, value in (("discount", u.discount), ("gae-lambda", u.gae_lambda)):
         _refuse_if(not 0 <= value <= 1, flag, f"{value} is not between 0 and 1", "Give for example 0.99")
     _refuse_if(not 0 <= u.beta2 < 1, "beta2", f"{u.beta2} is not between 0 and 1", "Give for example 0.99")

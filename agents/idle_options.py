@@ -8,7 +8,7 @@ from rlscale.errors import UsageError
 
 from .config import FEWEST_BLOCKS, TrainConfig, Update
 
-__all__ = ["check_idle_options", "hides_noise"]
+__all__ = ["check_adaptive", "check_idle_options", "hides_noise"]
 
 
 def hides_noise(config: TrainConfig) -> bool:
@@ -18,6 +18,17 @@ def hides_noise(config: TrainConfig) -> bool:
 
 def _different(config: TrainConfig) -> int:
     return config.mini_batch // (config.rollout.rollout_length * config.rounds * config.rollout.clones)
+
+
+def check_adaptive(config: TrainConfig) -> None:
+    """Refuse an adaptive batch of shuffled transitions, which would follow the wrong noise, in a resumed run too.
+
+    Raises:
+        UsageError: names the flag and the mend.
+    """
+    if config.adaptive and config.shuffles_transitions:
+        problem = "an adaptive batch follows the noise between environments, and transitions are shuffled"
+        raise UsageError("--batch-size", problem, f"Use {FEWEST_BLOCKS} environments or more, and no --shuffle transitions")
 
 
 def check_idle_options(config: TrainConfig) -> None:
@@ -30,9 +41,7 @@ def check_idle_options(config: TrainConfig) -> None:
     if u.proximal_average == 0:
         problem = "an average of age 0 is the present policy, so that no clip binds"
         raise UsageError("--proximal-average", problem, "Give one above zero")
-    if config.adaptive and config.shuffles_transitions:
-        problem = "an adaptive batch follows the noise between environments, and transitions are shuffled"
-        raise UsageError("--batch-size", problem, f"Use {FEWEST_BLOCKS} environments or more, and no --shuffle transitions")
+    check_adaptive(config)
     if hides_noise(config):
         held = _different(config)
         problem = f"a mini-batch holds {held} environment{'s' * (held != 1)} and clones: too few to see noise between them"

@@ -302,7 +302,8 @@ class Session:
     def get_state(self) -> dict[str, Any]:
         """All that is needed to go on from here, or from the beginning of the iteration that was cut short.
 
-        `fleet` is None where the environments cannot be saved, or where the learner had begun to take that iteration's steps.
+        `fleet` is None where the environments cannot be saved, where the learner had begun to take that iteration's steps, or
+        where a batch was requested in part.
 
         Raises:
             LostWorkerError: the learners are gone.
@@ -310,6 +311,8 @@ class Session:
         learner = self._learner.get_state()
         begun = self._begun or self._beginning()
         fleet = begun.fleet if learner["optimizer_steps"] == begun.optimizer_steps else None
+        if fleet is not None and sum(count for *_, count in fleet["requested"]) != sum(begun.requested):
+            fleet = None  # a batch was being requested when the head node was lost: part of it would come beside the next ones
         return {
             "learner": learner,
             "fleet": fleet,

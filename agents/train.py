@@ -27,8 +27,8 @@ from .cluster import connect, disconnect, head_address, require_room, watch_head
 from .cluster.head_node import LostHeadError, answers
 from .cluster.processes import LostWorkerError
 from .cluster.sigterm import interrupted_by_sigterm
-from .config import TrainConfig
-from .idle_options import check_idle_options
+from .config import TrainConfig, config_from_dict
+from .idle_options import check_adaptive, check_idle_options
 from .learning import NoiseRecord
 from .metrics import RayMetrics
 from .networks import PARAMETER_ORDER
@@ -101,6 +101,9 @@ def train(
         if config.resume is not None:
             run = Run.resume(Path(config.resume))
             checkpoint = load_checkpoint(run, config)
+            before = config_from_dict(checkpoint["config"])
+            if not (before.adaptive and before.shuffles_transitions):  # as earlier versions allowed
+                check_adaptive(config)
         setup = prepare(config, task, None if checkpoint is None else kept_environments(checkpoint, config))
         if checkpoint is not None:
             check_network("--resume", checkpoint, task, setup.parameters)
@@ -110,6 +113,7 @@ def train(
         if config.rays:
             connect(config.rollout.ray_address, setup.cpus, setup.memory.store_bytes, learner_cpus=setup.learner_cpus)
             require_room(setup.reservations(), setup.remote_learners)
+            manifest["memory"] = asdict(setup.fragments())  # on a cluster, where the store's room is known only now
         events = _events(config, run)
         on_start()
 

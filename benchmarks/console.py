@@ -11,10 +11,20 @@ from rich.box import SIMPLE_HEAD, Box
 from rich.console import Console
 from rich.table import Table
 
+from rlscale.records.files import is_full
+
 __all__ = ["make_table", "plain_console", "say", "terminal_width"]
 
 
 class _LastingConsole(Console):
+    def _check_buffer(self) -> None:
+        """A log whose disk is full: what is said is kept for when there is room, and what the command does goes on."""
+        try:
+            super()._check_buffer()
+        except OSError as error:
+            if not is_full(error):
+                raise
+
     def on_broken_pipe(self) -> None:
         """Whoever read, `head` say, has gone: what the command does goes on without a word. Rich would end the process."""
         with suppress(SystemExit):

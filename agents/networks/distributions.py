@@ -99,7 +99,8 @@ class DiagonalGaussian:
     def draw(numbers: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Actions (n, k) float32 and their log-probabilities (n,), from n rows of `numbers` and of `noise`."""
         mean, log_std = np.split(numbers, 2, axis=1)
-        action = mean + np.exp(log_std) * noise
+        with np.errstate(over="ignore", invalid="ignore"):  # of a run that diverges, which says so by its gradients
+            action = mean + np.exp(log_std) * noise
         return action, -(0.5 * np.square(noise) + log_std + np.float32(_HALF_LOG_TAU)).sum(axis=1)
 
     def sample(self, generator: np.random.Generator) -> np.ndarray:

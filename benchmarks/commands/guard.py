@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from rlscale.agents.cluster.sigterm import handled
@@ -40,7 +41,7 @@ def run_guarded(folder: Path, go_on: str) -> int:
     with handled({signal.SIGINT: lambda *_: None, signal.SIGTERM: lambda number, _: process.send_signal(number)}):
         code = process.wait()
     try:
-        if code in (0, 2):
+        if code in (0, 2, 130):
             return code
         if read_run(folder).state != "interrupted":  # the record is closed: the run's own doing, or that of a session before
             if code < 0:
@@ -53,7 +54,9 @@ def run_guarded(folder: Path, go_on: str) -> int:
         return 1 if code < 0 else code
     ended = "Ray has ended the run's process: its node or its head is gone"
     reason = f"the run's process was killed by signal {-code}" if code < 0 else ended
-    run.set_state("failed", reason)
+    run.give_up_waiting = lambda: True  # the run has waited for room already, if that is what ended it
+    with suppress(OSError):
+        run.set_state("failed", reason)
     run.close()
     print(f"rlscale: {reason}. The record is in {folder}; go on from its last checkpoint with: {go_on}", file=sys.stderr)
     return 1 if code < 0 else 2

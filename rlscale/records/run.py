@@ -33,6 +33,7 @@ from .files import (
     dump_json,
     end_torn_line,
     fault_of,
+    is_full,
     is_written,
     lock_folder,
     now,
@@ -231,18 +232,29 @@ class Run:
 
     def save_snapshot(self, optimizer_steps: int, payload: bytes) -> None:
         """Keep a policy for later evaluation, under its number of optimizer steps."""
-        folder = self.folder / "snapshots"
-        folder.mkdir(exist_ok=True)
-        path = folder / f"{optimizer_steps:010d}.npy"
-        self._write(when_there_is_room, lambda: write_atomically(path, payload), path)
+        path = self.folder / "snapshots" / f"{optimizer_steps:010d}.npy"
+
+        def write() -> None:
+            path.parent.mkdir(exist_ok=True)
+            write_atomically(path, payload)
+
+        self._write(when_there_is_room, write, path)
 
     def _write(self, patiently: Callable[..., None], *what: Any) -> None:
-        """Where the disk stayed full, what is still to be written, such as that the run failed, is not waited for again."""
+        """Where the disk stayed full, what is still to be written, such as that the run failed, is not waited for again.
+
+        Raises:
+            OSError: the disk stayed full.
+            UsageError: the folder is gone, or cannot be written any more.
+        """
         try:
             patiently(*what, self.give_up_waiting)
-        except OSError:
+        except OSError as error:
             self.give_up_waiting = lambda: True
-            raise
+            if is_full(error):
+                raise
+            problem = f"the record in {self.folder} cannot be written any more: {error.strerror}"
+            raise UsageError("--run", problem, "Put the folder back, or mend its disk, and resume the run") from error
 
     def discard(self) -> None:
         """Close, and remove the folder of a run that never began: over NFS a folder with an open file cannot be removed."""

@@ -34,6 +34,12 @@ def accepted(words: str) -> TrainConfig:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        ("--clip 1e308", "--clip: 1e+308 is too large. Give 1,000,000 or less"),
+        ("--threads 3000000000", "--threads: 3000000000 is too large. Give 65,536 or less"),
+        (
+            "--random-first-steps 18446744073709551615",
+            "--random-first-steps: 18446744073709551615 is too large. Give 281,474,976,710,656 or less",
+        ),
         # An adaptive batch begins with one fragment, and would stay at it where that shows no noise.
         (
             f"{ADAPTIVE} --environments 13",
@@ -288,5 +294,7 @@ def test_noise_of_clones_or_of_other_blocks_is_not_followed_any_more():
         replace(config, noise=replace(config.noise, blocks=16)),
         replace(config, noise=replace(config.noise, followed_noise="joint")),
         replace(config, update=replace(config.update, shuffle="environments")),
+        *(replace(config, update=replace(config.update, **{name: 0.3})) for name in ("clip", "value_coef", "entropy_coef")),
+        replace(config, update=replace(config.update, advantage_scale="running")),
     ):
         assert what_is_followed(changed) != what_is_followed(config)

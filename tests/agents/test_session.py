@@ -37,6 +37,18 @@ def test_the_rate_follows_the_noise_of_the_optimizer_steps_alone():
         session.close()
 
 
+def test_a_batch_that_was_requested_in_part_is_not_gone_on_with():
+    """As where the head node is lost meanwhile: its fragments would come beside every later batch, by older policies."""
+    session = two_groups(0).start()
+    try:
+        session.iterate()
+        session._fleet.request(session.weights(), 1, 1)  # the session has not noted it
+        state = session.get_state()
+        assert (state["fleet"], state["asked"]) == (None, [])
+    finally:
+        session.close()
+
+
 @pytest.mark.parametrize("lag", [0, 1])
 def test_an_iteration_that_is_cut_short_while_it_samples_begins_again(monkeypatch, lag):
     """In another session, with the same fragments: what comes of it is what would have come."""

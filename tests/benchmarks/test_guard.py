@@ -1,11 +1,14 @@
 """A run that is watched by the process that was started, where it ends before its record begins."""
 
+import json
+import subprocess
 import sys
 
 import pytest
 from run_records import make_run
 
 from rlscale.benchmarks.commands.guard import run_guarded
+from rlscale.records import read_run
 
 
 @pytest.mark.parametrize(
@@ -21,6 +24,20 @@ def test_what_ends_before_its_record_begins_is_told_of(tmp_path, monkeypatch, ca
     monkeypatch.setattr(sys, "orig_argv", [sys.executable, "-c", f"import os, sys; {ends}"])
     assert run_guarded(tmp_path / "run", "rlscale train") == code
     assert capfd.readouterr().err == said
+
+
+@pytest.mark.parametrize(("code", "said"), [(130, ""), (1, "Ray has ended the run's process")])
+def test_an_interrupted_run_is_not_said_to_have_been_ended_by_ray(tmp_path, monkeypatch, capfd, code, said):
+    """Its record may say that it runs still, where nothing more could be written."""
+    make_run(tmp_path / "run", iterations=1)
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    (tmp_path / "run" / "manifest.json").write_text(json.dumps({**manifest, "state": "running", "process": gone.pid}))
+    monkeypatch.setattr(sys, "orig_argv", [sys.executable, "-c", f"import sys; sys.exit({code})"])
+    assert run_guarded(tmp_path / "run", "rlscale train --resume run") == (130 if code == 130 else 2)
+    assert capfd.readouterr().err.startswith(f"rlscale: {said}" if said else "")
+    assert read_run(tmp_path / "run").state == ("interrupted" if code == 130 else "failed")
 
 
 def test_a_resumed_run_that_is_killed_before_it_goes_on_is_told_of(tmp_path, monkeypatch, capfd):

@@ -1,6 +1,9 @@
 """What a person sees of a run: the panel of a terminal, the lines of a pipe, and the time left."""
 
+import errno
 import io
+import os
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +16,7 @@ from rlscale.analysis.summary import recent_return
 from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.commands import train_display
 from rlscale.benchmarks.commands.train_display import TrainingDisplay
+from rlscale.benchmarks.console import plain_console
 from rlscale.noise import BlockStatistics, pool
 from rlscale.records import read_run
 from rlscale.returns import EPISODES
@@ -157,3 +161,26 @@ def test_the_time_left_counts_from_the_run_s_own_start(monkeypatch):
     before = [row(0, seconds=100.0), row(1, seconds=150.0)]
     said = shown([row(1, seconds=120.0)], terminal=False, budget=Budget(observations=None, seconds=70.0), before=before)
     assert said.splitlines()[-1].endswith("0:50 left")
+
+
+def test_a_log_on_a_full_disk_ends_nothing(monkeypatch):
+    """What is said is lost for the time being; another error of the log is none to be silent about."""
+
+    class Log(io.StringIO):
+        error = errno.ENOSPC
+
+        def write(self, text):
+            if self.error:
+                raise OSError(self.error, os.strerror(self.error))
+            return super().write(text)
+
+    log = Log()
+    monkeypatch.setattr(sys, "stdout", log)
+    console = plain_console()
+    console.print("nobody reads this")
+    log.error = None
+    console.print("there is room again")
+    assert log.getvalue().endswith("there is room again\n")
+    log.error = errno.EIO
+    with pytest.raises(OSError, match="Input/output error"):
+        console.print("or this")

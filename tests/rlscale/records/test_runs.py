@@ -41,6 +41,30 @@ def row(iteration, **more):
     return {"iteration": iteration, **found, **more}
 
 
+def test_the_first_snapshot_waits_for_room_too(run, monkeypatch):
+    """Its folder is made where there is room for it."""
+    full, made = [errno.ENOSPC, errno.ENOSPC], Path.mkdir
+
+    def make(self, *words, **options):
+        if self.name == "snapshots" and full:
+            raise OSError(full.pop(), "No space left on device")
+        made(self, *words, **options)
+
+    monkeypatch.setattr(Path, "mkdir", make)
+    monkeypatch.setattr(files.time, "sleep", lambda _: None)
+    run.save_snapshot(32, b"policy")
+    assert (run.folder / "snapshots" / "0000000032.npy").read_bytes() == b"policy"
+
+
+def test_a_folder_that_was_renamed_meanwhile_is_one_line(run):
+    run.folder.rename(run.folder.parent / "other")
+    with pytest.raises(
+        UsageError, match=r"--run: the record in .*run cannot be written any more: No such file or directory. Put"
+    ):
+        run.save_checkpoint(b"parameters")
+    (run.folder.parent / "other").rename(run.folder)  # for the fixture
+
+
 def test_rows_come_back(run):
     rows = [row(0, figure=0.1, missing=None), row(1, noise=[NOISE])]
     for r in rows:
