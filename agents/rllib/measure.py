@@ -144,7 +144,7 @@ class MeasuresNoise:
         wanted = int(settings["blocks"])
         self._blocks = min(wanted, self._environments) if self._environments >= FEWEST_BLOCKS else wanted
         self._updates, self._steps, self._updating = 0, 0, 0.0
-        self._pending = {"noise": [], "noise_seconds": 0.0, "learning_seconds": 0.0}
+        self._pending = {"noise": [], "noise_seconds": 0.0, "learning_seconds": 0.0, "learned": 0}
         self._optimizers = [optimizer for _, optimizer in self.get_optimizers_for_module(DEFAULT_MODULE_ID)]
         self._optimizer = self._optimizers[0]
         self._optimizer.register_step_post_hook(self._count_step)
@@ -185,6 +185,7 @@ class MeasuresNoise:
                 stateful, with one row a padded sequence.
             episodes: those that the batch was made of, in the order of its rows, already lengthened by their masked step.
         """
+        self._pending["learned"] += sum(len(episode) - 1 for episode in episodes)  # less the masked step
         if self._updates % self._every:
             return
         started = time.perf_counter()
@@ -277,7 +278,7 @@ class MeasuresNoise:
 
     def take_report(self: Any) -> dict[str, Any]:
         """What was measured since the last call, and what a record says about a learner."""
-        report, self._pending = self._pending, {"noise": [], "noise_seconds": 0.0, "learning_seconds": 0.0}
+        report, self._pending = self._pending, {"noise": [], "noise_seconds": 0.0, "learning_seconds": 0.0, "learned": 0}
         module = self.module[DEFAULT_MODULE_ID].unwrapped()
         return report | {
             "optimizer_steps": self._steps,

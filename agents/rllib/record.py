@@ -8,9 +8,9 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 
 from rlscale.errors import UsageError
 from rlscale.records.files import make_folder
-from rlscale.records.run import Run
+from rlscale.records.run import Run, read_run
 
-from ..job_record import job_config, job_facts, noise_entries, open_job
+from ..job_record import job_config, job_facts, noise_entries, open_job, refuse_existing
 
 __all__ = ["SETTINGS", "KeepsRecord", "environments_of"]
 
@@ -31,6 +31,7 @@ class KeepsRecord(RLlibCallback):  # type: ignore[misc]  # RLlib is untyped
     def __init__(self) -> None:
         super().__init__()
         self._run: Run | None = None
+        self._before = 0.0  # seconds of the sessions before, which a restored algorithm does not count
 
     def on_episode_created(self, *, episode: Any, env_runner: Any, env_index: int, **_: Any) -> None:
         """On an environment runner: put the number of the episode's environment, over the whole job, into its id."""
@@ -57,6 +58,8 @@ class KeepsRecord(RLlibCallback):  # type: ignore[misc]  # RLlib is untyped
 
         def first_step() -> Any:
             make_folder(folder.parent, "run")
+            if algorithm.iteration == 0:
+                refuse_existing(folder)
             algorithm.training_step = step
             return step()
 
@@ -76,20 +79,22 @@ class KeepsRecord(RLlibCallback):  # type: ignore[misc]  # RLlib is untyped
         """In the algorithm's process: write one row; none where no environment runner gave anything, as RLlib only warns then."""
         if math.isnan(result.get("env_runners", {}).get("num_env_steps_sampled", math.nan)):
             return
-        report = _first_report(algorithm)
+        report, learned = _first_report(algorithm)
         iteration = int(result["training_iteration"]) - 1
         if self._run is None:
-            self._open(algorithm.config, report, iteration)
+            self._open(algorithm.config, report, iteration, float(result["time_total_s"]))
         assert self._run is not None
         sampled, seconds = result["env_runners"], float(result["time_this_iter_s"])
-        observations = int(sampled["num_env_steps_sampled"])
+        # Of whole episodes RLlib samples more than it learns from: it drops those that have not ended.
+        whole = algorithm.config.batch_mode == "complete_episodes"
+        observations = learned if whole else int(sampled["num_env_steps_sampled"])
         learning = report["learning_seconds"]
         self._run.append(
             {
                 "iteration": iteration,
                 "observations": int(sampled["num_env_steps_sampled_lifetime"]),
                 "optimizer_steps": report["optimizer_steps"],
-                "seconds": float(result["time_total_s"]),
+                "seconds": self._before + float(result["time_total_s"]),
                 "batch_observations": observations,
                 **_episodes(sampled.get(SETTINGS, {})),
                 "learning_rate": report["learning_rate"],
@@ -97,23 +102,25 @@ class KeepsRecord(RLlibCallback):  # type: ignore[misc]  # RLlib is untyped
                 "transfer_seconds": None,
                 "learning_seconds": learning,
                 "noise_seconds": report["noise_seconds"],
-                "observations_per_second": observations / seconds,
+                "observations_per_second": int(sampled["num_env_steps_sampled"]) / seconds,
                 "noise": noise_entries(report["noise"]),
             }
         )
 
-    def _open(self, config: Any, report: dict[str, Any], iteration: int) -> None:
+    def _open(self, config: Any, report: dict[str, Any], iteration: int, seconds: float) -> None:
         """Begin the record, or continue it where the algorithm was restored from a checkpoint."""
         settings = config.learner_config_dict[SETTINGS]
         folder = Path(settings["run"])
         facts = _facts(config, report, settings)
         self._run = open_job(folder, facts, go_on=iteration > 0 and folder.exists())
+        earlier = [row["seconds"] for row in read_run(folder).rows if row["iteration"] < iteration]
+        self._before = earlier[-1] if earlier and seconds < earlier[-1] else 0.0
         # A checkpoint of RLlib does not hold the environments.
         self._run.begin_segment(facts, iteration, "new" if iteration == 0 else "seeded afresh")
 
 
-def _first_report(algorithm: Any) -> dict[str, Any]:
-    """The report of the first learner; all learners know the same statistics.
+def _first_report(algorithm: Any) -> tuple[dict[str, Any], int]:
+    """The report of the first learner, since all know the same statistics, and how many observations all have learned from.
 
     Raises:
         UsageError: the learners do not measure.
@@ -124,7 +131,7 @@ def _first_report(algorithm: Any) -> dict[str, Any]:
     report: dict[str, Any] = reports[0].get()
     if not reports[0].ok:
         raise RuntimeError("a learner did not report") from reports[0].get()
-    return report
+    return report, sum(one.get()["learned"] for one in reports if one.ok)
 
 
 def _episodes(figures: dict[str, Any]) -> dict[str, Any]:

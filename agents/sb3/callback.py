@@ -6,12 +6,14 @@ next rollout begins, or the job ends.
 
 import re
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from stable_baselines3 import A2C, PPO
-from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecMonitor, is_vecenv_wrapped
 
@@ -68,6 +70,8 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
         self._seconds = 0.0  # up to the last row, and of the sessions before
         self._row: dict[str, Any] | None = None  # of the iteration under way, from the end of its rollout on
         self._counted: list[tuple[float, int]] = []  # return and length so far of every environment's episode
+        self._others = 0.0  # seconds of this rollout that other callbacks took
+        self._timed: list[BaseCallback] = []  # these
 
     def _on_training_start(self) -> None:
         """`learn` begins: open the record, or go on with it where this same callback has kept it before."""
@@ -77,7 +81,8 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
             raise UsageError("model", f"{type(model).__name__} does not train by PPO's or A2C's loss", "Use PPO or A2C itself")
         self._every = self._asked or (4 if isinstance(model, PPO) else 100)
         facts = self._facts(model)
-        environments = "as they were" if self._created and not self.locals["reset_num_timesteps"] else "new"
+        go_on = self._created and not self.locals["reset_num_timesteps"]
+        environments = "as they were" if go_on and not all(model._last_episode_starts) else "new"  # as after `set_env`
         self._run = open_job(self._folder, facts, go_on=self._created)
         self._created = True
         self._run.begin_segment(facts, self._iteration, environments)
@@ -86,7 +91,21 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
         # An episode that goes on from the `learn` before was counted there in part. `set_env` begins all anew, whatever is asked.
         before = dict(enumerate(self._counted))
         self._counted = [(0.0, 0) if starts else before.get(i, (0.0, 0)) for i, starts in enumerate(model._last_episode_starts)]
+        self._time_others(self.locals.get("callback"))
         self._started = time.perf_counter()
+
+    def _time_others(self, callback: Any) -> None:
+        """Take the time of the callbacks beside this one: an evaluation within a rollout is no sampling."""
+        self._timed = [other for other in _leaves(callback) if other is not self]
+        for other in self._timed:
+            other.on_step = partial(self._time_other, other.on_step)
+
+    def _time_other(self, on_step: Callable[[], bool]) -> bool:
+        begun = time.perf_counter()
+        try:
+            return on_step()
+        finally:
+            self._others += time.perf_counter() - begun
 
     def _count_step(self, *_: Any) -> None:
         self._optimizer_steps += 1
@@ -95,7 +114,7 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
         """The training on the rollout before has ended."""
         self._finish_row()
         self._episodes: list[tuple[float, int]] = []
-        self._rollout_started = time.perf_counter()
+        self._rollout_started, self._others = time.perf_counter(), 0.0
 
     def _on_step(self) -> bool:
         """Count the returns of the episodes that end: those of `Monitor` where there is one.
@@ -134,7 +153,7 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
             "return_min": min(returns, default=None),
             "return_max": max(returns, default=None),
             "episode_length_mean": sum(lengths) / len(lengths) if lengths else None,
-            "sampling_seconds": begin - self._rollout_started,
+            "sampling_seconds": begin - self._rollout_started - self._others,
             "transfer_seconds": None,
             "noise_seconds": now - begin,
             "noise": noise_entries(noise),
@@ -168,7 +187,7 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
                 "seconds": self._seconds,
                 "learning_rate": float(self.model.policy.optimizer.param_groups[0]["lr"]),
                 **{field: factor * float(logged[name]) for name, (field, factor) in _FIGURES.items() if name in logged},
-                "learning_seconds": elapsed - self._row["sampling_seconds"],
+                "learning_seconds": elapsed - self._row["sampling_seconds"] - self._others,
                 "observations_per_second": self._row["batch_observations"] / elapsed,
             }
         )
@@ -184,8 +203,15 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
         self._close()
 
     def _close(self) -> None:
-        """Let go of the record and the model; a row whose iteration has not ended is dropped, and its iteration made again."""
-        self._row = None
+        """Let go of the record and the model.
+
+        A row whose iteration has not ended is dropped, and its iteration made again; what was observed for it was observed.
+        """
+        if self._row is not None:
+            self._observations, self._row = self._row["observations"], None
+        for other in self._timed:
+            other.__dict__.pop("on_step", None)
+        self._timed = []
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
@@ -207,6 +233,11 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
             threads=torch.get_num_threads(),
             parameters=sum(p.numel() for p in model.policy.parameters() if p.requires_grad),
         )
+
+
+def _leaves(callback: Any) -> list[BaseCallback]:
+    """The callbacks in a list, and in lists within it."""
+    return [leaf for one in callback.callbacks for leaf in _leaves(one)] if isinstance(callback, CallbackList) else [callback]
 
 
 def _monitored(env: Any) -> list[bool]:

@@ -72,7 +72,10 @@ def read_noise(run: RunRecord) -> NoiseReading:
     run = while_it_learned(run)
     found = {(p.head, p.quantity): p.scale for p in predict_from_run(run)}
     if ("policy", "cumulative") not in found:
-        raise UsageError("--run", f"{run.folder} holds no noise of the policy's loss yet", "Let it run longer")
+        # One environment's rollout may be a single block at every length: it holds one episode, or a part of one.
+        few = run.manifest["config"].get("noise", {}).get("blocks_of") == "episodes" and bool(run.noise("policy", "rollout"))
+        mend = "Use eight environments or more" if few else "Let it run longer"
+        raise UsageError("--run", f"{run.folder} holds no noise of the policy's loss yet", mend)
     policy = found["policy", "cumulative"]
     windows = noise_windows(run, "policy", "rollout")
     few = all((s.size > 0).sum() < 3 for _, s in evenly_measured(run, "policy", "rollout"))
@@ -144,7 +147,8 @@ def _missing(run: RunRecord, observations: int) -> int | None:
     signal = _signal(squares)
     if signal < _LEAST_SIGNAL:
         return None
-    return round(observations * len(squares) / len(run.rows) * max((_RESOLVED / signal) ** 2 - 1, 0.25))
+    each = min(len(squares) / len(run.rows), 1.0)  # of a row; a job's row may hold several updates
+    return round(observations * each * max((_RESOLVED / signal) ** 2 - 1, 0.25))
 
 
 def published() -> Mapping[str, Any]:

@@ -65,6 +65,20 @@ def test_an_algorithm_that_goes_back_to_a_checkpoint_counts_its_steps_from_there
     assert {entry["optimizer_step"] for entry in second["noise"]} == {first["optimizer_steps"]}
 
 
+def test_of_whole_episodes_a_row_counts_what_was_learned_from(tmp_path, ray_of_four):
+    """RLlib samples more, and drops the episodes that have not ended; the noise is of what it keeps."""
+    config = PPOConfig().environment("CartPole-v1").env_runners(num_env_runners=0, num_envs_per_env_runner=4)
+    config = config.env_runners(batch_mode="complete_episodes")
+    config = config.training(train_batch_size_per_learner=100, minibatch_size=50, num_epochs=1)
+    algorithm = rllib.measure_noise(config, tmp_path / "run", every=1, blocks=4).build_algo()
+    for _ in range(2):
+        algorithm.train()
+    algorithm.stop()
+    rows = read_run(tmp_path / "run").rows
+    assert all(sum(entry["size"]) == row["batch_observations"] for row in rows for entry in row["noise"])
+    assert sum(row["batch_observations"] for row in rows) < rows[-1]["observations"]
+
+
 def test_several_actions_of_a_step_are_dealt_with_it(tmp_path, ray_of_four):
     algorithm = job(tmp_path, Choices)
     algorithm.train()
@@ -100,11 +114,18 @@ def test_a_place_that_cannot_be_written_is_told_of_before_anything_is_sampled(tm
     settings = {SETTINGS: {"run": str(tmp_path / "file" / "run")}}
     sampled = []
     config = SimpleNamespace(learner_config_dict=settings)
-    algorithm = SimpleNamespace(config=config, cleanup=None, training_step=lambda: sampled.append(1))
+    algorithm = SimpleNamespace(config=config, cleanup=None, training_step=lambda: sampled.append(1), iteration=0)
     KeepsRecord().on_algorithm_init(algorithm=algorithm)  # so a checkpoint can be evaluated where its record cannot be written
     for _ in range(2):
         with pytest.raises(UsageError, match=r"^run: cannot write"):
             algorithm.training_step()
+    assert sampled == []
+    (tmp_path / "there").mkdir()
+    settings[SETTINGS]["run"] = str(tmp_path / "there")
+    algorithm.training_step = lambda: sampled.append(1)
+    KeepsRecord().on_algorithm_init(algorithm=algorithm)
+    with pytest.raises(UsageError, match="exists already and is never overwritten"):
+        algorithm.training_step()
     assert sampled == []
     settings[SETTINGS]["run"] = str(tmp_path / "folder" / "run")
     KeepsRecord().on_algorithm_init(algorithm=algorithm)

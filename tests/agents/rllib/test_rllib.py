@@ -474,6 +474,7 @@ def test_a_restored_algorithm_goes_on_with_its_record(tmp_path, ray_of_four):
     assert steps[3] == pytest.approx(2 * steps[1], rel=0.3)
     assert record.rows[2]["noise"][0]["optimizer_step"] == steps[1]
     assert (np.diff(record.column("observations")) > 0).all()
+    assert (np.diff(record.column("seconds")) > 0).all(), "a restored algorithm counts them from zero"
 
 
 def test_a_learner_class_set_afterwards_is_told(tmp_path, ray_of_four):

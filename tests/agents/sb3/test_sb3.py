@@ -4,6 +4,7 @@ import importlib
 import math
 import re
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -278,6 +279,24 @@ def test_a_second_learn_goes_on_with_the_record(tmp_path):
     assert (np.diff(record.column("seconds")) > 0).all()
 
 
+def test_what_other_callbacks_do_within_a_rollout_is_no_sampling(tmp_path):
+    """An `EvalCallback` steps environments of its own there; more rollout workers would save nothing of it."""
+
+    class Sleeps(BaseCallback):
+        def _on_step(self):
+            time.sleep(0.02)
+            return True
+
+    model, callback, beside = model_of(), NoiseCallback(tmp_path / "run", every=1, blocks=BLOCKS), Sleeps()
+    model.learn(2 * STEPS * ENVIRONMENTS, callback=[callback, beside])
+    slept = 0.02 * STEPS
+    for row, before in zip(rows := read_run(tmp_path / "run").rows, [0.0, rows[0]["seconds"]], strict=True):
+        parts = row["sampling_seconds"] + row["learning_seconds"]
+        assert 0 < parts <= row["seconds"] - before - slept
+        assert row["sampling_seconds"] > 0
+    assert "on_step" not in vars(beside), "as it was"
+
+
 @pytest.mark.parametrize(
     ("moment", "rows_kept"),
     [pytest.param("rollout", 1, id="while it samples"), pytest.param("training", 0, id="while it trains, before any row")],
@@ -308,7 +327,8 @@ def test_a_learn_that_was_interrupted_is_gone_on_from(tmp_path, moment, rows_kep
     record = read_run(tmp_path / "run")
     assert record.state == "finished"
     assert [row["iteration"] for row in record.rows] == list(range(rows_kept + 2))
-    assert [row["observations"] for row in record.rows] == [200 * (i + 1) for i in range(rows_kept + 2)]
+    dropped = 200 if moment == "training" else 0
+    assert [row["observations"] for row in record.rows] == [200 * (i + 1) + dropped for i in range(rows_kept + 2)]
     assert [s["first_iteration"] for s in record.manifest["segments"]] == [0, rows_kept]
     assert [s["environments"] for s in record.manifest["segments"]] == ["new", "new"]
     steps = [row["optimizer_steps"] for row in record.rows]
