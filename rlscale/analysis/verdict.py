@@ -8,6 +8,7 @@ what is scored and why the rest is not, `score` says how well one predictor does
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -377,10 +378,15 @@ class TaskTable:
         return Estimate(back(value), (low, high))
 
 
+@lru_cache(maxsize=4)
 def _draws(tasks: int) -> np.ndarray:
+    return _resampled(tasks, _DRAWS)
+
+
+def _resampled(tasks: int, draws: int) -> np.ndarray:
     """Resampled tasks, without draws of one task alone, which say nothing about tasks."""
-    draws = np.random.default_rng(20181214).integers(0, tasks, (_DRAWS, tasks))
-    return draws[(draws != draws[:, :1]).any(axis=1)]
+    drawn = np.random.default_rng(20181214).integers(0, tasks, (draws, tasks))
+    return drawn[(drawn != drawn[:, :1]).any(axis=1)]
 
 
 def _log(mean_square: np.ndarray) -> np.ndarray:
