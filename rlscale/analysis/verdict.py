@@ -379,11 +379,7 @@ class TaskTable:
 
 
 @lru_cache(maxsize=4)
-def _draws(tasks: int) -> np.ndarray:
-    return _resampled(tasks, _DRAWS)
-
-
-def _resampled(tasks: int, draws: int) -> np.ndarray:
+def _draws(tasks: int, draws: int = _DRAWS) -> np.ndarray:
     """Resampled tasks, without draws of one task alone, which say nothing about tasks."""
     drawn = np.random.default_rng(20181214).integers(0, tasks, (draws, tasks))
     return drawn[(drawn != drawn[:, :1]).any(axis=1)]

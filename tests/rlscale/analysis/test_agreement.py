@@ -8,7 +8,7 @@ import pytest
 from rungs import row_of
 
 from rlscale.analysis.predictions import PRIMARY
-from rlscale.analysis.verdict import _resampled, agreement_of, score_pairs
+from rlscale.analysis.verdict import _draws, agreement_of, score_pairs
 from rlscale.report.words import say_all_agreements
 
 STATISTICS = ("r_squared", "r_squared_offset", "offset", "error", "rms", "left_out", "constant")
@@ -99,7 +99,7 @@ def test_no_r_squared_without_variance():
 
 
 def test_intervals_cover(monkeypatch):
-    monkeypatch.setattr("rlscale.analysis.verdict._draws", partial(_resampled, draws=2000))
+    monkeypatch.setattr("rlscale.analysis.verdict._draws", partial(_draws, draws=2000))
     rng = np.random.default_rng(1)
     draws, tasks, spread, scatter, offset = 150, 6, 0.8, 0.3, 0.15
     truth = {

@@ -15,7 +15,7 @@ from rlscale.analysis.verdict import (
     GIVEN_UP,
     NOT_ENDED,
     SECONDARY,
-    _resampled,
+    _draws,
     interventions_of,
     is_better,
     rungs_of,
@@ -252,7 +252,7 @@ def test_a_secondary_predictor_is_better_only_beyond_its_number():
 
 def test_the_interval_of_the_error_covers(monkeypatch):
     """RMS about the offset over ten tasks with a scatter of 0.3 decades, in 300 ladders, by fewer draws."""
-    monkeypatch.setattr("rlscale.analysis.verdict._draws", partial(_resampled, draws=2000))
+    monkeypatch.setattr("rlscale.analysis.verdict._draws", partial(_draws, draws=2000))
     rng = np.random.default_rng(0)
     held = 0
     for _ in range(300):
