@@ -21,9 +21,7 @@ __all__ = ["StopRequests"]
 
 MOST_SECONDS = 1e9  # the system's timer takes some more, but not all that a person may type
 PATIENCE_SECONDS = 1.0  # with the iteration under way
-FORKED_SECONDS = (
-    15  # after SIGTERM, until a process that was forked from the run ends by itself: the run, on a busy machine, may be slow
-)
+FORKED_SECONDS = 15  # after SIGTERM, until a process that was forked from the run, which may be slow, ends by itself
 AGAIN_SECONDS = 0.1  # between attempts to interrupt it, while it learns
 # Where a run may be interrupted: the code of the functions that wait for experience or for environments.
 _WAITING = {function.__code__ for function in (LocalFleet.take, RayFleet.take, RunSetup.start_fleet)}

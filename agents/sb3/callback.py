@@ -236,8 +236,10 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
 
 
 def _leaves(callback: Any) -> list[BaseCallback]:
-    """The callbacks in a list, and in lists within it."""
-    return [leaf for one in callback.callbacks for leaf in _leaves(one)] if isinstance(callback, CallbackList) else [callback]
+    """The callbacks in a list, and in lists within it; none where `learn` was not called."""
+    if isinstance(callback, CallbackList):
+        return [leaf for one in callback.callbacks for leaf in _leaves(one)]
+    return [callback] if isinstance(callback, BaseCallback) else []
 
 
 def _monitored(env: Any) -> list[bool]:
