@@ -59,6 +59,7 @@ __all__ = ["PAGE", "PUBLISHED", "read_ladder", "rewritten", "what_is_published",
 
 MISSED = "noise-runs-that-missed-the-goal"  # the page's section
 INNER = "an-iteration-or-a-mini-batch"  # likewise
+SURE = "how-sure-the-verdict-is"  # likewise
 # The verdict is also given without these: noise scales of single runs of theirs had been published before their rungs began.
 SEEN = ("atari/pong", "atari/space_invaders")
 PAGE, PICTURES = Path("docs/ladder.md"), Path("docs/pictures")
@@ -120,22 +121,34 @@ def what_is_published(comparison: Comparison) -> dict[str, Any]:
 
 
 def _verdict(comparison: Comparison, rungs: Sequence[Rung]) -> str:
-    """The rule's conclusion; on what it hangs that the rule does not say; and the conclusion without what had been seen."""
+    """The rule's conclusion, and whether it would be another by a reading about which the rule says nothing."""
     found = verdict(rungs, interventions_of(rungs))
-    said = [say_verdict(found)]
-    others = {kept.state for _, kept in with_missed_runs(comparison, rungs).values()} - {found.state}
-    if others:
-        other = " or ".join(sorted(others))
+    unsettled = any(state != found.state for state, _ in _other_readings(comparison, rungs))
+    return say_verdict(found) + (f" It is [not settled](#{SURE})." if unsettled else "")
+
+
+def _sure(comparison: Comparison, rungs: Sequence[Rung]) -> str:
+    """The readings by which the verdict would be another, and the verdict without what had been seen."""
+    found = verdict(rungs, interventions_of(rungs))
+    said = [words for state, words in _other_readings(comparison, rungs) if state != found.state or words.startswith("Without")]
+    return " ".join(said) or "No other reading of the rule changes the verdict."
+
+
+def _other_readings(comparison: Comparison, rungs: Sequence[Rung]) -> list[tuple[str, str]]:
+    """The state of the verdict by each reading about which its rule says nothing, and how that is said."""
+    readings = []
+    for _, kept in with_missed_runs(comparison, rungs).values():
         missed = f"[noise runs that missed the goal](#{MISSED})"
-        said.append(f"This verdict is not settled: {missed} are left out, and with them it can be “{other}”.")
+        readings.append((kept.state, f"The verdict leaves out {missed}; with them it would be “{kept.state}”."))
     by_mini_batch = for_mini_batches(comparison, rungs)
-    if (other := verdict(by_mini_batch, interventions_of(by_mini_batch)).state) != found.state:
-        said.append(f"It would be “{other}” if a noise scale were read as that of [a mini-batch](#{INNER}).")
+    other = verdict(by_mini_batch, interventions_of(by_mini_batch)).state
+    readings.append((other, f"It would be “{other}” if a noise scale were read as that of [a mini-batch](#{INNER})."))
     scored = {rung.row.task for rung in rungs if rung.left_out is None and rung.role == "task"}
     if seen := [task for task in SEEN if task in scored]:
         without = [rung for rung in rungs if rung.row.task not in seen]
-        said.append(f"Without {' and '.join(seen)}: {say_verdict(verdict(without, interventions_of(without)))}")
-    return " ".join(said)
+        found = verdict(without, interventions_of(without))
+        readings.append((found.state, f"Without {' and '.join(seen)}: {say_verdict(found)}"))
+    return list(dict.fromkeys(readings))
 
 
 def _details(comparison: Comparison, rungs: Sequence[Rung]) -> str:
@@ -318,6 +331,7 @@ def _unswept(comparison: Comparison, rungs: Sequence[Rung]) -> str:
 
 _PARTS: dict[str, Callable[[Comparison, Sequence[Rung]], str]] = {
     "verdict": _verdict,
+    "sure": _sure,
     "details": _details,
     "inner": iterations_or_mini_batches,
     "missed": missed_runs,

@@ -272,7 +272,7 @@ def test_the_page_says_what_the_records_say(records):
     """Every figure of docs/ladder.md is what `page` would write now."""
     text = (ROOT / PAGE).read_text()
     assert rewritten(text, records) == text, "run: python -m rlscale.benchmarks.measurements.ladder page"
-    assert text.count("<!-- made: ") == 18
+    assert text.count("<!-- made: ") == 19
 
 
 def test_without_tasks_whose_noise_scale_was_seen_the_verdict_is_said_again():
@@ -282,8 +282,11 @@ def test_without_tasks_whose_noise_scale_was_seen_the_verdict_is_said_again():
     for seen, name in (((pong,), "atari/pong"), ((invaders, pong), "atari/pong and atari/space_invaders")):
         said = rewritten(MADE.format("verdict"), comparison_of(*rows, *seen))
         assert "does not predict" in said
-        assert f"Without {name}: Verdict: undecided. Over 8 scored tasks" in said
-    assert "Without" not in rewritten(MADE.format("verdict"), comparison_of(*rows))
+        assert "It is [not settled](#how-sure-the-verdict-is)." in said
+        sure = rewritten(MADE.format("sure"), comparison_of(*rows, *seen))
+        assert f"Without {name}: Verdict: undecided. Over 8 scored tasks" in sure
+    assert "settled" not in rewritten(MADE.format("verdict"), comparison_of(*rows))
+    assert "No other reading of the rule changes the verdict." in rewritten(MADE.format("sure"), comparison_of(*rows))
 
 
 @pytest.mark.long
