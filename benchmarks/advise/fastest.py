@@ -10,10 +10,11 @@ from dataclasses import replace
 
 from rlscale.agents.compute import Compute
 from rlscale.agents.config import TrainConfig
+from rlscale.agents.rollout import Fragment
 from rlscale.envs import Task
 from rlscale.sizing import LearnerTime
 
-from ..workers.calibration import ROLLOUT, measure_learner, sample_fragments
+from ..workers.calibration import ROLLOUT, measure_learner, sample_fragments, timed_environments
 
 __all__ = ["learning_times", "shortest", "with_steps"]
 
@@ -22,21 +23,25 @@ def learning_times(config: TrainConfig, task: Task, compute: Compute, critical: 
     """Seconds that an observation is learned from, all epochs and the noise included, by the size of the mini-batch.
 
     Measured at the configured mini-batch and at four, sixteen, … times as many, or the nearest that divide one short iteration
-    batch, up to that batch and to twice the critical batch size. Where that leaves the configured one alone nothing is measured,
-    and its time is given as zero. Smaller ones are not tried: the task's own settings are known to work, and with several epochs
-    a prediction of less has mostly been too small (docs/decisions.md).
+    batch, up to that batch and to twice the critical batch size; for tiny ones the iteration batch is shorter still. Where that
+    leaves the configured one alone nothing is measured, and its time is given as zero. Smaller ones are not tried:
+    the task's own settings are known to work, and with several epochs a prediction of less has mostly been too small
+    (docs/decisions.md).
     """
     size = task.cost.many * ROLLOUT
     usual = min(config.update.mini_batch or config.batch, size)
     sizes = [usual, *(usual * 4**k for k in range(1, 12) if usual * 4**k <= min(size, 2 * critical))]
     if len(sizes) == 1:
         return {usual: 0.0}
-    fragments = sample_fragments(config, task, compute, task.cost.many, 1)
+    fragments: dict[int, list[Fragment]] = {}
     found = {}
     for mini_batch in sizes:
         configured = replace(config, update=replace(config.update, mini_batch=mini_batch))
-        reading = measure_learner(configured, task, compute, fragments, None)
-        found[mini_batch] = statistics.median(reading["seconds"]) / size
+        environments = timed_environments(configured, task)
+        if environments not in fragments:
+            fragments[environments] = sample_fragments(config, task, compute, environments, 1)
+        reading = measure_learner(configured, task, compute, fragments[environments], None)
+        found[mini_batch] = statistics.median(reading["seconds"]) / (environments * ROLLOUT)
     return found
 
 

@@ -37,11 +37,13 @@ __all__ = [
     "measure_learner",
     "measured_steps",
     "sample_fragments",
+    "timed_environments",
 ]
 
 ROLLOUT = 32  # most steps of a fragment while measuring: long enough to be sampled as in a run, short enough for minutes
 LEAST_ROUNDS = 4
 LEARNER_ROUNDS = 2
+MOST_STEPS = 256  # of an epoch of a timed update: an optimizer step of a tiny mini-batch takes a millisecond or more
 LATE = 2**20 + 1  # an iteration in which no head is measured
 PARAMETERS = 8  # of the law: three of a worker, two or three of many, three of the hand-over
 
@@ -241,6 +243,19 @@ def sample_fragments(
     settings = fleet_settings(config, task, compute, Shape(1, compute.threads, environments), steps)
     with closing(RolloutWorker(settings, 0)) as worker:
         return [worker.sample(0) for _ in range(count)]
+
+
+def timed_environments(config: TrainConfig, task: Task, mini_batches: int | None = None) -> int:
+    """Environments of a fragment with which an update is timed: the task's many, or fewer where mini-batches are tiny.
+
+    Args:
+        config: how to learn.
+        task: what is sampled.
+        mini_batches: of an epoch; None: of the configured size.
+    """
+    if mini_batches is not None or config.update.mini_batch is None:
+        return task.cost.many
+    return min(task.cost.many, max(MOST_STEPS * config.update.mini_batch // ROLLOUT, task.cost.few))
 
 
 def measure_learner(

@@ -37,6 +37,7 @@ from .calibration import (
     measure_learner,
     measured_steps,
     sample_fragments,
+    timed_environments,
 )
 from .display import (
     LAGGED,
@@ -321,7 +322,8 @@ def measure(
             return fleets, learned, emulator
         steps.begin("the learner")
         clones = config.rollout.clones
-        fragments = sample_fragments(config, task, compute, whole_groups(task.cost.many, clones), 2)
+        environments = whole_groups(timed_environments(config, task, mini_batches), clones)
+        fragments = sample_fragments(config, task, compute, environments, 2)
         several = config.update.mini_batch is None and mini_batches is None
         blocks = 8 if several else None
         learning = [measure_learner(config, task, compute, fragments[:n], blocks, mini_batches) for n in (1, 2)]

@@ -20,7 +20,7 @@ from rlscale.benchmarks.advise.fastest import learning_times, shortest, with_ste
 from rlscale.benchmarks.advise.settings import configured, lines_for, settings_for
 from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.options import parse_train
-from rlscale.benchmarks.workers.calibration import ROLLOUT
+from rlscale.benchmarks.workers.calibration import ROLLOUT, timed_environments
 from rlscale.envs import find_task
 from rlscale.estimate import Estimate
 from rlscale.records import RunRecord
@@ -99,6 +99,26 @@ def test_learning_is_timed_at_every_mini_batch():
     assert len(times) > 1
     assert times[usual] > times[max(times)]
     assert set(learning_times(config, task, resolve_compute(config), 1.9 * usual)) == {usual}
+
+
+def test_tiny_mini_batches_are_timed_in_a_few_hundred_steps(monkeypatch):
+    """Those of A2C, five observations: 40 environments of 32 steps make 256 of them, and the task's 256 would make 1,638."""
+    task = find_task("classic/cartpole")
+    usual = default_config(task)
+    usual = replace(usual, update=replace(usual.update, mini_batch=None))
+    config = replace(usual, update=replace(usual.update, epochs=1, mini_batch=5))
+    steps = {}
+
+    def measured(config, task, compute, fragments, blocks):
+        steps[config.update.mini_batch] = sum(f.environments for f in fragments) * ROLLOUT / config.update.mini_batch
+        return {"seconds": [steps[config.update.mini_batch] * 1e-3]}
+
+    monkeypatch.setattr(fastest, "measure_learner", measured)
+    times = learning_times(config, task, resolve_compute(config), 1e6)
+    assert max(steps.values()) <= 256
+    assert times == pytest.approx({size: 1e-3 / size for size in steps})
+    assert timed_environments(config, task) * ROLLOUT / 5 <= 256
+    assert timed_environments(usual, task) == task.cost.many
 
 
 def test_a_mini_batch_that_does_not_divide_what_is_timed_is_timed_all_the_same():
