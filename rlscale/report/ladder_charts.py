@@ -1,5 +1,7 @@
 """The charts over several tasks: how they rank, and predicted against measured B_crit, of every goal or of the verdict's rungs.
 
+The verdict's rungs are drawn twice: against each other over all decades, and task by task with their names.
+
 What is drawn comes from `rlscale.analysis.comparison`; charts of one sweep are in `rlscale.report.sweep_charts`.
 """
 
@@ -33,7 +35,7 @@ from .chart_style import (
 from .ranking import ranked_of
 from .words import flags, head_name, say_aim
 
-__all__ = ["ladder_figure", "rank_figure", "verdict_figure"]
+__all__ = ["ladder_figure", "rank_figure", "tasks_figure", "verdict_figure"]
 
 _PREDICTED, _MEASURED = "predicted: noise scale (observations)", "measured: critical batch size (observations)"
 _CONFIDENCES = {"good": PALETTE[2], "fair": PALETTE[0], "poor": PALETTE[1]}
@@ -218,6 +220,51 @@ def _place_labels(points: list[dict[str, Any]], domain: tuple[float, float]) -> 
         p["label_y"] = domain[1] * math.exp(-y / _HEIGHT * width)
 
 
+def tasks_figure(rungs: Sequence[Rung]) -> Figure | None:
+    """Measured and predicted B_crit of every scored task, by its name, the most parallel first; None where none is scored."""
+    counted = [rung for rung in rungs if rung.role == "task" and rung.left_out is None]
+    points = sorted((p for rung in counted if (p := _rung_point(rung)) is not None), key=lambda p: -p["y"])
+    if not points:
+        return None
+    domain = log_domain([v for p in points for v in (p["x"], p["y"], *p["y_ends"])], padding=2)
+    measured, predicted = "measured", "predicted by the noise scale"
+    marks = []
+    for p in points:
+        task = f"{p['id']} to {p['goal']}{', per iteration' if p['inner_steps'] > 1 else ''}"
+        for what, value, said, (low, high), mark in (
+            (measured, p["y"], p["measured"], p["y_ends"], "resolved"),
+            (predicted, p["x"], p["predicted"], p["x_ends"], p["mark"]),
+        ):
+            ends = {"low": clip(low or 0.0, domain), "high": clip(math.inf if high is None else high, domain)}
+            marks.append({"task": task, "what": what, "value": value, "said": said, "mark": mark, **ends})
+    x = log_axis(alt.X, "value", "critical batch size (observations)", domain)
+    names = alt.Axis(labels=False, ticks=False, domain=False, grid=False)
+    y = alt.Y("task:N", sort=list(dict.fromkeys(m["task"] for m in marks)), title=None, axis=names)
+    scale = alt.Scale(domain=[measured, predicted], range=PALETTE[:2])
+    by = alt.Color("what:N", title=None, scale=scale, legend=alt.Legend(orient="top", symbolType="circle"))
+    about = [alt.Tooltip("task:N"), alt.Tooltip("what:N", title="B_crit"), alt.Tooltip("said:N", title="observations")]
+    layers = []
+    for what, below in ((measured, 5), (predicted, 12)):
+        those = [m for m in marks if m["what"] == what]
+        at = {"y": y, "color": by, "tooltip": about}
+        layers += layer(those, "rule", {"x": alt.X("low:Q"), "x2": "high:Q", **at}, strokeWidth=3, opacity=0.5, yOffset=below)
+        for mark, shape in (("resolved", "circle"), ("above", "triangle-right")):
+            shaped = {"shape": shape, "size": 70, "filled": True, "opacity": 1, "yOffset": below}
+            layers += layer([m for m in those if m["mark"] == mark], "point", {"x": x, **at}, **shaped)
+    name = {"x": alt.value(4), "y": y, "text": "task:N"}
+    one_each = [m for m in marks if m["what"] == measured]
+    layers += layer(one_each, "text", name, align="left", baseline="bottom", dy=-3, fontSize=12, color="#1a1a1a")
+    open_ended = any(p["mark"] == "above" for p in points)
+    several = "Per iteration: of several optimizer steps; the others are observations of one optimizer step."
+    note = (
+        "Every scored task at its goal, the most parallel first: measured by a sweep, and predicted by the noise scale that was "
+        "chosen beforehand. Bars: 95% intervals, as far as the axis reaches. "
+        f"{'Triangle: not resolved, the true value lies to the right. ' if open_ended else ''}"
+        f"{several if any(p['inner_steps'] > 1 for p in points) else ''}"
+    )
+    return Figure("tasks", "How far each task can be parallelized", note, finish(alt.layer(*layers), 20 + 40 * len(points)))
+
+
 def _rung_point(rung: Rung) -> dict[str, Any] | None:
     row = rung.row
     predicted = shown(row.predicted(*PRIMARY))
@@ -225,6 +272,8 @@ def _rung_point(rung: Rung) -> dict[str, Any] | None:
         return None
     return {
         "task": rung.name,
+        "id": row.task,
+        "inner_steps": row.inner_steps,
         "folder": rung.folder,
         "base": rung.base,
         "role": rung.role,

@@ -33,7 +33,7 @@ from rlscale.analysis.verdict import (
 from rlscale.estimate import Estimate
 from rlscale.records import SweepRecord, read_sweep
 from rlscale.records.files import dump_json
-from rlscale.report.ladder_charts import verdict_figure
+from rlscale.report.ladder_charts import tasks_figure, verdict_figure
 from rlscale.report.pictures import write_figures
 from rlscale.report.words import QUANTITY_LABELS, head_name, say_aim, say_prediction, say_verdict, say_verdict_details
 from rlscale.text import format_quantity
@@ -87,7 +87,7 @@ def rewritten(text: str, comparison: Comparison) -> str:
 
 
 def write_page(folder: Path) -> int:
-    """Write the page, its picture, and what `rlscale advise` says of published predictions; the exit code.
+    """Write the page, its pictures, and what `rlscale advise` says of published predictions; the exit code.
 
     Raises:
         FileNotFoundError: no page, or no record.
@@ -97,9 +97,10 @@ def write_page(folder: Path) -> int:
         raise FileNotFoundError(f"{folder} holds no rung with a run that ended")
     PAGE.write_text(rewritten(PAGE.read_text(encoding="utf-8"), comparison), encoding="utf-8")
     PUBLISHED.write_text(dump_json(what_is_published(comparison), indent=1) + "\n", encoding="utf-8")
-    figure = verdict_figure([rung for rung in rungs_of(comparison) if rung.left_out not in (GIVEN_UP, NOT_ENDED)])
-    if figure is not None:
-        write_figures([figure], PICTURES)
+    rungs = [rung for rung in rungs_of(comparison) if rung.left_out not in (GIVEN_UP, NOT_ENDED)]
+    for figure, width in ((verdict_figure(rungs), 700), (tasks_figure(rungs), 500)):
+        if figure is not None:
+            write_figures([figure], PICTURES, width)
     return 0
 
 

@@ -24,7 +24,7 @@ from rlscale.analysis.verdict import (
     verdict,
 )
 from rlscale.estimate import Estimate
-from rlscale.report.ladder_charts import verdict_figure
+from rlscale.report.ladder_charts import tasks_figure, verdict_figure
 from rlscale.report.words import _say_factor, say_verdict, say_verdict_details
 
 
@@ -371,3 +371,34 @@ def test_the_picture_has_a_point_for_every_rung_with_both_figures():
     (at_limit,) = [point for mark, points in data if mark == "text" for point in points if point["task"] == "b"]
     assert at_limit["x"] == 5.0, "an unresolved prediction stands at its lower end"
     assert verdict_figure([]) is None
+
+
+def test_the_picture_of_tasks_names_every_scored_one_and_its_two_figures():
+    """One resolved, one above a limit and of several steps an iteration; no intervention, and none that is not scored."""
+    rows = [
+        row_of("a", 1000.0, 500.0),
+        row_of("b", 2000.0, None, inner_steps=12),
+        row_of("c", 3000.0, 900.0, s_min=20.0),
+        replace(row_of("a", 4000.0, 2000.0), name="a (noisy)", source="noisy"),
+    ]
+    found = tasks_figure(rungs_of(comparison_of(*rows, ladder={"a (noisy)": {"role": "intervention", "base": "a"}})))
+    layers = found.chart.to_dict()["layer"]
+    names = [point["task"] for part in layers if part["mark"]["type"] == "text" for point in part["data"]["values"]]
+    assert names == ["b to 1, per iteration", "a to 1"], "the most parallel first"
+    drawn = {
+        (point["task"][0], point["what"].split()[0]): (part["mark"]["shape"], point["value"])
+        for part in layers
+        if part["mark"]["type"] == "point"
+        for point in part["data"]["values"]
+    }
+    assert drawn == {
+        ("a", "measured"): ("circle", 1000.0),
+        ("a", "predicted"): ("circle", 500.0),
+        ("b", "measured"): ("circle", 2000.0),
+        ("b", "predicted"): ("triangle-right", 5.0),
+    }
+    bars = {(p["task"][0], p["what"][0]): (p["low"], p["high"]) for part in layers for p in part["data"]["values"]}
+    assert bars["a", "m"] == pytest.approx((1000 / math.sqrt(2), 1000 * math.sqrt(2)))
+    assert bars["b", "p"] == pytest.approx((5.0, 2 * 2000 * math.sqrt(2))), "to the end of the axis"
+    assert "Per iteration" in found.note
+    assert tasks_figure(rungs_of(comparison_of(rows[2]))) is None
