@@ -9,13 +9,12 @@ from rlscale.cpus import usable_cpus
 from rlscale.errors import UsageError
 
 from .config import TrainConfig
-from .devices import device_computes_bfloat16, use_device
+from .devices import computes_float64, current_device, device_computes_bfloat16, last_device, use_device
 from .machine import cpu_field, keep_freed_memory
 
 __all__ = ["Compute", "computes_bfloat16", "learner_threads", "resolve_compute", "resolve_device", "resolve_precision"]
 
 Precision = Literal["float32", "bfloat16"]
-_WITHOUT_FLOAT64 = ("mps",)  # the noise statistics are added up in it
 
 
 @dataclass(frozen=True)
@@ -51,11 +50,16 @@ class Compute:
 def resolve_compute(config: TrainConfig) -> Compute:
     """What a run with these settings computes with on this machine.
 
+    Ray gives its actors the first of several accelerators before the second, and knows nothing of a learner in this process: that
+    one takes the last, unless its number is given.
+
     Raises:
         UsageError: a device that is not here.
     """
     device = resolve_device(config.update.device)
     acting = resolve_device(config.rollout.actor_device, "--actor-device")
+    if config.rollout.actors and acting.type == device.type != "cpu" and ":" not in config.update.device:
+        device = last_device(device.type)
     precision = resolve_precision(config.update.precision, config.update.network, device)
     acts_in_bfloat16 = precision == "bfloat16" and (device.type == acting.type == "cpu" or computes_bfloat16(acting))
     threads = config.update.threads or learner_threads(config, usable_cpus())
@@ -63,14 +67,15 @@ def resolve_compute(config: TrainConfig) -> Compute:
 
 
 def resolve_device(device: str, flag: str = "--device") -> torch.device:
-    """A device by its name; `auto` is the machine's accelerator when it has one.
+    """A device by its name; `auto` is the machine's accelerator when it has one. Accelerators have a number, 0 of a single one.
 
     Raises:
         UsageError: no such device here; names `flag`.
     """
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if device == "auto":
-        return torch.device("cpu") if accelerator is None or accelerator.type in _WITHOUT_FLOAT64 else accelerator
+        usable = accelerator is not None and computes_float64(accelerator)
+        return current_device(accelerator.type) if accelerator is not None and usable else torch.device("cpu")
     try:
         resolved = torch.device(device)
     except RuntimeError:
@@ -80,9 +85,9 @@ def resolve_device(device: str, flag: str = "--device") -> torch.device:
         return resolved
     if accelerator is None or resolved.type != accelerator.type or (resolved.index or 0) >= torch.accelerator.device_count():
         raise UsageError(flag, f"{device} is not on this machine", f"Use {flag} cpu")
-    if resolved.type in _WITHOUT_FLOAT64:
+    if not computes_float64(resolved):
         raise UsageError(flag, f"{device} does not compute in float64, as the noise statistics do", f"Use {flag} cpu")
-    return resolved
+    return resolved if resolved.index is not None else current_device(resolved.type)
 
 
 def computes_bfloat16(device: torch.device) -> bool:

@@ -9,11 +9,14 @@ from typing import Any
 import torch
 
 __all__ = [
+    "computes_float64",
+    "current_device",
     "device_computes_bfloat16",
     "device_name",
     "fetch",
     "free_bytes",
     "group_backend",
+    "last_device",
     "on_cpu",
     "upload",
     "use_device",
@@ -56,7 +59,10 @@ def free_bytes(device: torch.device) -> int:
     What torch keeps of tensors that are gone, of the last batch say, is free for the next ones; the device counts it as taken.
     """
     kept = torch.accelerator.memory_reserved(device) - torch.accelerator.memory_allocated(device)
-    free: int = torch.get_device_module(device).mem_get_info(device)[0]
+    try:
+        free: int = torch.get_device_module(device).mem_get_info(device)[0]
+    except RuntimeError:  # some integrated ones do not say
+        free = 0
     return free + kept
 
 
@@ -68,10 +74,32 @@ def device_name(device: torch.device) -> str | None:
     return device.type if ask is None else str(ask(device))
 
 
+def current_device(kind: str) -> torch.device:
+    """This process's accelerator with its number: without one a tensor would follow whichever is the current one at the time."""
+    return torch.device(kind, torch.accelerator.current_device_index())
+
+
+def last_device(kind: str) -> torch.device:
+    """The accelerator with the highest number."""
+    return torch.device(kind, torch.accelerator.device_count() - 1)
+
+
+def computes_float64(device: torch.device) -> bool:
+    """Whether an accelerator has the type in which the noise statistics are added up: Apple's have not, nor some of Intel's."""
+    if device.type == "mps":
+        return False
+    ask = getattr(torch.get_device_module(device), "get_device_properties", None)
+    return ask is None or bool(getattr(ask(device), "has_fp64", True))
+
+
 def use_device(device: torch.device) -> None:
-    """Let what asks for no device by its number, page-locked memory and process groups among it, use this one."""
+    """Let what asks for no device by its number, page-locked memory and process groups among it, use this one.
+
+    float32 means float32 there: convolutions of recent NVIDIA GPUs round their factors to TF32 unless they are told not to.
+    """
     if device.index is not None and device.type != "cpu":
         torch.accelerator.set_device_index(device.index)
+    torch.backends.cudnn.allow_tf32 = False
 
 
 def device_computes_bfloat16(device: torch.device) -> bool:

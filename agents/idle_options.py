@@ -59,7 +59,10 @@ def check_idle_options(config: TrainConfig) -> None:
             problem = f"it is measured where transitions are shuffled, and steps of {held} whole environments show none"
         mend = "Leave it out" if u.stream else "Leave it out, or give --shuffle transitions as well"
         raise UsageError("--iteration-noise-period", problem, mend)
-    device, _, number = u.device.partition(":")
-    if u.learners > 1 and number and device != "cpu":
-        problem = f"each of {u.learners} learners gets an accelerator of its own, by Ray's choice"
-        raise UsageError("--device", problem, f"Give --device {device}")
+    for flag, given, count, whose in (
+        ("--device", u.device, u.learners if u.learners > 1 else 0, f"each of {u.learners} learners gets one of its own"),
+        ("--actor-device", config.rollout.actor_device, config.rollout.actors, "rollout actors share them"),
+    ):
+        device, _, number = given.partition(":")
+        if count and number and device != "cpu":
+            raise UsageError(flag, f"the accelerators are Ray's to choose: {whose}", f"Give {flag} {device}")

@@ -146,7 +146,7 @@ class RunSetup:
             generation=generation,
             groups=memory.groups // config.workers,
             workers=config.workers,
-            device=str(self.compute.acting),
+            device=self.compute.acting.type if rollout.actors else str(self.compute.acting),
             clones=rollout.clones,
         )
         if not rollout.actors:

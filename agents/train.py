@@ -278,6 +278,10 @@ def _loop(session: Session, run: Run, stop: StopRequests, follow: Follow, on_clu
             iterated = session.iterate()
         except NotFiniteError as error:
             raise _diverged(session.progress.iteration, "gradients") from error
+        except torch.OutOfMemoryError as error:  # of an accelerator in this process: the update may be made in part
+            problem = f"the accelerator ran out of memory in iteration {session.progress.iteration} ({first_line(error)})"
+            mend = "Use a smaller one, fewer --blocks, or --stream; --resume goes on from the last checkpoint"
+            raise UsageError("--chunk", problem, mend) from error
         if iterated is None:
             continue
         row, result = iterated

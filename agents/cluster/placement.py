@@ -3,6 +3,7 @@
 How a cluster is reached is in `connect`; which processes there are, in `fleet` and `remote_learners`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,8 @@ class BusyClusterError(UsageError):
 def rollout_resources(most: int, cpus: int, device: str) -> dict[str, float]:
     """What Ray reserves for each rollout actor: half of all GPUs are shared by those that act on one, the rest is to learn with.
 
+    Of several GPUs whole ones are shared, each by equally many actors: a share lies on one GPU.
+
     Args:
         most: actors that there may come to be. Fewer share the GPUs where the cluster has not CPUs for so many.
         cpus: of each.
@@ -41,8 +44,9 @@ def rollout_resources(most: int, cpus: int, device: str) -> dict[str, float]:
     if not gpus:
         raise UsageError("--actor-device", "Ray knows of no GPU", "Use --actor-device cpu")
     most = max(min(most, int(there.get("CPU", 0)) // cpus), 1)
-    share = int(gpus / 2 / most * 10_000) / 10_000  # Ray counts in ten-thousandths
-    return {"CPU": float(cpus), "GPU": min(share, 1.0)}  # an actor acts on one GPU, and Ray takes no fraction above it
+    to_act_on = max(int(gpus) // 2, 1)
+    share = min(gpus / 2, 1.0) / math.ceil(most / to_act_on)
+    return {"CPU": float(cpus), "GPU": int(share * 10_000) / 10_000}  # Ray counts in ten-thousandths
 
 
 def learner_resources(threads: int, device: str) -> dict[str, float]:

@@ -9,6 +9,8 @@ import sys
 from contextlib import ExitStack
 from typing import Any
 
+import torch
+
 from rlscale.envs import Task
 from rlscale.text import first_line
 
@@ -34,7 +36,8 @@ def kind_of_loss(error: Exception) -> str | None:
     from ray import exceptions
 
     cause = getattr(error, "cause", None)
-    if isinstance(error, exceptions.OutOfMemoryError) or isinstance(cause, MemoryError) or "can't allocate memory" in str(cause):
+    short = exceptions.OutOfMemoryError | MemoryError | torch.OutOfMemoryError  # Ray's own, Python's, an accelerator's
+    if isinstance(error, short) or isinstance(cause, short) or "can't allocate memory" in str(cause):
         return "out of memory"
     full = exceptions.ObjectStoreFullError | exceptions.OutOfDiskError
     if isinstance(error, full) or isinstance(cause, full):

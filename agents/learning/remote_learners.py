@@ -77,6 +77,8 @@ class RemoteLearners:
         self._actors = [actor_class.remote(reference, os.getcwd(), rank) for rank in range(count)]
         (address,) = self._get({0: self._actors[0].address.remote()}, "at its start")
         self._get({rank: actor.join.remote(address) for rank, actor in enumerate(self._actors)}, "at its start")
+        self._keeps = group_backend(device) != "gloo"  # gloo tells a learner at once that another is gone, NCCL does not
+        self._kept: list[Any] = []  # states before this iteration, in the object store
         self._accepting: dict[int, list[Any]] = {}  # by rank: its calls of `accept` in this iteration
         self._learning = False  # an iteration has begun, and its update is not known to be made
         self._environments = self._iteration = 0
@@ -91,6 +93,8 @@ class RemoteLearners:
         """See `Learner.begin`."""
         self._environments, self._iteration = max(slot.columns.stop for slot in slots), iteration
         self._accepting, self._learning = {}, True
+        if self._keeps:
+            self._kept = [actor.get_state.remote() for actor in (self._actors[0], self._actors[-1])]
         for actor in self._actors:
             actor.begin.remote(list(slots), iteration)
 
@@ -131,9 +135,15 @@ class RemoteLearners:
     def get_state(self) -> dict[str, Any]:
         """The state before an iteration that was cut short, or else the present one, from the first learner that answers.
 
+        On accelerators whose sums a learner waits for without end, the first is in the object store, by the first and by the last
+        learner: those that wait for a dead one answer nothing.
+
         Raises:
             LostWorkerError: none answers.
         """
+        for state in self._kept if self._learning else ():
+            with contextlib.suppress(LostWorkerError):
+                return self._get({0: state}, "between iterations", HUNG_SECONDS)[0]
         for rank, actor in enumerate(self._actors):
             if rank in self._hung:
                 continue

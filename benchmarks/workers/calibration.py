@@ -150,7 +150,7 @@ def fleet_settings(config: TrainConfig, task: Task, compute: Compute, shape: Sha
         random_first_steps=0,
         seed=config.seed,
         workers=shape.actors,
-        device=str(compute.acting),
+        device=compute.acting.type,
     )
 
 

@@ -45,7 +45,11 @@ def settings(words: str) -> TrainConfig:
         ),
         (
             "--learners 2 --device cuda:1",
-            "--device: each of 2 learners gets an accelerator of its own, by Ray's choice. Give --device cuda",
+            "--device: the accelerators are Ray's to choose: each of 2 learners gets one of its own. Give --device cuda",
+        ),
+        (
+            "--actors 2 --actor-device cuda:1",
+            "--actor-device: the accelerators are Ray's to choose: rollout actors share them. Give --actor-device cuda",
         ),
         (
             "--clones 4 --environments 32 --rollout-length 32 --mini-batch 256",
@@ -80,6 +84,8 @@ def test_a_new_run_refuses_options_that_would_do_nothing(words, said):
         "--iteration-noise-period 1 --shuffle transitions",
         "--learners 2 --device cuda",
         "--device cuda:1",
+        "--actor-device cuda:1",
+        "--actors 2 --actor-device cuda",
         f"--clones 4 --environments 32 {ONE_STEP}",
         f"--batch-size adaptive --environments 64 {ONE_STEP}",
         "--proximal-average 8",

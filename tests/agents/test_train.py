@@ -447,6 +447,27 @@ def test_a_run_that_diverges_ends_in_one_line_and_keeps_its_last_good_checkpoint
     assert checkpoint["learner"]["parameters"].isfinite().all()
 
 
+def test_an_accelerator_without_memory_ends_a_run_in_one_line_that_names_the_mend(tmp_path, capsys, monkeypatch):
+    """What torch raises on one; the second update does not fit."""
+    learn = Learner.finish
+
+    def too_large(self, learning_rate):
+        if self.optimizer_steps:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nSee documentation")
+        return learn(self, learning_rate)
+
+    monkeypatch.setattr(Learner, "finish", too_large)
+    words = "classic/cartpole --environments 8 --rollout-length 64 --threads 1 --checkpoint-seconds 1e-9 --observations 9000"
+    assert main(["train", *words.split(), "--run", str(tmp_path / "run")]) == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if "--chunk" in line]
+    problem = "the accelerator ran out of memory in iteration 1 (CUDA out of memory. Tried to allocate 2.00 GiB.)"
+    mend = "Use a smaller one, fewer --blocks, or --stream; --resume goes on from the last checkpoint"
+    assert [line.endswith(f"--chunk: {problem}. {mend}") for line in said] == [True]
+    assert read_run(tmp_path / "run").state == "failed"
+    checkpoint = torch.load(io.BytesIO(read_checkpoint(tmp_path / "run")), weights_only=False)
+    assert checkpoint["progress"]["iteration"] == 1
+
+
 def test_snapshots_lie_on_a_geometric_grid(tmp_path):
     config = small(observations=4000, recording=Recording(snapshot_growth=1.5))
     config = replace(config, update=replace(config.update, epochs=1, mini_batch=None))

@@ -98,8 +98,7 @@ def compare(name: str, network: Network, device: torch.device, visits: bool = Fa
     begun = Learner(config, task, CPU, False).weights()
     for where in (CPU, device):
         learner = Learner(config, task, where, False)
-        # Convolutions of recent GPUs round their factors to TF32 unless they are told not to.
-        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), no_room() if visits else nullcontext():
+        with no_room() if visits else nullcontext():
             learned.append((learn_batch(learner, fragments, 0, 1e-3), learner.weights() - begun))
     (here, change), (there, other) = learned
     kinds = {"|g_k|²": "square", "g_k·ĝ": "dot"}
@@ -146,13 +145,12 @@ def compare_acting(device: torch.device) -> list[Check]:
     logits = []
     for where in (CPU, device):
         network = make_network(find_task("atari/pong"), "nature_cnn", 0).to(where)
-        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            logits.append(ActingNetwork(network, False)(upload(torch.from_numpy(seen), where)).policy.cpu().numpy())
+        logits.append(ActingNetwork(network, False)(upload(torch.from_numpy(seen), where)).policy.cpu().numpy())
     return [Check("acting: logits", far(*logits), 1e-3)]
 
 
 def check_all(device: torch.device) -> list[Check]:
-    """All checks of one accelerator."""
+    """All checks of one accelerator, which this process must use already (`use_device`), or float32 might be TF32."""
     cases: dict[str, Callable[[], list[Check]]] = {
         "observations and a checkpoint": partial(compare_exactly, device),
         "acting": partial(compare_acting, device),

@@ -1,6 +1,7 @@
 """Acting, and whole runs, on the fake accelerator: the CPU's fragments and records, and one wait for each step that is acted."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import fake_accelerator as fake
 import numpy as np
@@ -10,6 +11,7 @@ from accelerated import TASKS, sum_in_equal_pieces
 
 from rlscale.agents.compute import resolve_compute, resolve_device
 from rlscale.agents.config import Budget, default_config
+from rlscale.agents.devices import free_bytes
 from rlscale.agents.machine import describe_machine
 from rlscale.agents.networks.layers import Dense
 from rlscale.agents.rollout import RolloutWorker, WorkerSettings
@@ -92,10 +94,10 @@ def test_a_run_is_the_cpus_and_goes_on_there(tmp_path):
         half = replace(config_on("auto", "auto"), budget=Budget(observations=None, optimizer_steps=2 * 8))
         train(half, tmp_path / "there", command=[])
         manifest = read_run(tmp_path / "there").manifest
-        assert (manifest["device"], manifest["machine"]["accelerator"]) == ("fake", "fake accelerator")
+        assert (manifest["device"], manifest["machine"]["accelerator"]) == ("fake:0", "fake accelerator")
         train(replace(config_on("cpu"), resume=str(tmp_path / "there")), tmp_path / "there", command=[])
     one, other = read_run(tmp_path / "cpu"), read_run(tmp_path / "there")
-    assert [segment["device"] for segment in other.manifest["segments"]] == ["fake", "cpu"]
+    assert [segment["device"] for segment in other.manifest["segments"]] == ["fake:0", "cpu"]
     assert len(one.rows) == len(other.rows) == 4
     timed = {name for name in one.rows[0] if "seconds" in name or "per_second" in name}
     for a, b in zip(one.rows, other.rows, strict=True):
@@ -103,7 +105,7 @@ def test_a_run_is_the_cpus_and_goes_on_there(tmp_path):
 
 
 def test_auto_takes_the_accelerator_and_names_are_checked():
-    assert resolve_device("auto") == torch.device("fake")
+    assert resolve_device("auto") == resolve_device("fake") == torch.device("fake", 0)
     assert resolve_device("fake:1") == torch.device("fake", 1)
     for name, message in (
         ("fake:2", "--device: fake:2 is not on this machine. Use --device cpu"),
@@ -124,6 +126,37 @@ def test_a_device_without_float64_is_not_taken(monkeypatch):
         resolve_device("mps")
 
 
+def test_nor_is_one_whose_maker_says_so(monkeypatch):
+    module = torch.get_device_module(torch.device("fake"))
+    monkeypatch.setattr(
+        type(module), "get_device_properties", lambda self, device: SimpleNamespace(has_fp64=False), raising=False
+    )
+    assert resolve_device("auto") == torch.device("cpu")
+    with pytest.raises(UsageError, match=r"^--device: fake:1 does not compute in float64"):
+        resolve_device("fake:1")
+
+
+def test_one_that_does_not_say_what_is_free_has_nothing_free(monkeypatch):
+    def unknown(device=None):
+        raise RuntimeError("the device does not support querying available memory")
+
+    monkeypatch.setattr(type(torch.get_device_module(torch.device("fake"))), "mem_get_info", staticmethod(unknown))
+    assert free_bytes(torch.device("fake", 0)) == 0
+
+
+def test_a_learner_beside_rays_actors_takes_the_last_accelerator_unless_it_is_numbered():
+    config = default_config(find_task("atari/pong"))
+
+    def found(device, actors, acting):
+        rollout = replace(config.rollout, actors=actors, actor_device=acting)
+        compute = resolve_compute(replace(config, rollout=rollout, update=replace(config.update, device=device)))
+        return str(compute.device)
+
+    assert found("auto", 2, "auto") == found("fake", 2, "fake") == "fake:1"
+    assert found("fake:0", 2, "fake") == found("auto", 0, "fake") == found("auto", 2, "cpu") == "fake:0"
+    assert found("cpu", 2, "fake") == "cpu"
+
+
 def test_pixels_on_an_accelerator_are_learned_and_acted_on_in_bfloat16():
     config = default_config(find_task("atari/pong"))
     compute = resolve_compute(replace(config, rollout=replace(config.rollout, actor_device="auto")))
@@ -141,9 +174,9 @@ def test_a_process_uses_the_device_that_it_is_given_by_number(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "set_device_index", used.append)
     for device in ("cpu", "fake", "fake:1"):
         resolve_compute(config_on(device)).prepare_process()
-    assert used == [1]
+    assert used == [0, 1]
     worker_on("fake:1", "mlp", False).close()
-    assert used == [1, 1]
+    assert used == [0, 1, 1]
 
 
 def test_the_machine_names_its_accelerator():

@@ -1,4 +1,4 @@
-"""The share of a GPU that Ray reserves for an actor that acts on one."""
+"""What only accelerators have: shares of one, which Ray reserves for actors, and memory of their own that can run out."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -8,6 +8,7 @@ import ray
 import torch
 
 from rlscale.agents.cluster.placement import rollout_resources
+from rlscale.agents.cluster.processes import kind_of_loss
 from rlscale.agents.config import default_config
 from rlscale.agents.rollout import RayFleet, WorkerSettings, ray_fleet
 from rlscale.agents.setup import prepare
@@ -23,6 +24,10 @@ TASK = find_task("classic/cartpole")
         pytest.param(1, 8, 16, 0.0625, id="no more actors than there are CPUs for"),
         pytest.param(4, 8, 1, 1.0, id="one on four GPUs uses one"),
         pytest.param(8, 8, 3, 1.0, id="no fraction above one"),
+        pytest.param(4, 8, 3, 0.5, id="three on two of four GPUs: a third of two each would take three"),
+        pytest.param(4, 64, 11, 0.1666, id="eleven on two"),
+        pytest.param(8, 64, 7, 0.5, id="seven on four of eight"),
+        pytest.param(3, 64, 4, 0.25, id="four on one of three"),
         pytest.param(1, 128, 128, 0.0039, id="a small share is one still"),
         pytest.param(2, 0, 1, 1.0, id="a cluster that has no CPUs yet"),
     ],
@@ -30,6 +35,20 @@ TASK = find_task("classic/cartpole")
 def test_all_actors_there_can_be_share_half_of_the_gpus(monkeypatch, gpus, cpus, most, share):
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"GPU": float(gpus), "CPU": float(cpus)})
     assert rollout_resources(most, 1, "cuda") == {"CPU": 1.0, "GPU": share}
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), "out of memory"),
+        (MemoryError(), "out of memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "out of memory"),
+        (RuntimeError("shapes do not match"), None),
+    ],
+)
+def test_a_process_whose_accelerator_has_no_memory_left_ran_out_of_memory(cause, kind):
+    raised = ray.exceptions.RayTaskError("sample", f"traceback: {cause}", cause).as_instanceof_cause()
+    assert kind_of_loss(raised) == kind
 
 
 def test_where_actors_come_later_their_share_is_left_to_them(monkeypatch):

@@ -35,7 +35,7 @@ def learners_that_answer(known) -> RemoteLearners:
     """Two learners whose calls have these answers."""
     learners = object.__new__(RemoteLearners)
     learners._ray, learners._hung, learners._iteration = Answers(known), set(), 3
-    learners._accepting, learners._learning = {}, True
+    learners._accepting, learners._learning, learners._kept = {}, True, []
     calls = [
         {
             "finish": SimpleNamespace(remote=lambda *_, rank=rank: f"finish {rank}"),
@@ -96,6 +96,16 @@ def test_a_learner_that_hangs_after_the_last_sum_is_not_waited_for_without_end()
         learners.finish(0.1)
     assert learners._ray.waits == [None, PATIENCE.total_seconds()]
     assert learners.get_state() == {"of": 0}
+
+
+def test_where_learners_wait_for_a_dead_one_without_end_the_state_before_is_in_the_object_store():
+    """Of two copies the one that is still there; neither learner answers. An update that all returned is asked for."""
+    learners = learners_that_answer({"finish 0": UPDATE, "kept 1": "before", "get_state 1": "after"})
+    learners._kept = ["kept 0", "kept 1"]
+    assert learners.get_state() == "before"
+    assert learners._ray.waits == [HUNG_SECONDS, HUNG_SECONDS]
+    learners._learning = False
+    assert learners.get_state() == "after"
 
 
 def test_an_update_that_one_learner_did_not_return_is_not_saved():

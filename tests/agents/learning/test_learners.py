@@ -229,6 +229,29 @@ def lose():
     raise OSError("the node that held the fragment is gone")
 
 
+def test_the_state_before_an_iteration_outlives_the_learners_where_they_could_not_be_asked(ray_of_four, monkeypatch):
+    """As where NCCL adds up: a learner that waits for a dead one answers nothing. Here all of them are dead."""
+    monkeypatch.setattr("rlscale.agents.learning.remote_learners.group_backend", lambda device: "nccl")
+    rng = np.random.default_rng(6)
+    learners = RemoteLearners(config_for(2), TASK, CPU, bfloat16=False, threads=1)
+    try:
+        learn_batch(learners, fragments_of(rng), 0, 1e-3)
+        before = learners.get_state()
+        fragments = fragments_of(rng)
+        slots = arrange_slots([fragment.group for fragment in fragments], fragments[0].environments)
+        learners.begin(slots, 1)
+        ray.get(learners._kept)
+        for actor in learners._actors:
+            ray.kill(actor)
+        with pytest.raises(LostWorkerError, match="died in iteration 1"):
+            learners.finish(1e-3)
+        kept = learners.get_state()
+    finally:
+        learners.close()
+    assert kept["optimizer_steps"] == before["optimizer_steps"] == 1
+    assert torch.equal(kept["parameters"], before["parameters"])
+
+
 def test_learners_go_on_from_a_state_and_do_without_no_fragment(ray_of_four):
     rng = np.random.default_rng(2)
     one = Learner(config_for(), TASK, CPU, False)
