@@ -9,7 +9,16 @@ from typing import Any
 
 from rlscale.errors import UsageError
 
-__all__ = ["SPREAD", "BusyClusterError", "Resources", "keep_together", "learner_resources", "require_room", "rollout_resources"]
+__all__ = [
+    "SPREAD",
+    "BusyClusterError",
+    "Resources",
+    "keep_together",
+    "learner_resources",
+    "require_room",
+    "rollout_resources",
+    "share_of_gpu",
+]
 
 Resources = Mapping[str, float]  # by Ray's names: CPU, GPU
 
@@ -44,9 +53,13 @@ def rollout_resources(most: int, cpus: int, device: str) -> dict[str, float]:
     if not gpus:
         raise UsageError("--actor-device", "Ray knows of no GPU", "Use --actor-device cpu")
     most = max(min(most, int(there.get("CPU", 0)) // cpus), 1)
-    to_act_on = max(int(gpus) // 2, 1)
-    share = min(gpus / 2, 1.0) / math.ceil(most / to_act_on)
-    return {"CPU": float(cpus), "GPU": int(share * 10_000) / 10_000}  # Ray counts in ten-thousandths
+    return {"CPU": float(cpus), "GPU": share_of_gpu(gpus // 2 or gpus / 2, most)}
+
+
+def share_of_gpu(gpus: float, processes: int) -> float:
+    """What each of so many processes gets where all share these GPUs; a share lies on one, and each has as many as any other."""
+    whole = max(int(gpus), 1)
+    return int(min(gpus, 1.0) / math.ceil(processes / whole) * 10_000) / 10_000  # Ray counts in ten-thousandths
 
 
 def learner_resources(threads: int, device: str) -> dict[str, float]:

@@ -213,7 +213,7 @@ def make_training_plan(task_id: str, options: SweepOptions) -> TrainingPlan:
             width=options.width,
             precision=options.precision,
             device=options.device,
-            threads=1 if options.device in ("auto", "cpu") else 0,
+            threads=0 if options.jobs == 0 and options.device not in ("auto", "cpu") else 1,
         ),
         noise=NoiseSettings(blocks=32),
         budget=Budget(observations=observations),

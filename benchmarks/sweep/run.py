@@ -14,9 +14,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from rlscale.agents.cluster import BusyClusterError, LostWorkerError, connect, disconnect
+from rlscale.agents.cluster.placement import share_of_gpu
 from rlscale.agents.cluster.processes import enter_user_folder
 from rlscale.agents.cluster.sigterm import interrupted_by_sigterm
 from rlscale.agents.compute import resolve_device
@@ -173,7 +175,7 @@ def run_job(job: Job) -> TrialResult:
             inner_steps=job.plan.inner_steps,
             episodes=job.plan.episodes,
         )
-    except (BusyClusterError, LostWorkerError, OSError):
+    except (BusyClusterError, LostWorkerError, OSError, torch.OutOfMemoryError):
         raise  # a fault of the machines, not of the trial: it is tried again
     except Exception as error:  # one trial's failure is a result of the sweep, not its end
         return _failed(job.trial, f"{type(true_error(error)).__name__}: {first_line(error)}", time.perf_counter() - started)
@@ -203,8 +205,8 @@ class LocalPool:
             return [(job, run_job(job))]
         except BusyClusterError as error:
             return [(job, Fault(error.problem, busy=True))]
-        except OSError as error:
-            return [(job, Fault(str(error)))]
+        except (OSError, torch.OutOfMemoryError) as error:
+            return [(job, Fault(first_line(error)))]
 
     def close(self) -> None:
         pass
@@ -229,7 +231,8 @@ class RayPool:
         jobs = options.jobs or max(1, available // cpus)
         if jobs * cpus > available:
             raise UsageError("--jobs", f"{jobs} runs need {jobs * cpus} CPUs, the cluster has {available}", "Use fewer")
-        self._worker = ray.remote(TrialWorker).options(num_cpus=0 if beside else 1)
+        gpus = _gpus_of_each(plans, jobs, float(ray.cluster_resources().get("GPU", 0)))
+        self._worker = ray.remote(TrialWorker).options(num_cpus=0 if beside else 1, num_gpus=gpus)
         self._failed_starts = 0  # in a row
         self._idle: list[Any] = []
         self._busy: dict[Any, tuple[Any, Job | None]] = {}  # by the call that is awaited; no job: whether it is there
@@ -303,6 +306,13 @@ class RayPool:
         for worker in (*self._idle, *(worker for worker, _ in self._busy.values())):
             self._ray.kill(worker)
         disconnect()
+
+
+def _gpus_of_each(plans: Sequence[SweepPlan], jobs: int, gpus: float) -> float:
+    """What Ray reserves for each job, which spreads them over the GPUs that it knows; nothing of a device that has a number."""
+    devices = {plan.config.update.device for plan in plans}
+    shared = any(":" not in device and resolve_device(device).type != "cpu" for device in devices)
+    return share_of_gpu(gpus, jobs) if shared and gpus else 0.0
 
 
 class TrialWorker:

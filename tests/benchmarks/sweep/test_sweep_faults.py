@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import ray
+import torch
 from planted import Planted
 from rich.console import Console
 
@@ -15,7 +16,7 @@ from rlscale.agents.cluster import BusyClusterError
 from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.sweep import run as sweep_run
 from rlscale.benchmarks.sweep.options import SweepOptions, make_plan
-from rlscale.benchmarks.sweep.run import Fault, Job, RayPool, TrialWorker, run_job, run_sweeps
+from rlscale.benchmarks.sweep.run import Fault, Job, LocalPool, RayPool, TrialWorker, run_job, run_sweeps
 from rlscale.records import Trial, files, read_sweep
 from rlscale.records.run import Run
 
@@ -70,6 +71,36 @@ def wait_until(pool, idle):
     while pool.free < idle:
         ended += pool.wait(0.5)
     return ended
+
+
+@pytest.mark.parametrize(
+    ("device", "jobs", "gpus", "each"),
+    [
+        ("cuda", 2, 4.0, 1.0),
+        ("cuda", 16, 4.0, 0.25),
+        ("cuda", 5, 4.0, 0.5),
+        ("cuda", 3, 1.0, 0.3333),
+        ("cuda", 3, 0.0, 0.0),
+        ("cuda:1", 3, 4.0, 0.0),
+        ("cpu", 3, 4.0, 0.0),
+    ],
+)
+def test_runs_on_gpus_are_spread_over_those_that_ray_knows(monkeypatch, device, jobs, gpus, each):
+    plan = make_plan("classic/cartpole", OPTIONS)
+    plan = replace(plan, config=replace(plan.config, update=replace(plan.config.update, device=device)))
+    monkeypatch.setattr(sweep_run, "resolve_device", torch.device)
+    assert sweep_run._gpus_of_each([plan], jobs, gpus) == each
+
+
+def test_a_trial_whose_accelerator_is_full_is_a_fault_and_not_a_result(monkeypatch, tmp_path):
+    def full(*args, **more):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(sweep_run, "run_trial", full)
+    job = Job(make_plan("classic/cartpole", OPTIONS), TRIAL, tmp_path / "trial", (), 0)
+    pool = LocalPool()
+    pool.submit(job)
+    assert pool.wait(0.1) == [(job, Fault("CUDA out of memory. Tried to allocate 2.00 GiB"))]
 
 
 @pytest.mark.long
