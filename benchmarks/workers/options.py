@@ -27,6 +27,7 @@ __all__ = [
     "cpus_by_node",
     "cpus_for_actors",
     "describe_nodes",
+    "gpus_there",
     "hold_folder",
     "offered_cpus",
     "share_beside_learner",
@@ -115,6 +116,13 @@ def cpus_by_node(ray_address: str | None) -> tuple[int, ...] | None:
     from ray._private.state import available_resources_per_node
 
     return tuple(int(free.get("CPU", 0)) for free in available_resources_per_node().values())
+
+
+def gpus_there() -> float:
+    """GPUs that Ray knows; this process must have joined it."""
+    import ray
+
+    return float(ray.cluster_resources().get("GPU", 0))
 
 
 def share_beside_learner(ray_address: str | None) -> float:

@@ -23,7 +23,18 @@ from rlscale.text import format_duration, format_quantity
 from .calibration import Shape
 from .options import WorkersOptions
 
-__all__ = ["Known", "choose", "find_frontier", "make_plan", "price_of", "run_of", "say_asked", "say_beyond"]
+__all__ = [
+    "Known",
+    "check_gpus",
+    "choose",
+    "find_frontier",
+    "gpus_to_act_on",
+    "make_plan",
+    "price_of",
+    "run_of",
+    "say_asked",
+    "say_beyond",
+]
 
 _OFTEN = 0.025  # of the runs: so many on one side of the interval are more than it leaves out
 
@@ -164,15 +175,44 @@ def make_plan(known: Known, law: FleetTime, learner: LearnerTime, price: Price, 
     return CostPlan(tuple(choices))
 
 
-def price_of(options: WorkersOptions, compute: Compute, beside: float, offered: float) -> Price:
+def check_gpus(options: WorkersOptions, compute: Compute) -> None:
+    """Refuse a price of GPUs that nobody works on, and GPUs without one where CPUs have a price.
+
+    Raises:
+        UsageError: names the option and the mend.
+    """
+    on_gpu = [who for who, where in (("the learner", compute.device), ("acting", compute.acting)) if where.type != "cpu"]
+    if options.price_gpu_hour and not on_gpu:
+        mend = "Leave it out, or give the --device that is hired"
+        raise UsageError("--price-gpu-hour", "the learner works on a CPU here", mend)
+    if options.price_cpu_hour is not None and options.price_gpu_hour is None and on_gpu:
+        mend = "Give it, 0 where it is in the CPU's price, or --device cpu"
+        raise UsageError("--price-gpu-hour", f"{on_gpu[0]} takes a GPU, which has no price yet", mend)
+
+
+def gpus_to_act_on(compute: Compute, there: float) -> int:
+    """GPUs that actors are given beside the learner's: half of those that there are; none where both share the only one.
+
+    Args:
+        compute: of the command.
+        there: GPUs that Ray knows.
+    """
+    if compute.acting.type == "cpu":
+        return 0
+    return int(there) // 2 if compute.device.type != "cpu" else max(int(there) // 2, 1)
+
+
+def price_of(options: WorkersOptions, compute: Compute, beside: float, offered: float, gpus: float) -> Price:
     """What is hired: a CPU for every worker, and for the learner a GPU and a CPU, or as many CPUs as it has threads.
 
-    Workers that take turns with a learner on its CPUs have those for nothing; at lag 1 both work at once.
+    Workers that take turns with a learner on its CPUs have those for nothing; at lag 1 both work at once. Those that act on GPUs
+    have the ones that rlscale gives them.
 
     Args:
         options, compute: of the command.
         beside: part of the workers that is on the learner's machine.
         offered: CPUs that there are for workers.
+        gpus: that Ray knows.
     """
     on_gpu = compute.device.type != "cpu"
     learner_cpus = 1.0 if on_gpu else float(compute.threads)
@@ -181,6 +221,7 @@ def price_of(options: WorkersOptions, compute: Compute, beside: float, offered: 
         gpu_hour=options.price_gpu_hour or 0.0,
         learner_cpus=learner_cpus,
         learner_gpus=float(on_gpu),
+        acting_gpus=gpus_to_act_on(compute, gpus),
         beside=beside if not on_gpu and options.lag == 0 else 0.0,
         most_cpus=offered + (0.0 if beside and not on_gpu else learner_cpus),
     )

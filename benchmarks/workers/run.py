@@ -57,11 +57,12 @@ from .options import (
     cpus_by_node,
     cpus_for_actors,
     describe_nodes,
+    gpus_there,
     hold_folder,
     offered_cpus,
     share_beside_learner,
 )
-from .plan import Known, choose, find_frontier, make_plan, price_of, say_asked, say_beyond
+from .plan import Known, check_gpus, choose, find_frontier, gpus_to_act_on, make_plan, price_of, say_asked, say_beyond
 from .recommendation import (
     candidates,
     recommend,
@@ -97,12 +98,7 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
     mini_batches = None if known is None or known.mini_batches == 1 else known.mini_batches
     compute = resolve_compute(config)
     compute.prepare_process()
-    if options.price_gpu_hour and compute.device.type == "cpu":
-        mend = "Leave it out, or give the --device that is hired"
-        raise UsageError("--price-gpu-hour", "the learner works on a CPU here", mend)
-    if options.price_cpu_hour is not None and options.price_gpu_hour is None and compute.device.type != "cpu":
-        mend = "Give it, 0 where it is in the CPU's price, or --device cpu"
-        raise UsageError("--price-gpu-hour", "the learner takes a GPU, which has no price yet", mend)
+    check_gpus(options, compute)
     if options.lag and options.ray_address is None and compute.device.type == "cpu":
         raise _shared_cores("on this machine")
     folder = Path(options.out or f"workers/{config.task.replace('/', '-').replace(':', '-').replace('@', '-')}")
@@ -113,6 +109,9 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
         beside, there = share_beside_learner(options.ray_address), offered_cpus(options.ray_address)
         if options.lag and compute.device.type == "cpu" and beside == 1:
             raise _shared_cores("in this cluster of one machine")
+        gpus = gpus_there()
+        if options.lag and compute.device.type == compute.acting.type != "cpu" and not gpus_to_act_on(compute, gpus):
+            raise _shared_cores("here", "GPU")
         if options.lag and compute.device.type == "cpu" and beside:
             shared = "actors on this machine compete with the learner at lag 1, which the predictions leave out"
             say(console, f"note: {shared}. Start Ray's head node with --num-cpus=0")
@@ -146,7 +145,7 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
                 validation = validate(options, config, task, compute, law, learner, fleets, grid, found.shape, kept, console)
     made = None
     if known is not None:
-        made = make_plan(known, law, learner, price_of(options, compute, beside, there), cpus, options.lag)
+        made = make_plan(known, law, learner, price_of(options, compute, beside, there, gpus), cpus, options.lag)
     held_out = [] if validation is None else [Shape(**row["shape"]) for row in validation["rows"]]
     used = {reading.shape for reading in fleets} | set(held_out)
     record = {
@@ -229,8 +228,9 @@ def _run(options: WorkersOptions, command: list[str], console: Console, held: co
     return 0
 
 
-def _shared_cores(where: str) -> UsageError:
-    return UsageError("--lag", f"{where} actors and learner share the same cores", "Leave it out, or give a cluster or a GPU")
+def _shared_cores(where: str, what: str = "cores") -> UsageError:
+    problem = f"{where} actors and learner share the same {what}"
+    return UsageError("--lag", problem, f"Leave it out, or give a cluster or {'a' if what == 'cores' else 'another'} GPU")
 
 
 def way_to_learn(config: TrainConfig, mini_batches: int | None, smallest: int | None = None) -> str:

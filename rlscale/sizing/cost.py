@@ -82,6 +82,7 @@ class Price:
         gpu_hour: price of one GPU for an hour.
         worker_cpus: CPUs of each worker.
         learner_cpus, learner_gpus: those of the learner, whatever the number of workers.
+        acting_gpus: further ones that workers act on, of which each takes one at most.
         beside: part of the workers that is on the learner's machine and takes turns with it on its CPUs, of which only the larger
             number is hired there: 1 on a single machine, 0 where the learner has CPUs of its own.
         most_cpus: that there are to hire, the learner's included; nodes of different sizes do not have equally many workers, and
@@ -93,6 +94,7 @@ class Price:
     worker_cpus: float = 1.0
     learner_cpus: float = 1.0
     learner_gpus: float = 0.0
+    acting_gpus: float = 0.0
     beside: float = 0.0
     most_cpus: float = math.inf
 
@@ -100,7 +102,8 @@ class Price:
         """The price of an hour of so many workers and the learner."""
         beside = self.beside * workers * self.worker_cpus
         cpus = workers * self.worker_cpus - beside + max(beside, self.learner_cpus)
-        return self.cpu_hour * min(cpus, self.most_cpus) + self.gpu_hour * self.learner_gpus
+        gpus = self.learner_gpus + min(self.acting_gpus, workers)
+        return self.cpu_hour * min(cpus, self.most_cpus) + self.gpu_hour * gpus
 
 
 @dataclass(frozen=True)

@@ -161,7 +161,7 @@ def test_the_learner_s_cpus_are_paid_once_where_it_takes_turns(monkeypatch, addr
     compute = replace(
         resolve_compute(default_config(find_task("classic/cartpole"))), device=torch.device("cpu"), threads=int(offered) or 8
     )
-    price = price_of(options, compute, share_beside_learner(address), offered_cpus(address))
+    price = price_of(options, compute, share_beside_learner(address), offered_cpus(address), 0.0)
     assert price.of_hour(max(16, offered)) == paid
 
 
@@ -297,12 +297,52 @@ def test_a_gpu_that_nobody_learns_on_has_no_price(capsys):
 
 
 def test_a_gpu_that_somebody_learns_on_has_a_price_where_cpus_have_one(monkeypatch, capsys):
-    compute = SimpleNamespace(prepare_process=lambda: None, device=torch.device("cuda"), threads=1)
+    compute = SimpleNamespace(prepare_process=lambda: None, device=torch.device("cuda"), acting=torch.device("cpu"), threads=1)
     monkeypatch.setattr(workers, "resolve_compute", lambda _: compute)
     words = ["--sweep", "results/ladder/pendulum", "--price-cpu-hour", "0.04"]
     assert main(["workers", "classic/pendulum", *words]) == 2
     problem = "--price-gpu-hour: the learner takes a GPU, which has no price yet"
     assert capsys.readouterr().err == f"rlscale: {problem}. Give it, 0 where it is in the CPU's price, or --device cpu\n"
+
+
+def test_gpus_that_only_actors_use_have_a_price_too(monkeypatch, capsys):
+    devices = {"device": torch.device("cpu"), "acting": torch.device("cuda")}
+    compute = SimpleNamespace(prepare_process=lambda: None, threads=1, **devices)
+    monkeypatch.setattr(workers, "resolve_compute", lambda _: compute)
+    assert main(["workers", "classic/pendulum", "--sweep", "results/ladder/pendulum", "--price-cpu-hour", "0.04"]) == 2
+    assert capsys.readouterr().err.startswith("rlscale: --price-gpu-hour: acting takes a GPU, which has no price yet. Give it")
+
+
+@pytest.mark.parametrize(
+    ("learns", "acts", "gpus", "workers", "hired"),
+    [
+        ("cuda", "cuda", 8, 16, 5),
+        ("cuda", "cuda", 8, 2, 3),
+        ("cuda", "cuda", 1, 16, 1),
+        ("cuda", "cpu", 8, 16, 1),
+        ("cpu", "cuda", 8, 16, 4),
+        ("cpu", "cuda", 1, 16, 1),
+        ("cpu", "cpu", 8, 16, 0),
+    ],
+)
+def test_gpus_that_actors_act_on_are_paid_for(learns, acts, gpus, workers, hired):
+    """Half of those that there are, at most one a worker, beside the learner's own; the only one serves both."""
+    compute = resolve_compute(default_config(find_task("classic/cartpole")))
+    compute = replace(compute, device=torch.device(learns), acting=torch.device(acts))
+    price = price_of(WorkersOptions("classic/cartpole", price_cpu_hour=0.0, price_gpu_hour=1.0), compute, 0.0, 64.0, float(gpus))
+    assert price.of_hour(workers) == hired
+
+
+def test_at_lag_1_actors_and_learner_need_a_gpu_each(monkeypatch, tmp_path, capsys):
+    devices = {"device": torch.device("cuda"), "acting": torch.device("cuda")}
+    compute = SimpleNamespace(prepare_process=lambda: None, threads=1, **devices)
+    monkeypatch.setattr(workers, "resolve_compute", lambda _: compute)
+    monkeypatch.setattr(workers, "connected", lambda *_: nullcontext())
+    monkeypatch.setattr(workers, "gpus_there", lambda: 1.0)
+    monkeypatch.chdir(tmp_path)
+    assert main(["workers", "classic/cartpole", "--cpus", "2", "--lag", "1"]) == 2
+    problem = "--lag: here actors and learner share the same GPU. Leave it out, or give a cluster or another GPU"
+    assert capsys.readouterr().err.splitlines()[-1] == f"rlscale: {problem}"
 
 
 def test_a_cluster_of_one_machine_is_no_other_machine(monkeypatch, tmp_path, capsys):
