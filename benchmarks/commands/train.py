@@ -59,6 +59,8 @@ def run(arguments: list[str]) -> int:
                 if not (config.update.threads or config.actors) and os.getloadavg()[0] >= usable_cpus():
                     busy = "this machine is busy: several threads may wait for one another; --threads 1 does not"
                     say(console, busy)
+                if config.noise.joint_noise_period and config.rollout.environments // config.rollout.clones < 3:
+                    say(console, "note: so few environments show no noise scale: --environments 8 or more do")
                 if changed:
                     say(console, f"going on with other settings: {changed}")
                 showing.enter_context(display)

@@ -73,7 +73,10 @@ def read_noise(run: RunRecord) -> NoiseReading:
     found = {(p.head, p.quantity): p.scale for p in predict_from_run(run)}
     if ("policy", "cumulative") not in found:
         # One environment's rollout may be a single block at every length: it holds one episode, or a part of one.
-        few = run.manifest["config"].get("noise", {}).get("blocks_of") == "episodes" and bool(run.noise("policy", "rollout"))
+        config = run.manifest["config"]
+        few = config.get("noise", {}).get("blocks_of") == "episodes" and bool(run.noise("policy", "rollout"))
+        rollout = config.get("rollout", {})
+        few = few or rollout.get("environments", 2) // rollout.get("clones", 1) < 2
         mend = "Use eight environments or more" if few else "Let it run longer"
         raise UsageError("--run", f"{run.folder} holds no noise of the policy's loss yet", mend)
     policy = found["policy", "cumulative"]

@@ -198,6 +198,27 @@ def test_on_a_busy_machine_it_says_what_one_thread_would_spare(load, threads, sa
     assert ("--threads 1 does not" in capfd.readouterr().out) is said
 
 
+@pytest.mark.parametrize(("environments", "said"), [("1", True), ("2", True), ("8", False)])
+def test_a_run_says_that_so_few_environments_show_no_noise_scale(environments, said, tmp_path, capfd):
+    """Noise is measured between environments: one shows none, and of two blocks there is no interval."""
+    words = [
+        "classic/cartpole",
+        "--environments",
+        environments,
+        "--rollout-length",
+        "32",
+        "--mini-batch",
+        "None",
+        "--threads",
+        "1",
+    ]
+    assert main(["train", *words, "--observations", "256", "--run", str(tmp_path / "run")]) == 0
+    assert ("so few environments show no noise scale: --environments 8 or more do" in capfd.readouterr().out) is said
+    if environments == "1":
+        assert main(["advise", "--run", str(tmp_path / "run"), "--out", str(tmp_path / "advice")]) == 2
+        assert "no noise of the policy's loss yet. Use eight environments or more" in capfd.readouterr().err
+
+
 def test_another_tasks_checkpoint(run):
     done = in_this_process(run.parent, "train", "classic/acrobot", "--resume", "first")
     assert_refused(done, "--resume", "rlscale train classic/cartpole")
