@@ -5,16 +5,13 @@ share it), and read by the learner chunk by chunk. So a batch that is held costs
 the fragments under way. Nothing is allocated here.
 """
 
-import itertools
 import math
 import os
-import re
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
-from rlscale.control_groups import control_groups
+from rlscale.control_groups import available_bytes
 from rlscale.envs import Task
 from rlscale.errors import UsageError
 from rlscale.text import format_bytes, parse_bytes
@@ -44,10 +41,6 @@ PROCESS_BYTES = {"run": 700 << 20, "ray": 400 << 20, "actor": 350 << 20, "learne
 # copies and its bytes. Measured with 2 and 5 million parameters: 12 to 17.
 LEARNER_VECTORS = 20
 WORKER_VECTORS = 3  # the parameters as they came, a network of them, and its copy for acting
-# Files of a control group: the limit, what is used, and statistics with the name of what is cached of files not read lately. That
-# counts as used, and yet the kernel gives it to whoever needs memory.
-_VERSION_2 = ("memory.max", "memory.current", "memory.stat", "inactive_file")
-_VERSION_1 = "memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat", "total_inactive_file"
 LONGEST_USUAL = 16_384  # steps of a rollout: of longer ones it is not the environments that take the memory
 STORE_SHARE = 0.75  # of an object store that fragments may fill: from 80% on Ray writes what it holds to disk
 PARAMETER_BYTES = 16 << 20  # of an object store, for the parameters
@@ -117,14 +110,14 @@ def memory_plan(config: TrainConfig, task: Task, store: int | None = None, kept:
     enough = own is None or (store is not None and store < own)  # of all but the store
     fitting = budget // size
     if config.update.stream:
-        # Each actor makes one while another waits, and each learner reads one. There may come to be as many actors as groups.
-        wanted = 2 * config.workers + config.update.learners
-        if config.elastic:
-            wanted = max(wanted, min(2 * groups + config.update.learners, fitting))
+        wanted = _streamed_fragments(config, config.workers, batch)
+        if config.elastic:  # there may come to be as many actors as groups
+            wanted = max(wanted, min(_streamed_fragments(config, groups, batch), fitting))
         if wanted > fitting:
             needed = f"the {wanted} fragments of {format_bytes(size)} that are under way at once"
             if enough:
-                mend = f"{_larger_store(config)}, or give fewer --fragment-environments"
+                larger = _larger_store(config)
+                mend = f"{larger[0].upper()}{larger[1:]}, or give fewer --fragment-environments"
                 raise UsageError(
                     "--stream", f"{needed} take more than Ray's object store has room for, {format_bytes(budget)}", mend
                 )
@@ -136,9 +129,27 @@ def memory_plan(config: TrainConfig, task: Task, store: int | None = None, kept:
     if batches * batch > fitting:
         one = fragment_bytes(task, r.rollout_length, 1)
         more = _larger_store(config) if enough else "give more --memory"
+        if _streamed_fragments(config, config.workers, batch) <= fitting:
+            more += f", or learn from it as it comes: --stream{_to_stream(config)}"
         raise _too_large(config, size * batch * batches, budget, fitting // batches // groups, budget // batches // one, more)
     most = fitting // batches if config.adaptive else batch
     return MemoryPlan(n, groups, size, batch, most * batches, most)
+
+
+def _streamed_fragments(config: TrainConfig, actors: int, batch: int) -> int:
+    """Most fragments of a stream that exist at once: each actor makes one while another waits, and each learner reads one.
+
+    Of a batch that is not adaptive there are never more than all of it, and of the next one where that is begun early.
+    """
+    under_way = 2 * actors + config.update.learners
+    return under_way if config.adaptive else min(under_way, batch * (1 + config.rollout.lag))
+
+
+def _to_stream(config: TrainConfig) -> str:
+    """The flags that --stream needs beside it."""
+    u = config.update
+    flags = "" if u.epochs == 1 and u.mini_batch is None else " --epochs 1 --mini-batch None"
+    return flags + (" --advantage-scale running" if u.advantage_scale == "batch" else "")
 
 
 def _larger_store(config: TrainConfig) -> str:
@@ -171,14 +182,11 @@ def _too_large(config: TrainConfig, needed: int, budget: int, rounds: int, envir
         largest = f"The largest that can is {fewer * r.rollout_length:,} (--environments {fewer})"
     else:
         largest = "Use shorter fragments (--rollout-length)"
-    u = config.update
-    flags = "" if u.epochs == 1 and u.mini_batch is None else " --epochs 1 --mini-batch None"
-    flags += " --advantage-scale running" if u.advantage_scale == "batch" else ""
     return UsageError(
         flag,
         f"an iteration batch of {config.batch:,} observations{' and the next one (--lag 1)' if r.lag else ''} takes "
         f"{format_bytes(needed)}, and there are {format_bytes(budget)} for it",
-        f"{largest}, {more}, or learn from it as it comes: --stream{flags}",
+        f"{largest}, {more}" if ", or " in more else f"{largest}, or {more}",
     )
 
 
@@ -366,28 +374,3 @@ def _shared_memory() -> int:
     """Bytes that are free where Ray keeps its object store."""
     shared = os.statvfs("/dev/shm")
     return shared.f_bavail * shared.f_frsize
-
-
-def available_bytes() -> int:
-    """Memory that this process and its children could take now: the machine's, or what its control groups leave."""
-    text = Path("/proc/meminfo").read_text()
-    found = re.search(r"MemAvailable:\s+(\d+) kB", text)
-    available = int(found.group(1)) * 1024 if found else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    for group, (limit, used, statistics, inactive) in itertools.product(control_groups("memory"), (_VERSION_2, _VERSION_1)):
-        try:
-            most = (group / limit).read_text().strip()
-            if most != "max":
-                free = int(most) - int((group / used).read_text())
-                available = min(available, free + _statistic(group / statistics, inactive))
-        except (OSError, ValueError):
-            continue
-    return available
-
-
-def _statistic(path: Path, name: str) -> int:
-    """A number from a control group's memory statistics; 0 where it is not there."""
-    try:
-        found = re.search(rf"^{name} (\d+)$", path.read_text(), re.MULTILINE)
-    except OSError:
-        return 0
-    return int(found.group(1)) if found else 0

@@ -52,7 +52,8 @@ class RayMetrics:
         self._observations.inc(row["batch_observations"], self._labels)
         for field, gauge in self._gauges.items():
             gauge.set(row[field], self._labels)
-        for record in noise:
+        last = {(record.head, record.kind): record for record in noise}  # an iteration may hold thousands of mini-batches
+        for record in last.values():
             measured = estimate(record.statistics)
             for field, gauge in self._noise.items():
                 gauge.set(getattr(measured, field), {**self._labels, "head": record.head, "kind": record.kind})

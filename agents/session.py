@@ -250,7 +250,8 @@ class Session:
             summaries.append(sampled.summary)
             if not slots:
                 groups = [(sampled.summary.group + i) % memory.groups for i in range(count)]  # they take turns
-                slots = arrange_slots(groups, memory.environments)
+                learners = self.config.update.learners if stream and not self.config.adaptive else 1
+                slots = arrange_slots(groups, memory.environments, learners)
                 self._learner.begin(slots, self.progress.iteration)
             # Learners in other processes read the fragment from the object store by its reference.
             here = sampled.reference is None or isinstance(self._learner, Learner)

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlscale.envs import Task
 
-from .cluster import free_cpus, learner_resources, rollout_resources, store_bytes
+from .cluster import free_places, learner_resources, rollout_resources, store_bytes
 from .compute import Compute, resolve_compute
 from .config import TrainConfig
 from .learning import Learner, RemoteLearners
@@ -99,7 +99,10 @@ class RunSetup:
         """Those that the batches are made of, in the room that there is; on a cluster this process must have joined it."""
         if not self.config.rays:
             return self.memory
-        return memory_plan(self.config, self.task, store_room(store_bytes(self.config.update.learners)), self.memory.environments)
+        rollout, update = self.config.rollout, self.config.update
+        actors = None if self.config.elastic else self.config.actors
+        there = store_bytes(update.learners, actors, rollout.actor_cpus, stream=update.stream, lag=rollout.lag)
+        return memory_plan(self.config, self.task, store_room(there), self.memory.environments)
 
     def start(self, generation: int = 0) -> Session:
         """Start the learners, the environments and their workers.
@@ -153,7 +156,7 @@ class RunSetup:
             return LocalFleet(settings)
         actors = config.actors
         if config.elastic and rollout.ray_address is not None:
-            actors = max(free_cpus() // rollout.actor_cpus, 1)
+            actors = max(free_places(rollout.actor_cpus), 1)
         if rollout.actor_price is not None:
             actors = 1
         return RayFleet(

@@ -8,7 +8,7 @@ interrupt, where Ray would write the stack of the process.
 What the processes do is elsewhere: the rollout actors in `..rollout`, the learners in `..learning`. Start with `connect`.
 """
 
-from .connect import connect, connected, disconnect, free_cpus, head_address, spilled_files, store_bytes, watch_head
+from .connect import connect, connected, disconnect, free_cpus, free_places, head_address, spilled_files, store_bytes, watch_head
 from .head_node import LostHeadError
 from .placement import BusyClusterError, keep_together, learner_resources, require_room, rollout_resources
 from .processes import LostWorkerError
@@ -21,6 +21,7 @@ __all__ = [
     "connected",
     "disconnect",
     "free_cpus",
+    "free_places",
     "head_address",
     "keep_together",
     "learner_resources",

@@ -15,7 +15,17 @@ from rlscale.text import first_line
 from .head_node import require_head, watched
 from .sigterm import interrupted_by_sigterm
 
-__all__ = ["connect", "connected", "disconnect", "free_cpus", "head_address", "spilled_files", "store_bytes", "watch_head"]
+__all__ = [
+    "connect",
+    "connected",
+    "disconnect",
+    "free_cpus",
+    "free_places",
+    "head_address",
+    "spilled_files",
+    "store_bytes",
+    "watch_head",
+]
 
 # Where the package lies: in site-packages, or in a checkout. Not by this file's own name, which a link leads out of the package.
 _PACKAGE = Path(rlscale.__file__).parent
@@ -109,23 +119,36 @@ def watch_head(address: str | None) -> contextlib.AbstractContextManager[object]
     return contextlib.nullcontext() if address is None else watched(head_address())
 
 
-def store_bytes(learners: int) -> int:
+def store_bytes(learners: int, actors: int | None = None, cpus: int = 1, *, stream: bool = False, lag: int = 0) -> int:
     """Bytes of fragments that the object stores can hold at once.
 
     A fragment lies in the store of the node where it was made, until it is released, and is copied into that of the learner,
-    which reads a whole batch. Actors are spread evenly, so each of M nodes holds about an M-th of what there is.
+    which reads a whole batch; of a stream it reads few at a time, and of two batches (lag 1) one. So what binds is the node that
+    makes the largest share for its store, or the one that reads.
 
     Args:
         learners: one learns in this process, on this node; several may have been put on any.
+        actors: dealt out evenly to the nodes that have room for them, as `SPREAD` does; None: as many as there is room for.
+        cpus: of each.
+        stream: learners read fragment by fragment.
+        lag: batches beyond the first that exist at once.
     """
     import ray
 
     here = ray.get_runtime_context().get_node_id()
     nodes = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
     stores = {name: int(resources.get("object_store_memory", 0)) for name, resources in nodes.items()}
-    making = [stores[name] for name, resources in nodes.items() if resources.get("CPU", 0) and stores[name]]
-    read = stores[here] if learners == 1 else min(making)
-    return min(read, len(making) * min(making))
+    room = {name: int(resources.get("CPU", 0)) // cpus for name, resources in nodes.items() if stores[name]}
+    given = dict.fromkeys(room, 0)
+    for _ in range(min(sum(room.values()), sum(room.values()) if actors is None else actors)):
+        given[min((name for name in room if given[name] < room[name]), key=lambda name: given[name])] += 1
+    share = {name: count / sum(given.values()) for name, count in given.items() if count}
+    makes = min((stores[name] / part for name, part in share.items()), default=0.0)
+    if stream:
+        return int(makes)
+    batches = 1 + lag
+    reads = {name: stores[name] * batches / (1 + lag * share.get(name, 0.0)) for name in ([here] if learners == 1 else share)}
+    return int(min(makes, *reads.values()))
 
 
 def free_cpus() -> int:
@@ -133,6 +156,15 @@ def free_cpus() -> int:
     import ray
 
     return int(ray.available_resources().get("CPU", 0))
+
+
+def free_places(cpus: int) -> int:
+    """Processes of so many CPUs for which there is room now, node by node: all CPUs of one are of one node."""
+    if cpus == 1:
+        return free_cpus()
+    from ray._private.state import available_resources_per_node
+
+    return sum(int(free.get("CPU", 0)) // cpus for free in available_resources_per_node().values())
 
 
 def spilled_files() -> dict[str, int]:

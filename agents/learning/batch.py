@@ -37,7 +37,7 @@ class FragmentSlot:
     environment: int
 
 
-def arrange_slots(groups: Sequence[int], environments: int) -> list[FragmentSlot]:
+def arrange_slots(groups: Sequence[int], environments: int, learners: int = 1) -> list[FragmentSlot]:
     """The slot of each fragment of an iteration, in the order in which the fragments are taken.
 
     Column c of the batch is one environment; its later rounds continue the column downwards.
@@ -45,15 +45,18 @@ def arrange_slots(groups: Sequence[int], environments: int) -> list[FragmentSlot
     Args:
         groups: the group of environments that made each fragment; every group occurs equally often.
         environments: number of environments of each fragment.
+        learners: that read the columns in equal shares, one beside another, and learn from fragments as they come: successive
+            ones are laid into the shares of different learners, so that none waits for another to be through with its share.
 
     Raises:
         ValueError: a group occurs more often than another.
     """
-    columns: dict[int, int] = {}
+    first_seen = list(dict.fromkeys(groups))
+    in_shares = [group for learner in range(learners) for group in first_seen[learner::learners]]
+    columns = {group: place * environments for place, group in enumerate(in_shares)}
     rounds: dict[int, int] = {}
     slots = []
     for group in groups:
-        columns.setdefault(group, len(columns) * environments)
         rounds[group] = rounds.get(group, -1) + 1
         slots.append(FragmentSlot(rounds[group], range(columns[group], columns[group] + environments), group * environments))
     if len(set(rounds.values())) > 1:

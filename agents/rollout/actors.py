@@ -10,7 +10,7 @@ import numpy as np
 
 from rlscale.text import first_line, tell
 
-from ..cluster import BusyClusterError, free_cpus
+from ..cluster import BusyClusterError, free_places
 from ..cluster.placement import SPREAD, rollout_resources
 from ..cluster.processes import LostWorkerError, describe_loss, enter_user_folder, pickle_settings
 from .fragments import Fragment, FragmentSummary
@@ -118,7 +118,7 @@ class RolloutActors:
         """Start as many actors as free CPUs allow, unless actors keep failing at their start."""
         if self._failed_starts >= MOST_FAILED_STARTS:
             return
-        for _ in range(min(free_cpus() // self._settings.threads, most)):
+        for _ in range(min(free_places(self._settings.threads), most)):
             self.start()
 
     def wait_for(self, most: int, seconds: float) -> list[int]:

@@ -3,6 +3,7 @@
 Plain bookkeeping, so that it can be read and tested without a cluster.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 
 __all__ = ["GroupAssignment"]
@@ -32,7 +33,8 @@ class GroupAssignment:
 
     def share_out(self, groups: Iterable[int], actors: Iterable[int]) -> None:
         """Give each of the groups in turn to the actor that then holds the fewest."""
-        held = {actor: len(self.groups_of(actor)) for actor in actors}
+        counts = Counter(self.actor_of)
+        held = {actor: counts[actor] for actor in actors}
         for group in groups:
             emptiest = min(held, key=lambda actor: (held[actor], actor))
             held[emptiest] += 1
@@ -44,8 +46,11 @@ class GroupAssignment:
         Returns:
             The groups that moved, each with the actor that held it before.
         """
-        held = {actor: self.groups_of(actor) for actor in actors if actor != newcomer}
-        mine = len(self.groups_of(newcomer))
+        held: dict[int, list[int]] = {actor: [] for actor in actors if actor != newcomer}
+        for group, holder in enumerate(self.actor_of):
+            if holder in held:
+                held[holder].append(group)
+        mine = self.actor_of.count(newcomer)
         moved = []
         while held:
             fullest = max(held, key=lambda actor: (len(held[actor]), -actor))

@@ -19,6 +19,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from rlscale.agents.checks import divisors_of
+from rlscale.agents.cluster import spilled_files
 from rlscale.agents.cluster.processes import LostWorkerError, enter_user_folder, pickle_settings
 from rlscale.agents.compute import Compute
 from rlscale.agents.config import TrainConfig
@@ -27,6 +28,7 @@ from rlscale.agents.networks import flatten_parameters, make_network
 from rlscale.agents.rollout import Fragment, RayFleet, RolloutWorker, WorkerSettings
 from rlscale.envs import Task, make_env
 from rlscale.sizing import FleetTime, fit_hand_over, fit_service, fit_throughput, hand_over_seconds
+from rlscale.text import tell
 
 __all__ = [
     "FleetReading",
@@ -109,6 +111,7 @@ def measure_fleet(config: TrainConfig, task: Task, compute: Compute, shape: Shap
     rounds: list[float] = []
     fragments: list[tuple[float, ...]] = []
     valid: list[int] = []
+    written = set(spilled_files())
     with closing(RayFleet(settings, 2 * shape.actors)) as fleet:
         begin = time.perf_counter()
         while len(rounds) <= LEAST_ROUNDS or time.perf_counter() - begin < seconds:
@@ -123,6 +126,9 @@ def measure_fleet(config: TrainConfig, task: Task, compute: Compute, shape: Shap
             fleet.release(shape.actors)
             if len(rounds) == 1:
                 begin = time.perf_counter()
+        if set(spilled_files()) - written:
+            slow = f"the object store had no room for {shape}, so Ray wrote fragments to disk and the rate is too low"
+            tell(f"rlscale: {slow}. Start this machine's Ray with a larger --object-store-memory")
         if lost := fleet.lost_actors():
             raise LostWorkerError(f"a rollout actor was lost while its fleet was measured ({lost[0].what})")
     steps = shape.actors * shape.environments * settings.rollout_length

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlscale.agents.checks import check_config
+from rlscale.agents.cluster import store_bytes
 from rlscale.agents.config import NoiseSettings, Rollout, TrainConfig, Update, default_config
 from rlscale.agents.idle_options import hides_noise
-from rlscale.agents.memory import memory_plan
+from rlscale.agents.memory import memory_plan, store_room
 from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
@@ -179,9 +180,13 @@ def gain_of_twice(law: FleetTime, found: Recommendation) -> float | None:
 def fits(options: WorkersOptions, config: TrainConfig, task: Task, shape: Shape, known: Known | None = None) -> bool:
     """Whether a run with that fleet passes the checks that `rlscale train` makes, memory included."""
     run = run_of(config, shape, known)
+    rollout, update = run.rollout, run.update
     try:
         check_config(run)
-        memory_plan(run, task, None if options.ray_address is None else 1 << 62)
+        store = None
+        if options.ray_address is not None:
+            store = store_room(store_bytes(1, shape.actors, shape.threads, stream=update.stream, lag=rollout.lag))
+        memory_plan(run, task, store)
     except UsageError:
         return False
     return not hides_noise(run)

@@ -11,9 +11,10 @@ from rlscale.agents.config import TrainConfig, default_config
 from rlscale.agents.learning import Learner, learn_batch
 from rlscale.agents.learning.losses import HEADS
 from rlscale.agents.learning.optimizer import BlockOptimizer
-from rlscale.agents.memory import available_bytes, fragment_bytes, gradient_rows, memory_plan, require_network
+from rlscale.agents.memory import fragment_bytes, gradient_rows, memory_plan, require_network
 from rlscale.agents.rollout.fleet import LocalFleet
 from rlscale.agents.rollout.worker import WorkerSettings
+from rlscale.control_groups import available_bytes
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
 
@@ -82,17 +83,40 @@ def test_too_many_environments_for_one_round():
         memory_plan(config_for(environments=4096, actors=2), PONG, store=0)
 
 
+def test_a_stream_is_never_asked_more_memory_than_the_batch_it_is_made_of():
+    """512 actors make one fragment each: two under way for each of them would be twice the batch."""
+    streamed = {"stream": True, "epochs": 1, "mini_batch": None, "advantage_scale": "running"}
+    sizes = {"environments": 512 * 8, "rollout_length": 128, "actors": 512, "ray_address": "auto", "memory": "1TiB"}
+    held, stream = (memory_plan(config_for(update=update, **sizes), PONG, 1 << 40) for update in ({}, streamed))
+    assert stream.most_fragments == held.most_fragments == 512
+    lagging = memory_plan(config_for(update=streamed, **sizes, lag=1), PONG, 1 << 40)
+    assert lagging.most_fragments == 1024
+    several = memory_plan(config_for(update=streamed, **{**sizes, "batch_size": 4 * 512 * 8 * 128}), PONG, 1 << 40)
+    assert several.most_fragments == 2 * 512 + 1
+
+
+def test_a_stream_is_named_only_where_it_would_fit():
+    update = {"epochs": 1, "mini_batch": None}
+    sizes = {"environments": 512, "rollout_length": 128, "actors": 64, "ray_address": "auto", "memory": "1TiB"}
+    with pytest.raises(UsageError, match=r"or start Ray's nodes with a larger --object-store-memory$"):
+        memory_plan(config_for(update=update, **sizes), PONG, 256 << 20)
+    with pytest.raises(UsageError, match=r", start Ray's nodes .*, or learn from it as it comes: --stream"):
+        memory_plan(config_for(update=update, **sizes, batch_size=8 * 512 * 128), PONG, 2 << 30)
+
+
 def test_a_stream_takes_the_same_whatever_the_batch():
     streamed = {"stream": True, "epochs": 1, "mini_batch": None, "advantage_scale": "running"}
     plans = [
-        memory_plan(config_for(update=streamed, environments=32, actors=2, batch_size=2**k), PONG, 1 << 30) for k in (12, 18, 26)
+        memory_plan(config_for(update=streamed, environments=32, actors=2, batch_size=2**k), PONG, 1 << 30) for k in (14, 18, 26)
     ]
     assert len({plan.most_fragments * plan.fragment_bytes for plan in plans}) == 1
     assert plans[0].most_fragments == 5  # two an actor, one being read
-    with pytest.raises(UsageError, match=r"--stream: the 5 fragments of .* more than Ray's object store has room for, 50 MiB"):
-        memory_plan(config_for(update=streamed, environments=32, actors=2), PONG, store=50 << 20)
+    with pytest.raises(
+        UsageError, match=r"--stream: the 5 fragments of .* more than Ray's object store has room for, 50 MiB\. Give"
+    ):
+        memory_plan(config_for(update=streamed, environments=32, actors=2, batch_size=2**16), PONG, store=50 << 20)
     with pytest.raises(UsageError, match=r"--memory: 50 MiB are less than the 5 fragments"):
-        memory_plan(config_for(update=streamed, environments=32, actors=2, memory="50MiB"), PONG)
+        memory_plan(config_for(update=streamed, environments=32, actors=2, batch_size=2**16, memory="50MiB"), PONG)
 
 
 def test_a_container_s_small_store_is_named_whatever_memory_is_given(monkeypatch):

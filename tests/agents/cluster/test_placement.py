@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 import ray
 
-from rlscale.agents.cluster.connect import store_bytes
+from rlscale.agents.cluster.connect import free_places, store_bytes
 from rlscale.agents.cluster.placement import keep_together, require_room
+from rlscale.agents.metrics import RayMetrics
 from rlscale.errors import UsageError
 
 groups = import_module("ray.util.placement_group")  # the package has a function of that name
@@ -107,3 +108,45 @@ def test_fragments_must_fit_where_they_are_made_and_where_they_are_read(tell, no
     tell(*({"CPU": float(cpus), "object_store_memory": float(mib * MIB)} for cpus, mib in nodes))
     assert store_bytes(learners=1) == one * MIB
     assert store_bytes(learners=2) == several * MIB
+
+
+@pytest.mark.parametrize(
+    ("nodes", "asked", "fits"),
+    [
+        pytest.param([(0, 200), *[(8, 20)] * 4, (96, 20)], {"actors": 128}, 20 * 128 / 96, id="a large node makes most of it"),
+        pytest.param([(64, 60)] * 7 + [(8, 8)], {"actors": 256}, 60, id="a small one a small part, though its store is small"),
+        pytest.param([(64, 60)] * 7 + [(8, 8)], {"actors": 64}, 60, id="eight on each"),
+        pytest.param([(9, 90), (9, 90)], {"actors": 2, "cpus": 4}, 90, id="the learner reads a whole batch"),
+        pytest.param([(9, 90), (9, 90)], {"actors": 2, "cpus": 4, "stream": True}, 180, id="of a stream it reads little"),
+        pytest.param([(9, 90), (9, 90)], {"actors": 2, "cpus": 4, "lag": 1}, 120, id="of two batches it reads one"),
+        pytest.param([(9, 90)], {"actors": 2, "lag": 1}, 90, id="one machine holds both"),
+        pytest.param([(0, 90), (9, 90)], {"actors": 2, "lag": 1}, 90, id="another machine makes both"),
+        pytest.param([(0, 30), (9, 90)], {"actors": 2, "lag": 1}, 60, id="and this one reads one"),
+    ],
+)
+def test_actors_are_dealt_out_by_the_room_that_nodes_have(tell, nodes, asked, fits):
+    """Bytes of all batches that exist at once: seven of 64 CPUs and one of 8 deal 256 actors out as 35 or 36 each and 8."""
+    tell(*({"CPU": float(cpus), "object_store_memory": float(mib * MIB)} for cpus, mib in nodes))
+    assert store_bytes(1, **asked) == pytest.approx(fits * MIB, abs=1)
+
+
+def test_room_for_processes_of_several_cpus_is_counted_node_by_node(monkeypatch):
+    free = {name: {"CPU": 64.0} for name in "abcdefgh"}
+    monkeypatch.setattr("ray._private.state.available_resources_per_node", lambda: free)
+    monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": 512.0})
+    assert free_places(3) == 8 * 21
+    assert free_places(1) == 512
+
+
+def test_of_thousands_of_mini_batches_the_last_is_shown(monkeypatch):
+    """An estimate of each would take seconds, and every gauge would keep the last one's all the same."""
+    shown, made = [], []
+    gauge = SimpleNamespace(set=lambda value, labels: shown.append((labels["head"], value)))
+    metrics = object.__new__(RayMetrics)
+    metrics._labels, metrics._gauges, metrics._noise = {}, {}, {"trace_cov": gauge}
+    metrics._observations = SimpleNamespace(inc=lambda *_: None)
+    monkeypatch.setattr("rlscale.agents.metrics.estimate", lambda s: made.append(s) or SimpleNamespace(trace_cov=s))
+    noise = [SimpleNamespace(head=head, kind="mini-batch", statistics=n) for n in range(1000) for head in ("joint", "policy")]
+    metrics.write({"batch_observations": 1}, noise)
+    assert shown == [("joint", 999), ("policy", 999)]
+    assert made == [999, 999]

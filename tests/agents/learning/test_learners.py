@@ -13,6 +13,7 @@ from rlscale.agents.checks import check_config
 from rlscale.agents.cluster.processes import LostWorkerError, pickle_settings
 from rlscale.agents.config import NoiseSettings, Rollout, TrainConfig, default_config
 from rlscale.agents.learning.batch import arrange_slots
+from rlscale.agents.learning.blocks import share_of_columns
 from rlscale.agents.learning.frames import Positions
 from rlscale.agents.learning.learner import Learner
 from rlscale.agents.learning.remote_learners import LearnerActor, RemoteLearners, learn_batch
@@ -147,10 +148,31 @@ def test_several_learners_stream_as_one(ray_of_four):
     try:
         for iteration in range(3):
             fragments = fragments_of(rng, rounds=2)
-            same_result(learn_batch(one, fragments, iteration, 1e-3), learn_batch(several, fragments, iteration, 1e-3))
+            slots = arrange_slots([fragment.group for fragment in fragments], 8, learners=1 + (iteration > 0))
+            alone, shared = (learn_batch(who, fragments, iteration, 1e-3, slots) for who in (one, several))
+            same_result(alone, shared)
             np.testing.assert_allclose(several.weights(), one.weights(), rtol=1e-3, atol=2e-5)
     finally:
         several.close()
+
+
+@pytest.mark.parametrize(("groups", "learners"), [(8, 2), (12, 4), (5, 2), (7, 3), (3, 1)])
+def test_successive_fragments_of_a_stream_are_those_of_different_learners(groups, learners):
+    """In order of columns the first learner would read the first half of them, one by one, and the second wait for it."""
+    slots = arrange_slots([*range(groups), *range(groups)], 6, learners)
+    assert sorted(slot.columns.start for slot in slots) == sorted(2 * [6 * place for place in range(groups)])
+    assert [slot.columns for slot in slots[:groups]] == [slot.columns for slot in slots[groups:]]
+    assert [slot.environment for slot in slots] == 2 * [6 * group for group in range(groups)]
+    shares = [
+        share_of_columns(config_for(learners, environments=6 * groups, stream=True), r, 6 * groups) for r in range(learners)
+    ]
+    readers = [
+        {r for r, share in enumerate(shares) if slot.columns.start < share.stop and share.start < slot.columns.stop}
+        for slot in slots
+    ]
+    assert set.union(*readers[:learners]) == set(range(learners)), "all have something to do at once"
+    if groups % learners == 0:
+        assert [readers[k] for k in range(groups)] == [{k % learners} for k in range(groups)]
 
 
 @pytest.mark.long

@@ -179,7 +179,7 @@ def test_more_than_there_is_room_for(fleet, weights):
 @pytest.mark.long
 def test_those_that_never_find_room_hold_nothing_up(fleet, weights, monkeypatch):
     """Others took CPUs that were free: the fleet is short of four, has any other number, and ends those that come too late."""
-    monkeypatch.setattr("rlscale.agents.rollout.actors.free_cpus", lambda: 7)
+    monkeypatch.setattr("rlscale.agents.rollout.actors.free_places", lambda cpus: 7 // cpus)
     monkeypatch.setattr("rlscale.agents.rollout.ray_fleet.START_SECONDS", 1)
     monkeypatch.setattr("rlscale.agents.rollout.ray_fleet.LOOK_SECONDS", 0)
     taken = []

@@ -12,6 +12,7 @@ from planted import known_frontier, reading
 from rlscale.agents.cluster.head_node import LostHeadError
 from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.workers import kept as kept_module
+from rlscale.benchmarks.workers import recommendation
 from rlscale.benchmarks.workers import run as workers
 from rlscale.benchmarks.workers.recommendation import to_measure
 from rlscale.envs import find_task
@@ -55,9 +56,16 @@ def measuring(monkeypatch, known):
     monkeypatch.setattr(workers, "cpus_for_actors", lambda cpus, _: cpus)
     monkeypatch.setattr(workers, "offered_cpus", lambda _: 1e9 if joined else pytest.fail("asked of a cluster that was left"))
     planted = {"sample_fragments": [], "find_frontier": known}
-    planted |= {"describe_nodes": [], "share_beside_learner": 1.0, "busy_cpus": None, "watch_head": contextlib.nullcontext()}
+    planted |= {
+        "gpus_there": 0.0,
+        "describe_nodes": [],
+        "share_beside_learner": 1.0,
+        "busy_cpus": None,
+        "watch_head": contextlib.nullcontext(),
+    }
     for name, value in planted.items():
         monkeypatch.setattr(workers, name, lambda *_, value=value: value)
+    monkeypatch.setattr(recommendation, "store_bytes", lambda *_, **__: 1 << 62)
     monkeypatch.setattr(workers, "measure_fleet", measure)
     monkeypatch.setattr(workers, "measure_learner", measure_learner)
     monkeypatch.setattr(workers, "measure_emulator", measure_emulator)

@@ -9,6 +9,7 @@ from rlscale.agents.checks import check_config
 from rlscale.agents.compute import resolve_compute
 from rlscale.agents.config import default_config
 from rlscale.benchmarks.options import parse_train
+from rlscale.benchmarks.workers import recommendation
 from rlscale.benchmarks.workers.calibration import Shape, fit_fleet, fleet_settings
 from rlscale.benchmarks.workers.display import say_recommendation
 from rlscale.benchmarks.workers.options import WorkersOptions
@@ -246,3 +247,12 @@ def test_a_fleet_whose_run_is_refused_is_not_recommended():
     stored = replace(known.config, update=replace(known.config.update, optimizer="rmsprop", beta2=0.99))
     assert fits(options, stored, find_task(known.config.task), Shape(1, 1, 8), known), "sweeps have a β₂ for every optimizer"
     assert [fits(options, clones.config, find_task(known.config.task), Shape(1, 1, n), clones) for n in (8, 12)] == [False, True]
+
+
+def test_on_a_cluster_a_fleet_must_fit_into_the_object_stores(monkeypatch):
+    """Stores of 19.2 GiB, of which fragments fill three quarters: 512 times 64 environments of 128 steps take 28.3 GiB."""
+    asked = []
+    monkeypatch.setattr(recommendation, "store_bytes", lambda *given, **more: asked.append((given, more)) or int(19.2 * 2**30))
+    options = WorkersOptions(task=PONG.id, ray_address="auto")
+    assert [fits(options, base_config(options, PONG, None), PONG, Shape(512, 1, each)) for each in (32, 64)] == [True, False]
+    assert asked == [((1, 512, 1), {"stream": False, "lag": 0})] * 2
