@@ -12,9 +12,11 @@ import numpy as np
 import torch
 
 from ..devices import free_bytes, upload
-from ..rollout import Fragment, FragmentTensors, steps_since_reset, tensor_view
+from ..rollout import Fragment, tensor_view
 
 __all__ = ["CpuFrames", "DeviceFrames", "Positions"]
+
+PIECE_BYTES = 10_000  # that are copied in the time that it takes to begin on another piece
 
 
 @dataclass(frozen=True)
@@ -40,33 +42,72 @@ class Positions:
 
 
 class CpuFrames:
-    """Frames that stay in their fragments, for a learner on the CPU.
+    """Frames that stay in their fragments, for a learner on the CPU; they are shared with these, never copied.
 
     Args:
         fragments: of the batch.
         owner: (rounds, environments), which fragment holds an environment's steps of a round.
         column: (environments,), which of that fragment's environments it is.
-        stack: frames per observation.
+        stack: frames per observation; 1 for observations that are not images.
     """
 
     def __init__(self, fragments: Sequence[Fragment], owner: np.ndarray, column: np.ndarray, stack: int) -> None:
-        self._parts = [FragmentTensors(fragment, stack) for fragment in fragments]
-        self._steps, self._owner, self._column = fragments[0].steps, owner, column
+        self._frames = [tensor_view(f.frames).flatten(0, 1).flatten(1) for f in fragments]
+        self._steps, self._owner, self._column, self._stack = fragments[0].steps, owner, column, stack
+        self._width = np.array([f.environments for f in fragments])
+        self._frame_shape = fragments[0].frames.shape[2:]
+        self._age = torch.from_numpy(frames_shown(fragments, owner, column, stack).reshape(-1)) if stack > 1 else None
 
     def observations(self, positions: Positions) -> torch.Tensor:
-        """Observations as the environments gave them; the order is kept."""
+        """Observations as the environments gave them, (n, stack, height, width) or (n, features); the order is kept."""
         step, environment = np.divmod(positions.host, len(self._column))
         turn, step = np.divmod(step, self._steps)
-        owner, column = self._owner[turn, environment], self._column[environment]
-        owners = np.unique(owner)
-        if len(owners) == 1:
-            return self._parts[owners[0]].observations(*_tensors(step, column))
-        order = np.argsort(owner, kind="stable")
-        shares = [(self._parts[part], owner == part) for part in owners]
-        joined = torch.cat([part.observations(*_tensors(step[mine], column[mine])) for part, mine in shares])
-        if (order[1:] > order[:-1]).all():
-            return joined
-        return joined[torch.from_numpy(np.argsort(order))]
+        owner = self._owner[turn, environment]
+        order = self._order(owner)
+        if order is not None:
+            step, environment, owner = step[order], environment[order], owner[order]
+        oldest = step * self._width[owner] + self._column[environment]
+        rows = torch.from_numpy(oldest[:, None] + np.arange(self._stack) * self._width[owner][:, None]).reshape(-1)
+        first = self._frames[0]
+        picked = torch.empty((len(rows), first.shape[1]), dtype=first.dtype)
+        ends = self._stack * np.append(np.flatnonzero(np.diff(owner)) + 1, len(owner))
+        begin = 0
+        for end in ends.tolist():
+            part = self._frames[owner[begin // self._stack]]
+            torch.index_select(part, 0, rows[begin:end], out=picked[begin:end])
+            begin = end
+        found = picked.view(len(owner), self._stack, -1)
+        if order is not None:
+            found = found[torch.from_numpy(np.argsort(order))]
+        if self._age is None:
+            return found.view(-1, *self._frame_shape)
+        age = self._age[positions.index]
+        for missing in range(1, self._stack):
+            stale = (age < missing).nonzero().squeeze(1)  # rarely more than a handful of rows
+            if len(stale):
+                found[stale, self._stack - 1 - missing] = 0
+        return found.view(-1, self._stack, *self._frame_shape)
+
+    def _order(self, owner: np.ndarray) -> np.ndarray | None:
+        """In which order observations are picked, fragment by fragment; None: as they are asked for.
+
+        What is picked in another order is copied once more, into the right one. Otherwise there are more pieces to pick.
+        """
+        pieces, fewest = np.count_nonzero(np.diff(owner)) + 1, len(np.unique(owner))
+        copied = len(owner) * self._stack * self._frames[0].shape[1] * self._frames[0].element_size()
+        return None if (pieces - fewest) * PIECE_BYTES <= copied else np.argsort(owner, kind="stable")
+
+
+def frames_shown(fragments: Sequence[Fragment], owner: np.ndarray, column: np.ndarray, stack: int) -> np.ndarray:
+    """(rounds, steps, environments) int8: how many earlier frames each observation shows; arguments as of `CpuFrames`."""
+    ages = np.empty((len(owner), fragments[0].steps, len(column)), dtype=np.int8)
+    for turn in range(len(owner)):
+        reset = np.empty(ages.shape[1:], dtype=bool)
+        for number in np.unique(owner[turn]):
+            there = np.flatnonzero(owner[turn] == number)
+            reset[:, there] = fragments[number].reset[:, column[there]]
+        ages[turn] = steps_since_reset(reset, stack)
+    return ages
 
 
 class DeviceFrames:
@@ -92,18 +133,19 @@ class DeviceFrames:
         self._held: torch.Tensor | None = None
         kind = tensor_view(first).dtype
         if int(np.prod(shape)) * first.itemsize < free_bytes(device) // 2:
-            self._held = torch.empty(shape, dtype=kind, device=device)
-        ages = np.empty((rounds, self._steps, self._environments), dtype=np.int8)
-        for turn in range(rounds):
-            for number in np.unique(owner[turn]):
-                there = np.flatnonzero(owner[turn] == number)
-                here, inside = slice(there[0], there[-1] + 1), slice(column[there[0]], column[there[-1]] + 1)
-                fragment = fragments[number]
-                ages[turn, :, here] = steps_since_reset(fragment.reset[:, inside], stack)
-                if self._held is not None:
-                    mine = tensor_view(fragment.frames)[:, inside]
-                    self._held[turn, :, here].copy_(mine.contiguous().pin_memory(), non_blocking=True)
-        self._age = upload(torch.from_numpy(ages.reshape(-1)), device) if stack > 1 else None
+            self._held = self._hold(torch.empty(shape, dtype=kind, device=device))
+        ages = frames_shown(fragments, owner, column, stack) if stack > 1 else None
+        self._age = None if ages is None else upload(torch.from_numpy(ages.reshape(-1)), device)
+
+    def _hold(self, held: torch.Tensor) -> torch.Tensor:
+        """Copy all frames to where they belong: (rounds, frames, environments, …) on the device."""
+        for turn, owner in enumerate(self._owner):
+            for number in np.unique(owner):
+                there = np.flatnonzero(owner == number)
+                here, inside = slice(there[0], there[-1] + 1), slice(self._column[there[0]], self._column[there[-1]] + 1)
+                mine = tensor_view(self._fragments[number].frames)[:, inside]
+                held[turn, :, here].copy_(mine.contiguous().pin_memory(), non_blocking=True)
+        return held
 
     def observations(self, positions: Positions) -> torch.Tensor:
         """As `CpuFrames.observations`, on the device."""
@@ -143,5 +185,14 @@ class DeviceFrames:
         return upload(torch.from_numpy(frames), self._device), upload(torch.from_numpy(rows), self._device)
 
 
-def _tensors(*arrays: np.ndarray) -> list[torch.Tensor]:
-    return [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
+def steps_since_reset(reset: np.ndarray, stack: int) -> np.ndarray:
+    """(T, N): how many earlier frames each observation shows, at most stack - 1: steps since the last reset step.
+
+    Carry-in frames need no mask: the environment has already put zeros where it showed none.
+    """
+    ages = np.empty(reset.shape, dtype=np.int8)
+    age = np.full(reset.shape[1], stack - 1, dtype=np.int8)
+    for t in range(len(reset)):
+        ages[t] = age
+        age = np.where(reset[t], 0, np.minimum(age + 1, stack - 1)).astype(np.int8)
+    return ages

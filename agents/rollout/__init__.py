@@ -13,7 +13,7 @@ Start with `fragments`, then `worker`, then `fleet`.
 from .actor_search import ActorSearch
 from .evaluate import Evaluation, Evaluator
 from .fleet import LocalFleet, LostActor, Sampled
-from .fragments import Fragment, FragmentSummary, FragmentTensors, steps_since_reset, tensor_view
+from .fragments import Fragment, FragmentSummary, tensor_view
 from .ray_fleet import Fleet, RayFleet
 from .worker import RolloutWorker, WorkerSettings
 
@@ -24,13 +24,11 @@ __all__ = [
     "Fleet",
     "Fragment",
     "FragmentSummary",
-    "FragmentTensors",
     "LocalFleet",
     "LostActor",
     "RayFleet",
     "RolloutWorker",
     "Sampled",
     "WorkerSettings",
-    "steps_since_reset",
     "tensor_view",
 ]

@@ -1,6 +1,7 @@
-"""`Fragment`, the unit of experience, and how the learner gets exact stacked observations back from its single frames.
+"""`Fragment`, the unit of experience: T steps of N environments, as single frames.
 
-`FragmentSummary` travel ahead of it. How fragments are made is in `worker`; what is learned from them in `learner`.
+`FragmentSummary` travels ahead of it. How fragments are made is in `worker`; how observations are stacked from their frames
+again, in `rlscale.agents.learning.frames`.
 """
 
 import warnings
@@ -9,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import torch
 
-__all__ = ["Fragment", "FragmentSummary", "FragmentTensors", "steps_since_reset", "tensor_view"]
+__all__ = ["Fragment", "FragmentSummary", "tensor_view"]
 
 
 @dataclass(frozen=True)
@@ -103,57 +104,6 @@ class Fragment(FragmentSummary):
     def nbytes(self) -> int:
         """Bytes of all arrays, which is what travels."""
         return sum(array.nbytes for array in vars(self).values() if isinstance(array, np.ndarray))
-
-
-class FragmentTensors:
-    """The frames of a fragment as a tensor on the CPU, from which observations are restored.
-
-    Args:
-        fragment: the frames are shared with it, never copied.
-        stack: frames per observation; 1 for observations that are not images.
-    """
-
-    def __init__(self, fragment: Fragment, stack: int) -> None:
-        self.steps, self.environments = fragment.steps, fragment.environments
-        self.stack = stack
-        self.frame_shape = fragment.frames.shape[2:]
-        self.frames = tensor_view(fragment.frames).reshape(len(fragment.frames) * self.environments, -1)
-        # An observation at t shows the frame of t - age only if no reset step lies in t - age … t - 1.
-        self._age_of_reset = torch.from_numpy(steps_since_reset(fragment.reset, stack))
-
-    def observations(self, step: torch.Tensor, environment: torch.Tensor) -> torch.Tensor:
-        """The observations at those steps of those environments, as the environment gave them.
-
-        Args:
-            step, environment: (n,) int64.
-
-        Returns:
-            (n, stack, height, width) for images, (n, features) otherwise, in the frames' own type.
-        """
-        if self.stack == 1:
-            picked = self.frames[step * self.environments + environment]
-            return picked.view(-1, *self.frame_shape)
-        row = (step[:, None] + torch.arange(self.stack)) * self.environments + environment[:, None]
-        observation = self.frames.index_select(0, row.reshape(-1)).view(-1, self.stack, self.frames.shape[1])
-        age = self._age_of_reset[step, environment]
-        for missing in range(1, self.stack):
-            stale = (age < missing).nonzero().squeeze(1)  # rarely more than a handful of rows
-            if len(stale):
-                observation[stale, self.stack - 1 - missing] = 0
-        return observation.view(-1, self.stack, *self.frame_shape)
-
-
-def steps_since_reset(reset: np.ndarray, stack: int) -> np.ndarray:
-    """(T, N): how many earlier frames each observation shows, at most stack - 1: steps since the last reset step.
-
-    Carry-in frames need no mask: the environment has already put zeros where it showed none.
-    """
-    ages = np.empty(reset.shape, dtype=np.int8)
-    age = np.full(reset.shape[1], stack - 1, dtype=np.int8)
-    for t in range(len(reset)):
-        ages[t] = age
-        age = np.where(reset[t], 0, np.minimum(age + 1, stack - 1)).astype(np.int8)
-    return ages
 
 
 def tensor_view(array: np.ndarray) -> torch.Tensor:

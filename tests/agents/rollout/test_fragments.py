@@ -7,9 +7,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import make_fragment
 
-from rlscale.agents.rollout.fragments import FragmentTensors
+from rlscale.agents.learning.frames import CpuFrames, Positions
 from rlscale.agents.rollout.worker import RolloutWorker, WorkerSettings
 from rlscale.envs import find_task, make_env
+
+CPU = torch.device("cpu")
+
+
+def frames_of(*fragments, stack):
+    """The frames of fragments of equally many environments, side by side."""
+    each = fragments[0].environments
+    owner = np.repeat(np.arange(len(fragments), dtype=np.int32), each)[None]
+    return CpuFrames(fragments, owner, np.tile(np.arange(each), len(fragments)), stack)
+
+
+def at(*positions):
+    return Positions.of(np.array(positions, dtype=np.int64), CPU)
 
 
 def watch(worker):
@@ -36,11 +49,8 @@ def test_stacked_observations_are_restored_bit_for_bit(task_id, steps):
     for version in range(4):
         seen = watch(worker)
         fragment = worker.sample(version)
-        restored = FragmentTensors(fragment, task.frame_stack)
-        t, i = np.divmod(np.arange(steps * 5), 5)
-        observation = (
-            restored.observations(torch.from_numpy(t), torch.from_numpy(i)).numpy().reshape(steps, 5, 4, *task.frame_shape)
-        )
+        restored = frames_of(fragment, stack=task.frame_stack).observations(at(*range(steps * 5)))
+        observation = restored.numpy().reshape(steps, 5, 4, *task.frame_shape)
         assert np.array_equal(observation, np.array(seen[:-1]))
         assert fragment.frames.shape == (steps + 3, 5, *task.frame_shape)
         lives += fragment.terminated.sum()
@@ -50,14 +60,18 @@ def test_stacked_observations_are_restored_bit_for_bit(task_id, steps):
         assert lives >= 4 * resets
 
 
-def test_restoring_a_part_in_any_order():
+@pytest.mark.parametrize("piece", [0, 1 << 40])
+def test_restoring_a_part_in_any_order(monkeypatch, piece):
+    """Of three fragments; in the order that was asked for, and fragment by fragment where pieces are thought to be dear."""
+    monkeypatch.setattr("rlscale.agents.learning.frames.PIECE_BYTES", piece)
     task = find_task("atari/breakout@42")
     worker = RolloutWorker(WorkerSettings(task, 4, 120, "small_cnn", False, 1, True, 0, 1), 0)
-    worker.sample(0)
-    tensors = FragmentTensors(worker.sample(1), task.frame_stack)
-    t, i = (torch.from_numpy(x) for x in np.divmod(np.random.default_rng(0).permutation(480), 4))
-    whole = tensors.observations(*(torch.from_numpy(x) for x in np.divmod(np.arange(480), 4)))
-    assert torch.equal(tensors.observations(t, i), whole[t * 4 + i])
+    fragments = [worker.sample(version) for version in range(3)]
+    frames = frames_of(*fragments, stack=task.frame_stack)
+    chosen = np.random.default_rng(0).permutation(1440)[:700]
+    whole = [frames_of(fragment, stack=task.frame_stack).observations(at(*range(480))) for fragment in fragments]
+    together = torch.cat([part.view(120, 4, 4, *task.frame_shape) for part in whole], dim=1).flatten(0, 1)
+    assert torch.equal(frames.observations(at(*chosen)), together[torch.from_numpy(chosen)])
 
 
 @settings(deadline=None)
@@ -67,14 +81,14 @@ def test_stacking_matches_a_slow_stack(stack, steps, envs, seed):
     rng = np.random.default_rng(seed)
     reset = rng.random((steps, envs)) < 0.3
     frames = rng.integers(1, 255, (stack - 1 + steps, envs, 2, 2)).astype(np.uint8)
-    tensors = FragmentTensors(make_fragment(rng, steps, envs, frames=frames, reset=reset), stack)
+    tensors = frames_of(make_fragment(rng, steps, envs, frames=frames, reset=reset), stack=stack)
     for t in range(steps):
         for i in range(envs):
             expected = frames[t : t + stack, i].copy()
             for age in range(1, stack):
                 if reset[max(t - age, 0) : t, i].any():
                     expected[stack - 1 - age] = 0
-            actual = tensors.observations(torch.tensor([t]), torch.tensor([i]))[0].numpy()
+            actual = tensors.observations(at(t * envs + i))[0].numpy()
             np.testing.assert_array_equal(
                 actual.reshape(expected.shape) if stack > 1 else actual, expected if stack > 1 else expected[0]
             )
@@ -84,8 +98,7 @@ def test_read_only_frames_are_shared_not_copied():
     """Frames come read-only from the object store."""
     fragment = make_fragment(np.random.default_rng(0), 3, 2)
     fragment.frames.flags.writeable = False
-    tensors = FragmentTensors(fragment, 1)
-    assert tensors.frames.data_ptr() == fragment.frames.ctypes.data
+    assert frames_of(fragment, stack=1)._frames[0].data_ptr() == fragment.frames.ctypes.data
 
 
 def test_what_a_worker_records():
