@@ -162,6 +162,7 @@ class RunSetup:
         return RayFleet(
             settings,
             memory.most_fragments,
+            ahead=2 if config.update.stream else memory.most_fragments,
             actors=min(actors, memory.groups),
             straggler_seconds=rollout.straggler_seconds,
             grows=config.elastic,

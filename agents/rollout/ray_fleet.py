@@ -12,9 +12,8 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from ..cluster.processes import LostWorkerError, describe_loss, kind_of_loss
 from .actors import START_SECONDS, RolloutActors
 from .assignment import GroupAssignment
 from .fleet import LocalFleet, LostActor, Sampled
+from .requests import Policy, Request, bring_ahead
 from .worker import WorkerSettings
 
 __all__ = ["Fleet", "RayFleet"]
@@ -30,40 +30,9 @@ UNKNOWN_SECONDS = 600  # for the first fragment of all, whose length nobody know
 LEAST_STRAGGLER_SECONDS = 30
 STRAGGLER_FACTOR = 5  # times what the slowest fragment so far took
 LOOK_SECONDS = 5  # between two looks for free CPUs
+COPY_SECONDS = 0.5  # between two looks for fragments that other nodes have finished meanwhile
 SAME_STRIKES = 3  # losses in a row over a fragment that is made the same way again; from the next one on its group is made afresh
 MOST_STRIKES = 6  # losses in a row over one fragment, however it was made
-
-
-class _Policy(NamedTuple):
-    """Parameters that act, their reference in the object store, and their version."""
-
-    weights: np.ndarray
-    reference: Any
-    version: int
-
-
-@dataclass
-class _Request:
-    """A fragment that was requested and not taken yet.
-
-    Attributes:
-        group, policy: which group makes it, by which policy.
-        actor: number of the actor that makes it.
-        summary, fragment, state: references to what the actor returns; the last is the group's state after the fragment.
-        at: when it was requested, on this process's monotonic clock.
-        lost: the lost actor because of which it was requested again.
-        follows: whether it goes on from a fragment that another actor was still to make.
-    """
-
-    group: int
-    policy: _Policy
-    actor: int
-    summary: Any
-    fragment: Any
-    state: Any
-    at: float
-    lost: LostActor | None
-    follows: bool
 
 
 class RayFleet:
@@ -74,6 +43,7 @@ class RayFleet:
     Args:
         settings: `workers` is the number of actors, `threads` the number of CPUs that Ray reserves for each.
         most_fragments: largest number that may be under way or held at once; actors wait beyond it.
+        ahead: finished fragments of a batch that this node may hold before they are taken.
         actors: number to begin with, where that is not `workers`.
         straggler_seconds: an actor that has finished no fragment for so long is given up; None: 30, or five times what the
             slowest fragment so far took if that is more.
@@ -89,6 +59,7 @@ class RayFleet:
         settings: WorkerSettings,
         most_fragments: int,
         *,
+        ahead: int = 2,
         actors: int | None = None,
         straggler_seconds: float | None = None,
         grows: bool = False,
@@ -107,9 +78,10 @@ class RayFleet:
         self._straggler_seconds, self._grows = straggler_seconds, grows
         self._wanted, self.short = self._groups, False
         self._leaving: set[int] = set()  # actors whose groups have moved away, and that still have fragments to be taken
-        self._most = most_fragments
-        self._waiting: deque[_Policy] = deque()  # of each fragment that there is no room for yet
-        self._requests: deque[_Request] = deque()  # in the order in which they are taken, finished or not
+        self._most, self._ahead = most_fragments, ahead
+        self._here = ray.get_runtime_context().get_node_id()
+        self._waiting: deque[Policy] = deque()  # of each fragment that there is no room for yet
+        self._requests: deque[Request] = deque()  # in the order in which they are taken, finished or not
         self._held = 0
         self._next_group = 0
         self._to_make: set[int] = set()  # groups whose environments the actor that has them may still have to make
@@ -141,7 +113,7 @@ class RayFleet:
 
     def request(self, weights: np.ndarray, policy_version: int, fragments: int) -> None:
         self._grow()
-        self._waiting.extend([_Policy(weights, self._ray.put(weights), policy_version)] * fragments)
+        self._waiting.extend([Policy(weights, self._ray.put(weights), policy_version)] * fragments)
         self._submit()
 
     def _submit(self) -> None:
@@ -150,13 +122,13 @@ class RayFleet:
             self._requests.append(self._send(self._next_group, self._waiting.popleft()))
             self._next_group = (self._next_group + 1) % self._groups
 
-    def _send(self, group: int, policy: _Policy, lost: LostActor | None = None) -> _Request:
+    def _send(self, group: int, policy: Policy, lost: LostActor | None = None) -> Request:
         number, generation = self._assignment.actor_of[group], self._assignment.generation[group]
         start = self._starts.pop(group, None)
         sample = self._actors.working[number].sample.options(num_returns=3)
         summary, fragment, state = sample.remote(policy.reference, policy.version, group, generation, start)
         follows = isinstance(start, self._ray.ObjectRef)
-        return _Request(group, policy, number, summary, fragment, state, time.monotonic(), lost, follows)
+        return Request(group, policy, number, summary, fragment, state, time.monotonic(), lost, follows)
 
     def take(self) -> Sampled:
         """Wait for the next fragment, and if its actor is lost, for the one that replaces it.
@@ -169,9 +141,7 @@ class RayFleet:
         while True:
             first = self._requests[0]
             try:
-                # All of it: once it is on this machine, the loss of another cannot take it away.
-                answers = [first.summary, first.fragment, first.state]
-                summary, fragment, state = self._ray.get(answers, timeout=self._bound(first))
+                summary, fragment, state = self._wait_for(first)
                 break
             except self._ray.exceptions.GetTimeoutError:
                 self._replace(self._find_hung())
@@ -191,6 +161,22 @@ class RayFleet:
             first.lost.recovery_seconds = time.monotonic() - first.lost.noticed
         return Sampled(summary, fragment, first.fragment)
 
+    def _wait_for(self, first: Request) -> list[Any]:
+        """What the actor returns, all of it: once it is on this machine, the loss of another cannot take it away."""
+        answers = [first.summary, first.fragment, first.state]
+        alone = {*self._actors.node_of.values()} == {self._here}
+        bound = self._bound(first)
+        end = time.monotonic() + bound
+        while not alone:
+            bring_ahead(self._requests, self._ahead)
+            bound = min(COPY_SECONDS, end - time.monotonic())
+            try:
+                return list(self._ray.get(answers, timeout=max(bound, 0.0)))
+            except self._ray.exceptions.GetTimeoutError:
+                if time.monotonic() >= end:
+                    raise
+        return list(self._ray.get(answers, timeout=bound))
+
     def release(self, fragments: int) -> None:
         self._held -= fragments
         self._submit()
@@ -201,7 +187,7 @@ class RayFleet:
 
     # --- which actors are lost ---------------------------------------------------------------------------------------------
 
-    def _bound(self, request: _Request) -> float:
+    def _bound(self, request: Request) -> float:
         """Seconds within which this fragment, or another one of its actor, must arrive."""
         making = max(START_SECONDS, STRAGGLER_FACTOR * self._actors.making_seconds) if request.group in self._to_make else 0
         if self._straggler_seconds is not None:
@@ -287,7 +273,7 @@ class RayFleet:
                 because.fragments += 1
                 self._requests[index] = self._send(request.group, request.policy, because)
 
-    def _count_strike(self, outstanding: list[_Request], why: str) -> None:
+    def _count_strike(self, outstanding: list[Request], why: str) -> None:
         """Note the fragment that the actor made when it was lost; several losses in a row over the same one are no accident."""
         if outstanding:
             group = min(outstanding, key=lambda request: request.at).group

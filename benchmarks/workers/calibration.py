@@ -112,7 +112,7 @@ def measure_fleet(config: TrainConfig, task: Task, compute: Compute, shape: Shap
     fragments: list[tuple[float, ...]] = []
     valid: list[int] = []
     written = set(spilled_files())
-    with closing(RayFleet(settings, 2 * shape.actors)) as fleet:
+    with closing(RayFleet(settings, 2 * shape.actors, ahead=shape.actors)) as fleet:
         begin = time.perf_counter()
         while len(rounds) <= LEAST_ROUNDS or time.perf_counter() - begin < seconds:
             started = time.perf_counter()

@@ -170,7 +170,7 @@ class SimulatedRay:
         return {"CPU": max(self.free(), 0)}
 
     def get_runtime_context(self):
-        return SimpleNamespace(get_node_id=lambda: self.working.node)
+        return SimpleNamespace(get_node_id=lambda: self.working.node if self.working else "here")
 
     def get(self, answers, timeout=None):
         """Other than Ray's, it never runs out of time while an actor can work, however slowly."""

@@ -1,10 +1,12 @@
 """Several Ray nodes on one machine: code that reaches them, where processes are put, and a head that dies."""
 
+import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from ray.util.placement_group import placement_group_table, remove_placement_gro
 from rlscale.agents.cluster import placement
 from rlscale.agents.cluster.connect import connect, disconnect, store_bytes
 from rlscale.agents.cluster.placement import keep_together, require_room
+from rlscale.agents.networks import flatten_parameters, make_network
 from rlscale.agents.rollout.ray_fleet import RayFleet
 from rlscale.agents.rollout.worker import WorkerSettings
 from rlscale.envs import find_task
@@ -183,6 +186,30 @@ def test_fragments_must_fit_where_they_are_made_and_where_they_are_read(three_no
         assert store_bytes(learners=1) == 150 << 20
     finally:
         three_nodes.remove_node(small)
+
+
+@pytest.mark.parametrize(("ahead", "comes"), [(3, True), (0, False)])
+def test_finished_fragments_come_here_while_a_late_one_is_waited_for(three_nodes, ahead, comes):
+    """The first of three actors stands still meanwhile; Ray alone would copy the other two once they are asked for."""
+    settings = WorkerSettings(find_task("classic/cartpole"), 64, 128, "mlp", False, 1, True, 0, 0, workers=3)
+    weights = flatten_parameters(make_network(settings.task, "mlp", 0)).numpy()
+    here = ray.get_runtime_context().get_node_id()
+    with contextlib.closing(RayFleet(settings, 3, ahead=ahead)) as fleet:
+        assert len(set(fleet._actors.node_of.values())) == 3
+        first = next(number for number, node in fleet._actors.node_of.items() if node != here)
+        fleet._next_group = first
+        process = ray.get(fleet._actors.working[first].__ray_call__.remote(lambda _: os.getpid()))
+        os.kill(process, signal.SIGSTOP)
+        fleet.request(weights, 0, 3)
+        others = [request.fragment for request in list(fleet._requests)[1:]]
+        ray.wait(others, num_returns=2, fetch_local=False)
+        threading.Timer(3.0, os.kill, (process, signal.SIGCONT)).start()
+        fleet.take()
+        nodes_of = [found["node_ids"] for found in ray.experimental.get_object_locations(others).values()]
+        away = [places for places in nodes_of if places != [here]]
+        assert [here in places for places in away] == [comes] * len(away)
+        assert away
+    wait_until(lambda: ray.available_resources().get("CPU", 0) == 6)
 
 
 def test_the_command_refuses_a_full_cluster_in_one_line(three_nodes, tmp_path):
