@@ -90,7 +90,7 @@ def test_fleets_are_measured_in_fragments_no_longer_than_the_run_s(monkeypatch, 
     asked = []
 
     class Fleet:
-        def __init__(self, settings, _):
+        def __init__(self, settings, _, ahead):
             asked.append(settings.rollout_length)
 
         def take(self):

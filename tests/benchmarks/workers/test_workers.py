@@ -52,7 +52,7 @@ def test_a_planted_law_comes_back():
 
 def test_steps_that_only_reset_an_environment_are_counted_apart(monkeypatch):
     """Every second step of the digits is one: an episode of one observation, then a reset."""
-    monkeypatch.setattr(calibration, "RayFleet", lambda settings, fragments: LocalFleet(settings))
+    monkeypatch.setattr(calibration, "RayFleet", lambda settings, fragments, ahead: LocalFleet(settings))
     task = find_task("toy/digits")
     config = default_config(task)
     measured = calibration.measure_fleet(config, task, resolve_compute(config), Shape(1, 1, 8), 0.01)
