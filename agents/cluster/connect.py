@@ -128,7 +128,8 @@ def store_bytes(learners: int, actors: int | None = None, cpus: int = 1, *, stre
 
     Args:
         learners: one learns in this process, on this node; several may have been put on any.
-        actors: dealt out evenly to the nodes that have room for them, as `SPREAD` does; None: as many as there is room for.
+        actors: dealt out evenly to the nodes that have room for them, as `SPREAD` does; None: as many as there is room for; 0:
+            this process makes the fragments, and puts them into the store here.
         cpus: of each.
         stream: learners read fragment by fragment.
         lag: batches beyond the first that exist at once.
@@ -142,8 +143,8 @@ def store_bytes(learners: int, actors: int | None = None, cpus: int = 1, *, stre
     given = dict.fromkeys(room, 0)
     for _ in range(min(sum(room.values()), sum(room.values()) if actors is None else actors)):
         given[min((name for name in room if given[name] < room[name]), key=lambda name: given[name])] += 1
-    share = {name: count / sum(given.values()) for name, count in given.items() if count}
-    makes = min((stores[name] / part for name, part in share.items()), default=0.0)
+    share = {name: count / sum(given.values()) for name, count in given.items() if count} or {here: 1.0}
+    makes = min(stores[name] / part for name, part in share.items())
     if stream:
         return int(makes)
     batches = 1 + lag

@@ -122,6 +122,7 @@ def test_fragments_must_fit_where_they_are_made_and_where_they_are_read(tell, no
         pytest.param([(9, 90)], {"actors": 2, "lag": 1}, 90, id="one machine holds both"),
         pytest.param([(0, 90), (9, 90)], {"actors": 2, "lag": 1}, 90, id="another machine makes both"),
         pytest.param([(0, 30), (9, 90)], {"actors": 2, "lag": 1}, 60, id="and this one reads one"),
+        pytest.param([(9, 90), (9, 30)], {"actors": 0}, 90, id="without actors all are made here"),
     ],
 )
 def test_actors_are_dealt_out_by_the_room_that_nodes_have(tell, nodes, asked, fits):
