@@ -2,7 +2,8 @@
 
 A `RolloutWorker` steps groups of environments with a frozen policy; each call gives a `Fragment` of T steps of N environments.
 `LocalFleet` has its worker in this process, `RayFleet` has Ray actors; both make the same fragments in the same order.
-`ray_fleet` finds lost actors, `actors` starts and ends them, and `assignment` keeps the books of which actor holds which group.
+`ray_fleet` finds lost actors, `actors` starts and ends them, `assignment` keeps the books of which actor holds which group, and
+`requests` holds what was asked for and not taken yet.
 `actor_search` finds how many actors are worth their price.
 `Evaluator` plays whole episodes with a frozen policy, outside of any run's observations.
 
