@@ -81,6 +81,28 @@ def test_of_a_lagged_batch_mini_batches_are_clipped_about_the_policy_that_began(
     assert learn_batch(learner, [fragment()], 0, 0.05).figures["clip_fraction"] > 0
 
 
+def test_figures_are_means_over_the_steps_of_one_iteration():
+    """At rate 0 those of two epochs of four mini-batches of one size are the whole batch's, whatever came before."""
+    made = make_fragment(np.random.default_rng(0), 12, 4)
+    off = 0.15 * np.random.default_rng(3).normal(size=made.log_prob.shape).astype(np.float32)
+    made = replace(made, log_prob=made.log_prob + off)
+    rollout = {"environments": 4, "rollout_length": 12}
+    whole = learn_batch(learner_for(rollout), [made], 0, 0.0).figures
+    learner = learner_for(rollout, mini_batch=12, epochs=2, shuffle="environments")
+    learn_batch(learner, [made], 0, 0.0)
+    figures = learn_batch(learner, [made], 1, 0.0).figures
+    assert learner.optimizer_steps == 16
+    assert 0 < whole["clip_fraction"] < 1
+    for name in ("policy_loss", "value_loss", "entropy", "joint_loss", "approx_kl", "clip_fraction"):
+        assert figures[name] == pytest.approx(whole[name], rel=1e-4), name
+    batch, norms = read_batch(learner, [made]), []
+    for environment in range(4):
+        batch.valid = torch.arange(48) % 4 == environment
+        norms.append(float(whole_gradient(learner, batch).norm()))
+    assert figures["gradient_norm"] == pytest.approx(np.mean(norms), rel=1e-4)
+    assert whole["gradient_norm"] < 0.8 * figures["gradient_norm"]
+
+
 def test_rmsprop_is_torchs():
     learner = learner_for(optimizer="rmsprop", max_grad_norm=None)
     reference = torch.nn.Parameter(torch.from_numpy(learner.weights()))
