@@ -47,6 +47,7 @@ from rlscale.benchmarks.branch.run import (
 )
 from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.steps import Steps
+from rlscale.crossing import Evaluated
 from rlscale.envs import find_task, make_env
 from rlscale.errors import UsageError
 from rlscale.records import read_run
@@ -388,12 +389,34 @@ def test_every_prefix_of_the_branches_holds_all_sizes(trained):
     assert ratios == pytest.approx([(b / a) ** 0.5 for a, b in pairwise(plan.sizes)], rel=0.01)
 
 
-def test_a_run_that_branches_cannot_go_on_from_is_refused(trained):
+@pytest.mark.parametrize(
+    ("rollout", "update", "problem"),
+    [
+        ({}, {"learners": 2}, "need a run of one learner"),
+        ({"batch_size": "adaptive"}, {}, "need a run of one learner"),
+        ({"lag": 1}, {}, "need a run of one learner"),
+        ({}, {"stream": True}, "need a run of one learner"),
+        ({}, {"proximal_average": 8.0}, "--proximal-average and --tuned-batch would mean other settings"),
+        ({}, {"tuned_batch": 64}, "--proximal-average and --tuned-batch would mean other settings"),
+        ({"batch_size": 1024}, {}, "its batch is filled in rounds"),
+        ({}, {"mini_batch": 48}, "its mini-batches do not divide its batch"),
+    ],
+)
+def test_a_run_that_branches_cannot_go_on_from_is_refused(trained, rollout, update, problem):
     at, record = checkpoint(trained)
-    for rollout, update in ({"lag": 1}, {}), ({}, {"stream": True}), ({"batch_size": 1024}, {}), ({}, {"proximal_average": 8.0}):
-        config = replace(at.config, rollout=replace(at.config.rollout, **rollout), update=replace(at.config.update, **update))
-        with pytest.raises(UsageError, match="RUN"):
-            make_plan(BranchOptions("run"), config, record)
+    config = replace(at.config, rollout=replace(at.config.rollout, **rollout), update=replace(at.config.update, **update))
+    with pytest.raises(UsageError, match=f"RUN: .*{problem}"):
+        make_plan(BranchOptions("run", observations=8192), config, record)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "steps"), [([1000.0] * 10 + [40.0] * 10 + [None] + [60.5] * 10, 100), ([7.9], 16), ([None], 16)]
+)
+def test_environments_play_two_of_the_last_episodes_before_a_branch(trained, lengths, steps):
+    """Of the mean length in the last twenty iterations that ended any; and no less than a rollout of 16 steps."""
+    at, record = checkpoint(trained)
+    record = replace(record, rows=[record.rows[-1] | {"episode_length_mean": length} for length in lengths])
+    assert make_plan(BranchOptions("run", observations=8192), at.config, record).burn_in == steps
 
 
 def test_mini_batches_keep_their_number():
@@ -667,6 +690,18 @@ def test_the_start_is_measured_eight_times(trained):
     found = _start(at, plan)
     assert 5 < found["return"] < 500
     assert 0 < found["error"] < found["return"] / 4
+
+
+def test_the_start_is_the_mean_of_its_evaluations_with_the_error_of_that_mean(trained, monkeypatch):
+    at, record = checkpoint(trained)
+    plan = make_plan(BranchOptions("run", observations=8192), at.config, record)
+    returns, errors = [10, 20, 30, 40, 50, 60, 70, 120], [3, 4, 0, 0, 0, 0, 0, 12]
+
+    def evaluate(weights, key):
+        return SimpleNamespace(at=lambda steps: Evaluated(steps, returns[key], errors[key], 256))
+
+    monkeypatch.setattr(run_module, "evaluator", lambda *_: SimpleNamespace(evaluate=evaluate, close=lambda: None))
+    assert _start(at, plan) == {"return": 50.0, "error": 13 / 8}
 
 
 def test_the_first_step_is_adams_own_from_a_mean_of_gradients_that_begins_anew(trained):
