@@ -176,6 +176,50 @@ def test_one_branch_alone_leaves_an_end_open():
     assert surface.b_crit.interval[1] == math.inf
     assert "add a batch size" in surface.b_crit.reason
     assert surface.e_min.value == pytest.approx(80e6, rel=0.05)
+    assert surface.s_min.value is None
+    assert surface.s_min.interval[0] == 0 < surface.s_min.interval[1] < 80 * (1 + 1e6 / 8192)
+    assert surface.s_min.reason == surface.b_crit.reason
+    mirrored = fit_surface(*exact(b_crit=2.0))
+    assert mirrored.s_min.value == pytest.approx(80, rel=0.05)
+    assert mirrored.e_min.value is None
+    assert mirrored.e_min.interval[0] == 0 < mirrored.e_min.interval[1] < 32 * 80 * (1 + 2 / 32)
+    assert mirrored.e_min.reason == mirrored.b_crit.reason
+
+
+def scattered():
+    """Sixty runs whose noise has the quantiles of t₄, a tenth as wide."""
+    sizes, rates, steps = (np.tile(v, 2) for v in exact())
+    noise = t(4).ppf((np.arange(60) + 0.5) / 60)
+    return sizes, rates, steps * np.exp(0.1 * np.random.default_rng(0).permutation(noise))
+
+
+def test_the_residual_is_the_standard_deviation_of_the_noise():
+    assert fit_surface(*scattered()).residual == pytest.approx(0.1 * math.sqrt(2), rel=0.05)
+
+
+def test_intervals_of_fewest_steps_and_observations_end_where_the_likelihood_has_fallen_as_far_as_it_may():
+    surface = fit_surface(*scattered())
+    best, rise = surface.fitted, t(60 - 8).ppf(0.975) ** 2 * 60 / (60 - 8)
+
+    def risen(a, c, *fixed):
+        theta = best.theta.copy()
+        theta[names.A], theta[names.C] = a, c
+        return 2 * (best.runs.minimize(theta, (names.A, names.ALPHA, *fixed)).loss - best.loss)
+
+    for end in surface.s_min.interval:
+        assert risen(math.log(end), best.theta[names.C]) == pytest.approx(rise, abs=0.1)
+    near = np.linspace(*np.log(surface.b_crit.interval), 31)
+    for end in surface.e_min.interval:
+        assert min(risen(math.log(end) - c, c, names.C) for c in near) == pytest.approx(rise, abs=0.1)
+
+
+def test_offsets_that_seeds_share_have_the_standard_deviation_of_the_seeds_means():
+    rng = np.random.default_rng(0)
+    sizes, rates, steps = (np.tile(v, 2) for v in exact())
+    seeds = np.repeat(range(2), len(SIZES))
+    steps = steps * np.exp(np.array([-0.3, 0.3])[seeds] + 0.02 * rng.standard_normal(len(steps)))
+    surface = fit_surface(sizes, rates, steps, group=seeds)
+    assert surface.fitted.runs.offset_sd == pytest.approx(np.std([-0.3, 0.3], ddof=1), rel=0.05)
 
 
 def test_without_a_size_there_is_a_figure_where_a_sweep_without_it_would_have_one():
