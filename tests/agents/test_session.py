@@ -8,6 +8,8 @@ import pytest
 from rlscale.agents.checks import check_config
 from rlscale.agents.cluster.processes import LostWorkerError
 from rlscale.agents.config import TrainConfig, default_config
+from rlscale.agents.learning import UpdateResult
+from rlscale.agents.rollout import FragmentSummary
 from rlscale.agents.rollout.fleet import LostActor
 from rlscale.agents.setup import prepare
 from rlscale.envs import find_task
@@ -251,6 +253,32 @@ def test_an_iterations_seconds_are_those_of_its_parts():
         assert row["observations_per_second"] * (row["waiting_seconds"] + row["learning_seconds"]) == pytest.approx(
             row["batch_observations"]
         )
+
+
+def test_actors_sample_beside_each_other_and_the_one_that_works_longest_counts(monkeypatch):
+    """Of 12 s, 4 were waited for fragments: one actor made two in 1.5 s each, the other one in 2 s."""
+    session = two_groups(0).start()
+    try:
+        monkeypatch.setattr("rlscale.agents.session.spilled_files", dict)
+        session.config = replace(session.config, rollout=replace(session.config.rollout, actors=2))
+        summaries = [
+            FragmentSummary(64, np.zeros(0), np.zeros(0), 0, actor, 0, 0, index, seconds)
+            for actor, index, seconds in [(0, 0, 1.5), (1, 0, 2.0), (0, 1, 1.5)]
+        ]
+        result = UpdateResult({}, [], 0.5, 192, 0.0, 1e-3, 1)
+        assert session._times(summaries, result, 12.0, 4.0) == {
+            "sampling_seconds": 3.0,
+            "waiting_seconds": 4.0,
+            "transfer_seconds": 1.0,
+            "learning_seconds": 8.0,
+            "noise_seconds": 0.5,
+            "observations_per_second": 16.0,
+            "sampling_observations_per_second": 64.0,
+            "learning_observations_per_second": 24.0,
+            "spilled_bytes": 0,
+        }
+    finally:
+        session.close()
 
 
 def test_the_rate_of_a_streamed_batch_is_that_of_a_held_one():
