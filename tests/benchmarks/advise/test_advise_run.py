@@ -238,6 +238,20 @@ def test_steps_that_only_reset_an_environment_are_no_observations(planted, capsy
     assert found[1]["settings"] == found[0]["settings"]
 
 
+def test_rates_are_those_of_an_iteration_by_hand(planted, capsys, monkeypatch):
+    """16 steps of 128 environments take 16 times 66 ms and 10 ms to hand over, and eight epochs 1 ms an observation."""
+    planted.observation = 1e-3
+    monkeypatch.setattr(advise_run, "learning_times", lambda *_: {256: 1e-3})
+    assert planted(USUAL) == 0
+    found = json.loads(capsys.readouterr().out)
+    settings, throughput = found["settings"], found["throughput"]
+    assert (settings["environments"], settings["rollout_length"], settings["epochs"]) == (128, 16, 8)
+    sampling, learning = 16 * 0.066 + 0.01, 2048e-3
+    assert throughput["sampling"]["value"] == pytest.approx(2048 / sampling)
+    assert throughput["end_to_end"] == pytest.approx(2048 / (sampling + learning))
+    assert throughput["one_pass"] == pytest.approx(2048 / (sampling + learning / 8))
+
+
 @pytest.mark.parametrize("epochs", [1, 4])
 def test_a_batch_that_followed_the_noise_is_what_it_was_on_average(planted, capsys, epochs):
     """Not one round of all environments, which would stay as the mini-batch in use, and not an epoch's part of it."""
