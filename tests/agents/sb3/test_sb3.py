@@ -29,7 +29,7 @@ from rlscale.agents.config import NoiseSettings, default_config
 from rlscale.agents.learning import NoiseRecord
 from rlscale.agents.learning.learner import Learner
 from rlscale.agents.learning.sums import _warn_of_one_block
-from rlscale.agents.sb3 import NoiseCallback, deal_rollout, measure_rollout
+from rlscale.agents.sb3 import NoiseCallback, deal_rollout, measure, measure_rollout
 from rlscale.analysis.reading import read_noise
 from rlscale.benchmarks.cli import main
 from rlscale.envs import find_task
@@ -157,20 +157,26 @@ def test_gaussian_policies_by_hand(kind):
         np.testing.assert_allclose(measured[head].dot, expected.dot, rtol=1e-3, atol=1e-5 * expected.square.max())
 
 
-def test_adams_metric_is_that_of_their_optimizer():
+def test_adams_metric_is_that_of_their_optimizer(monkeypatch):
+    """Σ p g² and Σ p g ĝ of the very gradients, with P from Stable-Baselines3's own Adam."""
+    taken, reduce = {}, measure.noise_records
+    monkeypatch.setattr(measure, "noise_records", lambda matrices, *rest: taken.update(matrices) or reduce(matrices, *rest))
     model = model_of()
     model.learn(STEPS * ENVIRONMENTS)  # Adam has a state from now on
     model.policy.set_training_mode(False)
     model.collect_rollouts(model.env, Quiet(model), model.rollout_buffer, STEPS)
-    (policy,) = [record for record in measure_rollout(model, BLOCKS, 8) if record.head == "policy"]
+    records = {record.head: record for record in measure_rollout(model, BLOCKS, 8)}
     assert not model.policy.training, "the model is left as it was"
     states = [model.policy.optimizer.state[p] for p in model.policy.parameters()]
     p = torch.cat([1 / ((s["exp_avg_sq"] / (1 - 0.999 ** float(s["step"]))).sqrt() + 1e-5).reshape(-1) for s in states])
-    assert policy.adam is not None
-    ratio = policy.adam.square / policy.statistics.square
-    assert (ratio > float(p.min())).all()
-    assert (ratio < float(p.max())).all()
-    assert policy.optimizer_step == 8
+    p = p.double()
+    shares = torch.tensor([0.3, 0.3, 0.2, 0.2]).double()  # of ten environments
+    for head in ("policy", "value", "joint"):
+        g = taken[head].double()
+        mean = shares @ g
+        np.testing.assert_allclose(records[head].adam.square, (g * g) @ p, rtol=1e-4)
+        np.testing.assert_allclose(records[head].adam.dot, g @ (p * mean), rtol=1e-4, atol=1e-4 * float(mean @ (p * mean)))
+        assert records[head].optimizer_step == 8
 
 
 class Quiet(BaseCallback):
