@@ -237,7 +237,11 @@ def test_the_page_shows_every_choice(known, tmp_path):
     points = plan_figure(made, currency=True).chart.to_dict()["layer"]
     drawn = [len(layer["data"]["values"]) for layer in points]
     assert drawn == [len(made.pareto), len(made.choices), len(made.pareto)]
-    assert f"<td data-label='workers'>{made.pareto[0].workers}</td>" in text
+    assert [p["time"] for p in points[1]["data"]["values"]] == pytest.approx([c.seconds / 60 for c in made.choices])
+    assert "wall time to the goal, minutes" in str(points)
+    # 295.3 updates of 512 observations on four workers, 0.266 s each, at 1.0 for the hour of each of four CPUs and the learner's.
+    for cell in ("'workers'>4", "'wall time'>1 min 19 s", "'cost'>0.109", "'iterations'>295", "'observations'>151,200"):
+        assert f"<td data-label={cell}</td>" in text
 
 
 def test_without_a_sweep_the_page_shows_throughput_and_its_knee(tmp_path):
@@ -252,6 +256,8 @@ def test_without_a_sweep_the_page_shows_throughput_and_its_knee(tmp_path):
     }
     assert len(rules) == len(points)
     assert {p["actors"] for p in lines} == {1, 2, 3, 4}
+    of_64 = [p["rate"] for p in lines if p["of"] == "64 environments an actor"]
+    assert of_64 == pytest.approx([n * 64 / (FIXED + 64 * PARALLEL) for n in (1, 2, 3, 4)])
     assert ring == [{"actors": 2, "rate": law.rate(2, 32).value}]
     assert "ring: the recommended fleet." in throughput_figure(page_of(law, None)).note
     wide = throughput_figure(replace(page_of(law, None), chosen=(1, 2, 32)))
@@ -262,6 +268,18 @@ def test_without_a_sweep_the_page_shows_throughput_and_its_knee(tmp_path):
     assert knee(crowded, 32, 4) == 1
     assert "Beyond 1 actor, one more" in throughput_figure(page_of(crowded, None)).note
     assert "one more" not in throughput_figure(replace(page_of(law, None), cpus=1)).note, "no second one was measured"
+
+
+def test_a_measured_fleet_is_drawn_at_its_median_round(tmp_path, monkeypatch):
+    monkeypatch.setattr(service, "_DRAWS", 1 << 10)
+    page = replace(page_of(fit_fleet(readings(), 32), None), measured=[(2, 1, 32, [1000.0, 4000.0, 2000.0])])
+    points = throughput_figure(page).chart.to_dict()["layer"][2]["data"]["values"]
+    of = "32 environments an actor"
+    assert points == [{"actors": 2, "rate": 2000.0, "low": 1000.0, "high": 4000.0, "of": of}]
+    write_workers_page(tmp_path / "workers.html", page)
+    text = (tmp_path / "workers.html").read_text()
+    assert "<td data-label='observations per second'>2,000</td>" in text
+    assert "<td data-label='slowest and fastest round'>1,000 to 4,000</td>" in text
 
 
 @pytest.mark.parametrize(
