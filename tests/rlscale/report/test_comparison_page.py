@@ -217,6 +217,20 @@ def test_learning_rates_are_shown_over_the_observations_of_what_is_counted(tmp_p
     assert "optimizer step" not in figure.title + figure.note + drawn
 
 
+def test_learning_rates_are_coloured_by_their_steps_relative_to_the_fastest(tmp_path):
+    """Planted: e^(0.08 k²) times the steps, k half octaves from the best rate, of which -4, -2, 0 and 2 are tried."""
+    plan = make_plan(seeds=1, noise_runs=0, goals=(200.0,))
+    (sweep,) = compare([write_sweep(tmp_path / "s", Planted(), plan=plan)], []).sweeps
+    tried, best = (layer["data"]["values"] for layer in rate_figure(sweep).chart.to_dict()["layer"])
+    for size in plan.batch_sizes:
+        mine = sorted((p for p in tried if p["batch"] == size), key=lambda p: p["rate"])
+        slower = [math.exp(1.28), math.exp(0.32), 1.0, math.exp(0.32)]
+        assert [p["relative"] for p in mine] == pytest.approx(slower, rel=1e-3)
+        assert [p["steps"] for p in mine] == pytest.approx([150 * (1 + 1440 / size) * factor for factor in slower], rel=1e-3)
+    assert [p["batch"] for p in best] == list(plan.batch_sizes)
+    assert [p["rate"] for p in best] == pytest.approx([plan.learning_rate(size) for size in plan.batch_sizes], rel=0.1)
+
+
 def test_sizes_without_which_b_crit_is_not_identifiable_are_named(tmp_path):
     comparison = compare([write_sweep(tmp_path / "s", Planted(), plan=make_plan(seeds=1, goals=(200.0,)))], [])
     (sweep,), (row,) = comparison.sweeps, comparison.rows
