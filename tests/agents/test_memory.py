@@ -11,7 +11,7 @@ from rlscale.agents.config import TrainConfig, default_config
 from rlscale.agents.learning import Learner, learn_batch
 from rlscale.agents.learning.losses import HEADS
 from rlscale.agents.learning.optimizer import BlockOptimizer
-from rlscale.agents.memory import fragment_bytes, gradient_rows, memory_plan, require_network
+from rlscale.agents.memory import _spare_bytes, fragment_bytes, gradient_rows, memory_plan, require_network
 from rlscale.agents.rollout.fleet import LocalFleet
 from rlscale.agents.rollout.worker import WorkerSettings
 from rlscale.control_groups import available_bytes
@@ -167,6 +167,23 @@ def test_where_transitions_are_shuffled_every_learner_has_the_whole_batch(monkey
     # Of an observation the fragment has 43 bytes, and each learner that reads it 67 and those of the action.
     once, twice = (43 + copies * (67 + 8) for copies in (1, 2))
     assert largest["environments"] / largest["transitions"] == pytest.approx(twice / once, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("actors", "learners", "processes", "vectors"),
+    [(0, 1, 700, 20 + 3), (2, 1, 700 + 2 * 350 + 400, 20 + 2 * 3), (2, 2, 700 + 2 * 350 + 400 + 2 * 500, 2 * 20 + 2 * 3)],
+)
+def test_what_is_spare_is_left_by_processes_fragments_environments_and_network(monkeypatch, actors, learners, processes, vectors):
+    """MiB of the run, its actors, Ray and several learners; a fragment in each worker; vectors of the parameters."""
+    monkeypatch.setattr("rlscale.agents.memory.available_bytes", lambda: 8 << 30)
+    task = find_task("classic/cartpole")
+    task = replace(task, cost=replace(task.cost, memory_bytes=3 << 20))
+    streamed = {"stream": True, "epochs": 1, "mini_batch": None, "advantage_scale": "running"}
+    config = config_for(task, {**streamed, "device": "cuda", "learners": learners}, environments=64, actors=actors)
+    fragments, environments = max(actors, 1) * (10 << 20), 64 * (3 << 20)
+    parameters = 2 * (5 * 64 + 65 * 64) + 65 * 2 + 65
+    taken = (processes << 20) + fragments + environments + 4 * vectors * parameters
+    assert _spare_bytes(config, task, 10 << 20) == int(0.9 * (8 << 30)) - taken
 
 
 @pytest.mark.parametrize(
