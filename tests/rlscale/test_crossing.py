@@ -142,9 +142,13 @@ def test_a_transient_policy_of_the_first_steps_reaches_nothing():
     assert reason == "the goal was passed and did not hold over the next 30% of the steps"
 
 
-@pytest.mark.parametrize(("dip", "reached"), [(0.1, 100), (0.4, 180)])
-def test_a_crossing_counts_where_the_goal_holds_less_two_standard_errors(dip, reached):
-    """After 100 steps the return passes the goal, and from 105 to 120 it is below it by a dip."""
+@pytest.mark.parametrize(("errors", "reached"), [(1.9, 100), (2.1, 180)])
+def test_a_crossing_counts_where_the_goal_holds_less_two_standard_errors(errors, reached):
+    """After 100 steps the return passes the goal, and from 105 to 180 it dips below it.
+
+    Half-way between two policies the curve is their mean, with an error of 0.1/√2.
+    """
+    dip = errors * 0.1 / math.sqrt(2)
 
     def curve(steps):
         return 1.0 if 100 <= steps < 105 or steps >= 180 else 1.0 - dip if steps >= 105 else 0.0
@@ -261,6 +265,18 @@ def test_a_run_that_stays_below_asks_only_for_coarse_evaluations():
     found, _ = search(lambda x: 0.0, [5.0], np.random.default_rng(6), most=5000)
     assert not found.finished
     assert len(found.evaluated) < 1.2 * math.log(5000) / math.log(1.19) + 2
+
+
+@pytest.mark.parametrize(("errors", "asked"), [(1.9, [22, 23, 26, 28, 29, 33, 35, 39]), (2.1, [])])
+def test_the_policies_around_one_that_might_reach_a_goal_are_evaluated(errors, asked):
+    """Of 25, 31 and 37 steps only the middle one comes near, by so many standard errors of its evaluation."""
+    found = GoalSearch([5.0])
+    for steps in range(1, 40):
+        found.keep(steps)
+    assert found.due() == [25, 31, 37]
+    for steps, mean in ((25, 0.0), (31, 5.0 - errors * 0.1), (37, 0.0)):
+        found.take(Evaluated(steps, mean, 0.1, 128))
+    assert found.due() == asked
 
 
 def test_training_episodes_stand_in_for_evaluations():
