@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import least_squares, minimize
-from scipy.stats import norm, t
+from scipy.stats import chi2, norm, t
 
 from rlscale.frontier import adaptive_gain, fit
 
@@ -252,9 +252,12 @@ def test_offsets_that_seeds_share():
         s = (steps(b)[:, None] * np.exp(errors)).ravel()
         known.append(fit(np.repeat(b, seeds), s, group=np.tile(np.arange(seeds), 6)))
         unknown.append(fit(np.repeat(b, seeds), s))
+    usual = 0.3 * math.sqrt(chi2.median(seeds - 1) / (seeds - 1))  # what five seeds show of a deviation of 0.3
     for name, truth in (("s_min", S_MIN), ("e_min", S_MIN * B_CRIT)):
         assert np.mean([covers(getattr(f, name), truth) for f in known]) >= 0.92
         assert np.mean([covers(getattr(f, name), truth) for f in unknown]) < 0.9
+        widths = [math.log(high / low) for low, high in (getattr(f, name).interval for f in known)]
+        assert np.median(widths) == pytest.approx(2 * t.ppf(0.975, seeds - 1) * usual / math.sqrt(seeds), rel=0.1)
     assert np.mean([covers(f.b_crit, B_CRIT) for f in known]) >= 0.93
     assert np.median([f.b_crit.interval[1] / f.b_crit.interval[0] for f in known]) < 1.3
 
