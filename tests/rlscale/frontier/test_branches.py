@@ -124,6 +124,15 @@ def test_a_gain_within_the_evaluation_error_is_none():
     assert math.isnan(found.progress)
 
 
+@pytest.mark.parametrize(("times", "nothing"), [(1.8, True), (2.3, False)])
+def test_branches_gained_nothing_below_twice_the_error_of_start_and_end(times, nothing):
+    """The smallest batches gain 1 / (1 + 31.25 / 500) = 16/17, and errors of 3 and 4 parts make one of 5."""
+    branches, part = planted(np.random.default_rng(2), 1e-6), 16 / 17 / times / 5
+    found = fit_branches(*branches, gain_error=np.full(len(branches[0]), 4 * part), start_error=3 * part)
+    assert math.isnan(found.progress) is nothing
+    assert ("gained nothing" in str(found.b_local.reason)) is nothing
+
+
 def test_one_collapsed_branch_is_an_outlier():
     size, rate, gain, observations = planted(np.random.default_rng(5), 0.3)
     whole = fit_branches(size, rate, gain, observations).b_local.value
