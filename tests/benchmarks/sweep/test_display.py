@@ -4,12 +4,14 @@ import io
 import math
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from planted import Planted, make_plan, write_sweep
 from rich.console import Console
 
 from rlscale.analysis.comparison import compare
+from rlscale.benchmarks.sweep import display as display_module
 from rlscale.benchmarks.sweep.display import SweepDisplay
 
 
@@ -47,3 +49,18 @@ def test_steps_that_only_reset_an_environment_are_no_observations_of_b_crit(tmp_
     assert b_crit == pytest.approx(720, rel=0.1)
     assert b_crit == pytest.approx(on_page.value, rel=0.03)
     assert (low, high) == pytest.approx(on_page.interval, rel=0.2)
+
+
+def test_a_grid_says_how_long_its_other_runs_will_take(tmp_path, monkeypatch):
+    """24 runs, 4 of them from before: 6 more took 9 minutes, so the other 14 take 21."""
+    plan = make_plan(seeds=1, noise_runs=0)
+    record = write_sweep(tmp_path / "s", Planted(), plan=plan, most=10)
+    ended = list(record.results.values())
+    results = {run.id: run for run in ended[:4]}
+    clock = iter([1000.0, 1540.0])
+    monkeypatch.setattr(display_module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    console = Console(file=io.StringIO(), width=300)
+    with SweepDisplay([plan], [results], console) as display:
+        results |= {run.id: run for run in ended[4:]}
+        display.ended(0, ended[-1])
+    assert "[10 of 24 runs, 21:00 left; " in console.file.getvalue()
