@@ -114,6 +114,16 @@ def test_goals_of_few_steps_are_shown_and_not_scored(tmp_path):
     assert all(row.scored() for row in compare([write_sweep(tmp_path / "inner", Planted(s_min=40), plan=inner)], []).rows)
 
 
+def test_fewer_steps_than_a_quarter_of_those_that_the_optimizer_averages_over_are_named(tmp_path):
+    """Adam with β₂ = 0.998 averages over 500; the goals need 100 and 160 optimizer steps, four an iteration."""
+    config = make_plan().config
+    config = replace(config, update=replace(config.update, beta2=0.998))
+    plan = make_plan(seeds=1, noise_runs=0, mini_batches=4, config=config, goals=(100.0, 200.0))
+    rows = compare([write_sweep(tmp_path / "s", Planted(s_min=40), plan=plan)], []).rows
+    said = "S_min is far below the 500 steps over which adam averages: it may be the optimizer's own transient"
+    assert [said in row.notes for row in rows] == [True, False]
+
+
 def test_a_goal_that_a_run_had_passed_at_the_tenth_step_is_not_scored(tmp_path):
     """Its crossing is no earlier only because none counts there, so S_min may be that limit too."""
 
