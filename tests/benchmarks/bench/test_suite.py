@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,12 +14,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from rlscale.agents.config import default_config
 from rlscale.benchmarks.bench import suite
 from rlscale.benchmarks.bench.compare import compare_files, rate_ratio
 from rlscale.benchmarks.bench.suite import SUITE, VERSION, actor_counts
 from rlscale.benchmarks.commands import bench
 from rlscale.benchmarks.commands.bench import BenchOptions, run_bench
 from rlscale.benchmarks.workers import options as workers_options
+from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.records.files import lock_folder
 
@@ -35,6 +38,27 @@ def test_the_first_iteration_is_not_counted_end_to_end(monkeypatch):
     monkeypatch.setattr(suite, "prepare", lambda config, task: SimpleNamespace(start=lambda: session))
     assert suite.end_to_end(None, None) == 50.0
     assert closed == [True]
+
+
+def test_the_learner_s_rates_are_those_of_its_median_updates(monkeypatch):
+    """Updates of 4,096 observations: one step in 2 s and with the noise in 4 s, four epochs in 16 s, others slower or faster."""
+    took, asked = iter([[2.0, 1.0, 9.0], [4.0, 3.0, 9.0], [16.0, 3.0, 20.0]]), []
+
+    def measure_learner(config, task, compute, fragments, blocks):
+        asked.append((config.update.epochs, config.update.mini_batch, config.noise.joint_noise_period, fragments))
+        return {"batch_size": 4096, "blocks": blocks, "seconds": next(took)}
+
+    monkeypatch.setattr(suite, "measure_learner", measure_learner)
+    monkeypatch.setattr(suite, "sample_fragments", lambda config, task, compute, environments, count: (environments, count))
+    task = find_task("atari/pong")
+    config = default_config(task)
+    config = replace(config, update=replace(config.update, epochs=4, mini_batch=256))
+    assert suite.measure_learning(config, task, None) == {
+        "learning, one step": 2048.0,
+        "learning, one step, noise measured": 1024.0,
+        "learning, 4 epochs of mini-batches": 256.0,
+    }
+    assert asked == [(1, None, 0, (64, 2)), (1, None, 1, (64, 2)), (4, 256, 0, (64, 2))]
 
 
 def test_a_ratio_and_its_interval():

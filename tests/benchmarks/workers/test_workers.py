@@ -15,6 +15,7 @@ import torch
 from planted import FIXED, PARALLEL, PONG, known_frontier, reading, readings
 
 from rlscale.agents import machine
+from rlscale.agents.cluster.processes import pickle_settings
 from rlscale.agents.compute import resolve_compute
 from rlscale.agents.config import default_config
 from rlscale.agents.rollout.fleet import LocalFleet
@@ -61,6 +62,14 @@ def test_steps_that_only_reset_an_environment_are_counted_apart(monkeypatch):
     assert measured.observations == steps, "as long as a step that is an observation"
     assert say_resets([measured]).startswith("50% of the steps here are observations, the others only reset an environment; ")
     assert say_resets([replace(measured, valid=0.99)]) is None
+
+
+def test_the_emulator_s_rate_counts_every_environment(tmp_path, monkeypatch):
+    """Four environments whose steps take a tenth of a second: 40 observations per second, or fewer on a busy machine."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    task = find_task("bandits:SlowBandit")
+    assert 25 < calibration.emulate(pickle_settings((task, 4, 0.35), task), str(tmp_path)) <= 40
 
 
 def test_more_actors_are_never_taken_to_make_each_faster():
