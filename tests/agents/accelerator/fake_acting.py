@@ -1,7 +1,6 @@
 """Acting, and whole runs, on the fake accelerator: the CPU's fragments and records, and one wait for each step that is acted."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import fake_accelerator as fake
 import numpy as np
@@ -126,11 +125,11 @@ def test_a_device_without_float64_is_not_taken(monkeypatch):
         resolve_device("mps")
 
 
-def test_nor_is_one_whose_maker_says_so(monkeypatch):
-    module = torch.get_device_module(torch.device("fake"))
-    monkeypatch.setattr(
-        type(module), "get_device_properties", lambda self, device: SimpleNamespace(has_fp64=False), raising=False
-    )
+def test_nor_is_one_that_says_so_when_it_is_tried(monkeypatch):
+    def refuse(*args, **more):
+        raise RuntimeError("Required aspect fp64 is not supported on the device")
+
+    monkeypatch.setattr(torch, "ones", refuse)
     assert resolve_device("auto") == torch.device("cpu")
     with pytest.raises(UsageError, match=r"^--device: fake:1 does not compute in float64"):
         resolve_device("fake:1")
