@@ -169,16 +169,25 @@ class _Fit:
         self.range = float(np.ptp(gain)) + 1e-12  # a collapsed branch may end anywhere between the worst and the best
         self.sizes = np.unique(x)
         self.tried = np.array([[z[x == s].min(), z[x == s].max()] for s in self.sizes]) + np.array([-0.35, 0.35])
+        priors = (self.rates, _RATE), _EXPONENT, _CURVATURE, _SCATTER, (0.0, 1.0)
+        self.centre, self.sd = np.array(priors).T  # of all parameters but ln p₀
+
+    def off_rate(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(N,) distance u of each rate from the best one, and k u²."""
+        u = self.z - theta[_A] - theta[_Q] * (self.x - self.middle)
+        return u, np.exp(theta[_K]) * u**2
 
     def shape(self, theta: np.ndarray) -> np.ndarray:
         """What a rate that is not the best leaves of the progress, (N,) in 0 … 1."""
-        u = self.z - theta[_A] - theta[_Q] * (self.x - self.middle)
-        return np.exp(-np.exp(theta[_K]) * u**2)
+        return np.exp(-self.off_rate(theta)[1])
 
     def outside(self, theta: np.ndarray) -> np.ndarray:
-        """(sizes,) how far each best rate lies outside the tried ones; without a limit, poor rates would explain everything."""
+        """(sizes,) how far each best rate lies above the tried ones, or with a minus below them.
+
+        Without a limit, poor rates would explain everything.
+        """
         best = theta[_A] + theta[_Q] * (self.sizes - self.middle)
-        return np.maximum(np.maximum(self.tried[:, 0] - best, best - self.tried[:, 1]), 0.0)
+        return best - np.clip(best, self.tried[:, 0], self.tried[:, 1])
 
     def best_gain(self, theta: np.ndarray, c: float) -> np.ndarray:
         """(N,) expected gains at the best rates."""
@@ -188,27 +197,47 @@ class _Fit:
         """By how much the evaluated return at the start is above the true one."""
         return float(theta[_OFFSET]) * self.start_error
 
-    def loss(self, theta: np.ndarray, c: float) -> float:
-        """Negative logarithm of likelihood and priors."""
-        best = self.best_gain(theta, c)
-        expected = best * self.shape(theta) - self.offset(theta)
-        scale = np.sqrt((np.exp(theta[_TAU]) * best) ** 2 / 2 + self.error**2)  # t₄ has √2 times its scale; the error in full
-        r = (self.gain - expected) / scale
-        sound = (1 - _COLLAPSED) * _T4 * (1 + r**2 / 4) ** -2.5 / scale
-        data = -float(np.log(sound + _COLLAPSED / self.range).sum())
-        priors = (
-            ((theta[_K] - _CURVATURE[0]) / _CURVATURE[1]) ** 2
-            + ((theta[_Q] - _EXPONENT[0]) / _EXPONENT[1]) ** 2
-            + ((theta[_TAU] - _SCATTER[0]) / _SCATTER[1]) ** 2
-            + ((theta[_A] - self.rates) / _RATE) ** 2
-            + theta[_OFFSET] ** 2
-            + float(((self.outside(theta) / _OUTSIDE) ** 2).sum())
+    def loss(self, theta: np.ndarray, c: float) -> tuple[float, np.ndarray]:
+        """Negative logarithm of likelihood and priors, and its gradient, of which the last is that by ln B_local."""
+        u, lost = self.off_rate(theta)
+        best, shape = self.best_gain(theta, c), np.exp(-lost)
+        seeds = (np.exp(theta[_TAU]) * best) ** 2 / 2  # t₄ has √2 times its scale; the error counts in full
+        variance = seeds + self.error**2
+        r = (self.gain - best * shape + self.offset(theta)) / np.sqrt(variance)
+        tail = 1 + r**2 / 4
+        sound = (1 - _COLLAPSED) * _T4 * tail**-2.5 / np.sqrt(variance)
+        density = sound + _COLLAPSED / self.range
+        apart, outside = (theta[_A:] - self.centre) / self.sd, self.outside(theta) / _OUTSIDE
+        loss = -float(np.log(density).sum()) + float(apart @ apart + outside @ outside) / 2
+
+        # Derivatives by each branch's expected gain, and by the logarithms of its shape, its scatter and its best gain.
+        by_gain = -sound / density * 1.25 * r / tail / np.sqrt(variance)
+        by_shape = by_gain * best * shape
+        by_scatter = sound / density * (1 - 1.25 * r**2 / tail) * seeds / variance
+        by_best = by_shape + by_scatter
+        by_rate, by_outside = 2 * np.exp(theta[_K]) * u * by_shape, outside / _OUTSIDE
+        gradient = np.array(
+            [
+                by_best.sum(),
+                by_rate.sum() + by_outside.sum(),
+                by_rate @ (self.x - self.middle) + by_outside @ (self.sizes - self.middle),
+                -(by_shape @ lost),
+                by_scatter.sum(),
+                -by_gain.sum() * self.start_error,
+                by_best @ (1 / (1 + np.exp(c - self.x))),
+            ]
         )
-        return data + priors / 2
+        gradient[_A:-1] += apart / self.sd
+        return loss, gradient
 
     def minimize(self, theta: np.ndarray, c: float) -> tuple[np.ndarray, float]:
         """The other parameters at a given ln B_local, and the loss there."""
-        found = minimize(self.loss, theta, args=(c,), method="L-BFGS-B", bounds=_BOUNDS)
+
+        def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
+            value, gradient = self.loss(theta, c)
+            return value, gradient[:-1]
+
+        found = minimize(loss, theta, jac=True, method="L-BFGS-B", bounds=_BOUNDS)
         return found.x, float(found.fun)
 
     def profile(self, rise: float) -> tuple[float, tuple[np.ndarray, float], float]:
@@ -221,7 +250,8 @@ class _Fit:
         starts = np.linspace(*edges, 9)
         tried = [(*self.minimize(start, c), c) for c in starts]
         theta, _, c = min(tried, key=lambda t: t[1])
-        found = minimize(lambda v: self.loss(v[:-1], v[-1]), np.append(theta, c), method="L-BFGS-B", bounds=[*_BOUNDS, edges])
+        start, bounds = np.append(theta, c), [*_BOUNDS, edges]
+        found = minimize(lambda v: self.loss(v[:-1], v[-1]), start, jac=True, method="L-BFGS-B", bounds=bounds)
         theta, c, least = found.x[:-1], float(found.x[-1]), float(found.fun)
         low = self._end(theta, c, edges[0], least + rise / 2)
         high = self._end(theta, c, edges[1], least + rise / 2)

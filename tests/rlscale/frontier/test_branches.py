@@ -187,7 +187,20 @@ def test_the_interval_ends_where_twice_the_loss_has_risen_by_what_is_allowed():
     rise = len(branches[0]) / (len(branches[0]) - 6) * t.ppf(0.975, len(branches[0]) - 6) ** 2
     _, (theta, c), _ = fit.profile(rise)
     for end in fit_branches(*branches).b_local.interval:
-        assert 2 * (fit.minimize(theta, math.log(end))[1] - fit.loss(theta, c)) == pytest.approx(rise, rel=0.05)
+        assert 2 * (fit.minimize(theta, math.log(end))[1] - fit.loss(theta, c)[0]) == pytest.approx(rise, rel=0.05)
+
+
+def test_the_gradient_is_that_of_the_loss():
+    """With the best rates far above the tried ones at small sizes and far below at large ones."""
+    size, rate, gain, observations = planted(np.random.default_rng(6), 0.4, error=0.1, seeds=2)
+    fit = _Fit(np.log(size), np.log(rate), gain, observations, np.full(len(gain), 0.1), 0.06)
+    at = np.array([-10.4, math.log(BEST_AT) + 0.2, -0.3, -1.0, -0.8, 0.4, math.log(400)])
+    assert fit.outside(at[:-1])[0] > 1
+    assert fit.outside(at[:-1])[-1] < -1
+    _, gradient = fit.loss(at[:-1], at[-1])
+    for slope, step in zip(gradient, 1e-6 * np.eye(len(at)), strict=True):
+        above, below = (fit.loss(place[:-1], place[-1])[0] for place in (at + step, at - step))
+        assert slope == pytest.approx((above - below) / 2e-6, rel=1e-5)
 
 
 def test_a_lucky_evaluation_at_the_start_is_added_back_to_all_gains():
