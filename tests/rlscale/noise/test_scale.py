@@ -190,14 +190,14 @@ def draw(rng, blocks: int, d: int, grad: float, heavy_tails: bool, size: int = 3
 @pytest.mark.parametrize("blocks", [8, 16, 32])
 @pytest.mark.parametrize("signal", [10, 100])
 def test_coverage_where_resolved(blocks, heavy_tails, signal):
-    """95% intervals contain the truth in 93 to 99% of 1,000 draws; `signal` is N|G|²/tr Σ."""
+    """95% intervals contain the truth in 92 to 99% of 500 draws; `signal` is N|G|²/tr Σ."""
     rng = np.random.default_rng([blocks, heavy_tails, signal])
     d = 20
     grad = math.sqrt(signal * d / (blocks * 32))
-    estimates = [noise_scale(draw(rng, blocks, d, grad, heavy_tails)) for _ in range(1000)]
+    estimates = [noise_scale(draw(rng, blocks, d, grad, heavy_tails)) for _ in range(500)]
     truth = d / grad**2
-    assert sum(noise.b_simple is not None for noise in estimates) > 950
-    assert 0.93 <= np.mean([noise.interval[0] <= truth <= noise.interval[1] for noise in estimates]) <= 0.99
+    assert sum(noise.b_simple is not None for noise in estimates) > 475
+    assert 0.92 <= np.mean([noise.interval[0] <= truth <= noise.interval[1] for noise in estimates]) <= 0.99
 
 
 @pytest.mark.parametrize("d", [1, 3])
@@ -223,12 +223,12 @@ def test_coverage_where_not_resolved_is_not_too_low():
 
 
 def test_coverage_of_pooled_intervals_under_persistent_noise():
-    """Each environment's noise persists over 20 updates (AR(1), ρ = 0.9): resampling updates would cover far too rarely."""
+    """Each environment's noise persists over 10 updates (AR(1), ρ = 0.9): resampling updates would cover far too rarely."""
     rng = np.random.default_rng(9)
-    blocks, d, size, updates, rho = 16, 20, 32, 20, 0.9
+    blocks, d, size, updates, rho = 16, 20, 32, 10, 0.9
     grad = math.sqrt(20 * d / (blocks * size))
     covered, naive = [], []
-    for number in range(1000):
+    for number in range(500):
         noise = rng.normal(size=(blocks, d))
         window = []
         for _ in range(updates):
@@ -238,27 +238,26 @@ def test_coverage_of_pooled_intervals_under_persistent_noise():
             window.append(BlockStatistics([size] * blocks, (g * g).sum(1), g @ g.mean(0)))
         low, high = pool(window).interval
         covered.append(low <= d / grad**2 <= high)
-        if number < 200:
+        if number < 100:
             renamed = [BlockStatistics(s.size, s.square, s.dot, s.block + 100 * i) for i, s in enumerate(window)]
             low, high = pool(renamed).interval
             naive.append(low <= d / grad**2 <= high)
-    assert 0.93 <= np.mean(covered) <= 0.995
+    assert 0.92 <= np.mean(covered) <= 0.99
     assert np.mean(naive) < 0.9
 
 
-@pytest.mark.parametrize("rho", [0.0, 0.9])
-@pytest.mark.parametrize("few", [1, 19])
+@pytest.mark.parametrize(("few", "rho"), [(1, 0.0), (9, 0.9)])
 def test_coverage_where_updates_have_different_blocks(few, rho):
-    """Some of 20 updates hold 16 blocks, the others always the same three, as RLlib's jobs of few environments do.
+    """Some of 10 updates hold 16 blocks, the others always the same three, as RLlib's jobs of few environments do.
 
-    Where most of them hold three, those rule the noise, and an interval with the 15 degrees of freedom of all blocks covers 91%.
+    Where most of them hold three, those rule the noise, and an interval with the 15 degrees of freedom of all blocks covers 92%.
     """
     rng = np.random.default_rng(1)
     d, size, grad = 20, 32, 0.5
     covered = []
     for _ in range(500):
         noise, window = rng.normal(size=(16, d)), []
-        for update in range(20):
+        for update in range(10):
             noise = rho * noise + math.sqrt(1 - rho**2) * rng.normal(size=(16, d))
             blocks = [2, 8, 13] if update < few else np.arange(16)
             g = noise[blocks] / math.sqrt(size)
@@ -266,7 +265,7 @@ def test_coverage_where_updates_have_different_blocks(few, rho):
             window.append(BlockStatistics([size] * len(g), (g * g).sum(1), g @ g.mean(0), blocks))
         low, high = pool(window).interval
         covered.append(low <= d / grad**2 <= high)
-    assert np.mean(covered) >= 0.94
+    assert 0.94 <= np.mean(covered) <= 0.995
 
 
 def test_one_update_of_few_blocks_hardly_widens_the_interval():
