@@ -252,7 +252,7 @@ def test_a_secondary_predictor_is_better_only_beyond_its_number():
 
 def test_the_interval_of_the_error_covers(monkeypatch):
     """RMS about the offset over ten tasks with a scatter of 0.3 decades, in 300 ladders, by fewer draws."""
-    monkeypatch.setattr("rlscale.analysis.verdict._draws", partial(_draws, draws=2000))
+    monkeypatch.setattr("rlscale.analysis.verdict._draws", partial(_draws, draws=500))
     rng = np.random.default_rng(0)
     held = 0
     for _ in range(300):
