@@ -155,7 +155,7 @@ def test_offsets_that_seeds_share_cancel():
     assert surface.b_crit.value == pytest.approx(500, rel=0.2)
 
 
-@pytest.mark.parametrize(("scatter", "seed"), [(0.03, 0), (0.03, 2), (0.1, 0)])
+@pytest.mark.parametrize(("scatter", "seed"), [(0.03, 0), (0.1, 0)])
 def test_an_interval_goes_on_past_where_the_first_step_lands_in_another_well(scatter, seed):
     """One rate a size: there a stuck run explains what the exponent does. An end is where the runs do speak against it."""
     sizes = np.repeat(40 * 4.0 ** np.arange(5), 4)
@@ -224,17 +224,18 @@ def test_offsets_that_seeds_share_have_the_standard_deviation_of_the_seeds_means
 
 def test_without_a_size_there_is_a_figure_where_a_sweep_without_it_would_have_one():
     """Where the other sizes leave an end open there is none, though the best fit bends among them."""
-    rng, open_ones = np.random.default_rng(2), 0
-    for _ in range(2):
-        sizes, u = np.repeat([128.0, 512.0, 2048.0, 8192.0], 5), np.tile([-0.8, -0.3, 0.0, 0.3, 0.8], 4)
-        steps = 80 * (1 + 800 / sizes) * np.exp(0.3 * u * u + 0.3 * rng.standard_normal(20))
-        for size, found in fit_surface(sizes, 0.01 * np.exp(u), steps).leave_one_size_out.items():
-            rest = sizes != size
-            surface = fit_surface(sizes[rest], 0.01 * np.exp(u[rest]), steps[rest])
-            assert found == (surface.b_crit.value and pytest.approx(surface.b_crit.value, rel=0.02))
-            bend = math.exp(surface.fitted.theta[names.C])
-            open_ones += found is None and sizes[rest].min() < bend < sizes[rest].max()
-    assert open_ones > 0
+    sizes, u = np.repeat([128.0, 512.0, 2048.0, 8192.0], 5), np.tile([-0.8, -0.3, 0.0, 0.3, 0.8], 4)
+    steps = 80 * (1 + 800 / sizes) * np.exp(0.3 * u * u + 0.3 * np.random.default_rng(11).standard_normal(20))
+    figures, open_ones = 0, []
+    for size, found in fit_surface(sizes, 0.01 * np.exp(u), steps).leave_one_size_out.items():
+        rest = sizes != size
+        surface = fit_surface(sizes[rest], 0.01 * np.exp(u[rest]), steps[rest])
+        assert found == (surface.b_crit.value and pytest.approx(surface.b_crit.value, rel=0.02))
+        figures += found is not None
+        if found is None and sizes[rest].min() < math.exp(surface.fitted.theta[names.C]) < sizes[rest].max():
+            open_ones.append(surface.b_crit.interval)
+    assert figures == 2
+    assert [math.isfinite(high) for _, high in open_ones] == [True, False]
 
 
 def test_a_bend_that_is_no_hyperbola_is_warned_of():
@@ -248,10 +249,10 @@ def test_a_bend_that_is_no_hyperbola_is_warned_of():
 
 @pytest.mark.parametrize("cell", ["sd 0.4", "40% stuck at both ends"])
 def test_grids_of_a_planted_task_are_covered(cell):
-    found = [planted_sweep("grid", cell, number) for number in range(1000, 1018)]
-    assert sum(one["covers"] for one in found) >= 14  # at 95% fewer come once in 500 times
+    found = [planted_sweep("grid", cell, number) for number in range(1000, 1009)]
+    assert sum(one["covers"] for one in found) >= 7  # at 95% fewer come once in 120 times
     assert sum(one["error"] for one in found) / len(found) == pytest.approx(0, abs=0.15)
-    assert 1.3 < np.median([one["ratio"] for one in found]) < 2.8
+    assert 1.5 < np.median([one["ratio"] for one in found]) < 2.8  # half of the interval has 1.4, twice it 4 or more
 
 
 @pytest.mark.parametrize(
@@ -321,7 +322,7 @@ def test_the_interval_holds_every_well_of_the_likelihood(rung, goal):
     def least(place):
         """How far twice the loss rises there."""
         losses = []
-        for start in [*runs.starts(), best.theta]:
+        for start in [*runs.starts()[::2], best.theta]:
             theta = start + rng.normal(0, 0.3, len(start)) * (np.arange(len(start)) != names.ALPHA)
             theta[names.C] = place
             theta[names.A] += float(np.mean(runs.residuals(theta)[~runs.missed]))
@@ -330,8 +331,8 @@ def test_the_interval_holds_every_well_of_the_likelihood(rung, goal):
 
     low, high = np.log(surface.b_crit.interval)
     for place in np.arange(runs.x.min(), runs.x.max(), 0.5):
-        if least(place) < rise - 0.1:
-            assert low < place < high, f"B_crit {math.exp(place):.4g} is as likely as what lies inside"
+        if not low < place < high:
+            assert least(place) > rise - 0.1, f"B_crit {math.exp(place):.4g} is as likely as what lies inside"
     assert [least(low), least(high)] == pytest.approx([rise, rise], abs=0.2)
 
 
