@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from rlscale.agents import stopping
 from rlscale.agents import train as train_module
 from rlscale.agents.config import default_config
 from rlscale.agents.stopping import StopRequests
@@ -62,15 +64,21 @@ def slow(monkeypatch):
 
 
 @pytest.fixture
+def impatient(monkeypatch):
+    """A stop that waits 0.3 s for the iteration under way, and not a second."""
+    monkeypatch.setattr(stopping, "PATIENCE_SECONDS", 0.3)
+
+
+@pytest.fixture
 def after():
-    """Sends this process a signal so many seconds after the run has begun to sample; when it was sent is in the list."""
+    """Sends this process a signal so many seconds after something is the case; when it was sent is in the list."""
     ended = threading.Event()
 
-    def arrange(seconds, number, folder):
+    def arrange(seconds, number, is_so):
         sent = []
 
         def send():
-            while not begun(folder):
+            while not is_so():
                 if ended.wait(0.05):
                     return
             if not ended.wait(seconds):
@@ -106,7 +114,7 @@ class SlowToMake(Slow):
 
 
 @pytest.mark.timed
-def test_a_signal_while_environments_are_made(slow, tmp_path, monkeypatch, capfd):
+def test_a_signal_while_environments_are_made(slow, impatient, tmp_path, monkeypatch, capfd):
     """Nothing has begun: a new run leaves no folder, and a resumed one its record as it was."""
     config = replace(slow, rollout=replace(slow.rollout, rollout_length=1), budget=replace(slow.budget, observations=8))
     config = replace(config, update=replace(config.update, mini_batch=8))
@@ -150,8 +158,9 @@ def test_a_signal_before_environments_are_made(slow, tmp_path, monkeypatch, numb
 
 @pytest.mark.timed
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_within_a_long_rollout(slow, tmp_path, capfd, number, after):
-    sent = after(1.0, number, tmp_path / "run")
+def test_a_signal_within_a_long_rollout(slow, tmp_path, monkeypatch, capfd, number, after):
+    running = partial(begun, tmp_path / "run")
+    sent = after(0.2, number, running)
     outcome = train(slow, tmp_path / "run", command=[])
     assert time.monotonic() - sent[0] < 2
     assert (outcome.state, outcome.observations) == ("stopped", 0)
@@ -159,33 +168,36 @@ def test_a_signal_within_a_long_rollout(slow, tmp_path, capfd, number, after):
     record = read_run(tmp_path / "run")
     assert (record.state, record.manifest["reason"]) == ("stopped", "stopped by the user within an iteration")
     # What was saved can be gone on from.
-    sent = after(1.0, number, tmp_path / "run")
+    monkeypatch.setattr(stopping, "PATIENCE_SECONDS", 0.3)
+    after(0.2, number, running)
     assert train(replace(slow, resume=str(tmp_path / "run")), tmp_path, command=[]).state == "stopped"
 
 
 @pytest.mark.timed
-def test_a_second_signal_before_the_first_iteration_has_ended(slow, tmp_path, after):
+def test_a_second_signal_before_the_first_iteration_has_ended(slow, tmp_path, monkeypatch, after):
     """The run has learned nothing yet, and can be gone on from all the same, as the command says."""
-    sent = after(0.2, signal.SIGINT, tmp_path / "run"), after(0.6, signal.SIGINT, tmp_path / "run")
+    running = partial(begun, tmp_path / "run")
+    sent = after(0.2, signal.SIGINT, running), after(0.6, signal.SIGINT, running)
     assert train(slow, tmp_path / "run", command=[]).state == "stopped"
     assert time.monotonic() - sent[1][0] < 1
     assert read_run(tmp_path / "run").manifest["reason"] == "interrupted within an iteration"
-    after(0.2, signal.SIGINT, tmp_path / "run")
+    monkeypatch.setattr(stopping, "PATIENCE_SECONDS", 0.3)
+    after(0.2, signal.SIGINT, running)
     assert train(replace(slow, resume=str(tmp_path / "run")), tmp_path, command=[]).state == "stopped"
     assert [s["environments"] for s in read_run(tmp_path / "run").manifest["segments"]] == ["new", "seeded afresh"]
 
 
 @pytest.mark.timed
-def test_a_signal_while_ray_actors_sample(slow, tmp_path, ray_of_four, after):
+def test_a_signal_while_ray_actors_sample(slow, impatient, tmp_path, ray_of_four, after):
     config = replace(slow, rollout=replace(slow.rollout, actors=2))
-    sent = after(1.0, signal.SIGTERM, tmp_path / "run")
+    sent = after(0.2, signal.SIGTERM, partial(begun, tmp_path / "run"))
     outcome = train(config, tmp_path / "run", command=[])
     assert time.monotonic() - sent[0] < 4  # two seconds, and the actors' end
     assert outcome.state == "stopped"
 
 
 @pytest.mark.timed
-def test_the_seconds_are_over_within_a_long_rollout(slow, tmp_path, capfd):
+def test_the_seconds_are_over_within_a_long_rollout(slow, impatient, tmp_path, capfd):
     begun = time.monotonic()
     outcome = train(replace(slow, budget=replace(slow.budget, seconds=1.0)), tmp_path / "run", command=[])
     assert 1.0 < time.monotonic() - begun < 4
@@ -204,8 +216,8 @@ def test_seconds_beyond_what_a_timer_takes_are_never_over():
 
 @pytest.fixture
 def on_a_full_disk(monkeypatch):
-    """The disk takes no row."""
-    append = Run.append
+    """The disk takes no row; the list is empty until the run has said that it waits."""
+    append, tell, said = Run.append, files.tell, []
 
     def appended(run, row):
         run._rows.close()
@@ -213,6 +225,8 @@ def on_a_full_disk(monkeypatch):
         append(run, row)
 
     monkeypatch.setattr(Run, "append", appended)
+    monkeypatch.setattr(files, "tell", lambda line: tell(line) or said.append(line))
+    return said
 
 
 @pytest.mark.timed
@@ -220,7 +234,7 @@ def on_a_full_disk(monkeypatch):
 def test_a_signal_while_a_full_disk_is_waited_for(on_a_full_disk, tmp_path, capfd, number, after):
     """The run has said that it waits, and waits no longer."""
     config = default_config(find_task("classic/cartpole"))
-    sent = after(1.5, number, tmp_path / "run")
+    sent = after(0.0, number, lambda: on_a_full_disk)
     with pytest.raises(OSError, match="No space left") as raised:
         train(config, tmp_path / "run", command=[])
     assert time.monotonic() - sent[0] < 2
@@ -236,8 +250,8 @@ def test_the_seconds_are_over_while_a_full_disk_is_waited_for(on_a_full_disk, tm
     config = default_config(find_task("classic/cartpole"))
     begun = time.monotonic()
     with pytest.raises(OSError, match="No space left"):
-        train(replace(config, budget=replace(config.budget, seconds=2.0)), tmp_path / "run", command=[])
-    assert 2.0 < time.monotonic() - begun < 5
+        train(replace(config, budget=replace(config.budget, seconds=1.0)), tmp_path / "run", command=[])
+    assert 1.0 < time.monotonic() - begun < 4
     assert "Waiting" in capfd.readouterr().err
 
 
