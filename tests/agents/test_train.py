@@ -557,23 +557,24 @@ def tensorboard_of(run):
     return names, shown
 
 
-def test_cartpole_is_learned(tmp_path):
-    """A mean return of 400 over 100 episodes well within 300,000 observations; results/ holds three seeds."""
+@pytest.mark.parametrize(("goal", "observations"), [(195, 100_000), pytest.param(400, 300_000, marks=pytest.mark.long)])
+def test_cartpole_is_learned(tmp_path, goal, observations):
+    """The mean return over 100 episodes, after some 30,000 and 70,000 observations; results/ holds three seeds."""
     config = default_config(find_task("classic/cartpole"))
     noise = NoiseSettings(0, policy_noise_period=0, value_noise_period=0, entropy_noise_period=0, iteration_noise_period=0)
-    config = replace(config, budget=Budget(observations=300_000), noise=noise)
+    config = replace(config, budget=Budget(observations=observations), noise=noise)
     best = 0.0
 
     def watch(row, noise):
         nonlocal best
         recent.extend([row["return_mean"]] * row["episodes"])
         best = max(best, float(np.mean(recent[-100:]))) if len(recent) >= 100 else best
-        if best >= 400:
+        if best >= goal:
             os.kill(os.getpid(), signal.SIGINT)
 
     recent: list[float] = []
     train(config, tmp_path / "run", command=[], on_iteration=watch)
-    assert best >= 400
+    assert best >= goal
 
 
 @pytest.mark.long
