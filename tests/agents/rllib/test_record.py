@@ -45,10 +45,25 @@ class Choices(gymnasium.ActionWrapper):
         return action[0]
 
 
-def job(tmp_path, environment="CartPole-v1", **training):
+def job(tmp_path, **training):
     settings = {"train_batch_size_per_learner": 100, "minibatch_size": 50, "num_epochs": 1, **training}
-    config = PPOConfig().environment(environment).env_runners(num_env_runners=0, num_envs_per_env_runner=10)
+    config = PPOConfig().environment("CartPole-v1").env_runners(num_env_runners=0, num_envs_per_env_runner=10)
     return rllib.measure_noise(config.training(**settings), tmp_path / "run", every=1, blocks=5).build_algo()
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory, shared_ray):
+    """Two iterations of whole episodes, whose every step has two actions."""
+    shared_ray.provide(4)
+    run = tmp_path_factory.mktemp("choices") / "run"
+    config = PPOConfig().environment(Choices).env_runners(num_env_runners=0, num_envs_per_env_runner=4)
+    config = config.env_runners(batch_mode="complete_episodes")
+    config = config.training(train_batch_size_per_learner=100, minibatch_size=50, num_epochs=1)
+    algorithm = rllib.measure_noise(config, run, every=1, blocks=4).build_algo()
+    for _ in range(2):
+        algorithm.train()
+    algorithm.stop()
+    return read_run(run).rows
 
 
 def test_an_algorithm_that_goes_back_to_a_checkpoint_counts_its_steps_from_there(tmp_path, ray_of_four):
@@ -65,27 +80,16 @@ def test_an_algorithm_that_goes_back_to_a_checkpoint_counts_its_steps_from_there
     assert {entry["optimizer_step"] for entry in second["noise"]} == {first["optimizer_steps"]}
 
 
-def test_of_whole_episodes_a_row_counts_what_was_learned_from(tmp_path, ray_of_four):
+def test_of_whole_episodes_a_row_counts_what_was_learned_from(rows):
     """RLlib samples more, and drops the episodes that have not ended; the noise is of what it keeps."""
-    config = PPOConfig().environment("CartPole-v1").env_runners(num_env_runners=0, num_envs_per_env_runner=4)
-    config = config.env_runners(batch_mode="complete_episodes")
-    config = config.training(train_batch_size_per_learner=100, minibatch_size=50, num_epochs=1)
-    algorithm = rllib.measure_noise(config, tmp_path / "run", every=1, blocks=4).build_algo()
-    for _ in range(2):
-        algorithm.train()
-    algorithm.stop()
-    rows = read_run(tmp_path / "run").rows
     assert all(sum(entry["size"]) == row["batch_observations"] for row in rows for entry in row["noise"])
     assert sum(row["batch_observations"] for row in rows) < rows[-1]["observations"]
 
 
-def test_several_actions_of_a_step_are_dealt_with_it(tmp_path, ray_of_four):
-    algorithm = job(tmp_path, Choices)
-    algorithm.train()
-    algorithm.stop()
-    (row,) = read_run(tmp_path / "run").rows
-    assert {entry["head"] for entry in row["noise"]} >= {"policy", "value", "joint"}
-    assert all(sum(entry["size"]) == row["batch_observations"] for entry in row["noise"])
+def test_several_actions_of_a_step_are_dealt_with_it(rows):
+    for row in rows:
+        assert {entry["head"] for entry in row["noise"]} >= {"policy", "value", "joint"}
+        assert all(sum(entry["size"]) == row["batch_observations"] for entry in row["noise"])
 
 
 def test_a_critic_that_is_not_used_does_not_take_adam_s_metric_away(tmp_path, ray_of_four):
