@@ -15,7 +15,7 @@ PYTEST := .venv/bin/pytest --numprocesses $(PROCESSES) --dist loadfile --no-load
 
 help:
 	@echo "make demo     measure the critical batch size of MinAtar Breakout, train Pong for a minute, write a page"
-	@echo "make test     lint, types and all tests but the long ones: 13 minutes on two cores"
+	@echo "make test     lint, types and all tests but the long ones: 11 minutes on two cores"
 	@echo "make test-long  the long tests: runs and sweeps killed again and again, nodes that join and are lost, the bench suite"
 	@echo "make lint, make types, make unit  the three parts of make test"
 	@echo "make install  the environment in .venv that both use"
