@@ -128,9 +128,9 @@ def memory_plan(config: TrainConfig, task: Task, store: int | None = None, kept:
     batches = 1 + r.lag
     if batches * batch > fitting:
         one = fragment_bytes(task, r.rollout_length, 1)
-        more = _larger_store(config) if enough else "give more --memory"
+        more = [_larger_store(config) if enough else "give more --memory"]
         if _streamed_fragments(config, config.workers, batch) <= fitting:
-            more += f", or learn from it as it comes: --stream{_to_stream(config)}"
+            more.append(f"learn from it as it comes: --stream{_to_stream(config)}")
         raise _too_large(config, size * batch * batches, budget, fitting // batches // groups, budget // batches // one, more)
     most = fitting // batches if config.adaptive else batch
     return MemoryPlan(n, groups, size, batch, most * batches, most)
@@ -159,7 +159,7 @@ def _larger_store(config: TrainConfig) -> str:
     return "give Ray's object store more room, which is /dev/shm (in a container --shm-size)"
 
 
-def _too_large(config: TrainConfig, needed: int, budget: int, rounds: int, environments: int, more: str) -> UsageError:
+def _too_large(config: TrainConfig, needed: int, budget: int, rounds: int, environments: int, more: list[str]) -> UsageError:
     r = config.rollout
     step = r.environments * r.rollout_length
     if not budget and (r.environments == config.workers or r.rollout_length > LONGEST_USUAL):
@@ -186,7 +186,7 @@ def _too_large(config: TrainConfig, needed: int, budget: int, rounds: int, envir
         flag,
         f"an iteration batch of {config.batch:,} observations{' and the next one (--lag 1)' if r.lag else ''} takes "
         f"{format_bytes(needed)}, and there are {format_bytes(budget)} for it",
-        f"{largest}, {more}" if ", or " in more else f"{largest}, or {more}",
+        f"{', '.join([largest, *more[:-1]])}, or {more[-1]}",
     )
 
 

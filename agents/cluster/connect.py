@@ -140,10 +140,13 @@ def store_bytes(learners: int, actors: int | None = None, cpus: int = 1, *, stre
     nodes = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
     stores = {name: int(resources.get("object_store_memory", 0)) for name, resources in nodes.items()}
     room = {name: int(resources.get("CPU", 0)) // cpus for name, resources in nodes.items() if stores[name]}
+    places = sum(room.values())
+    making = places if actors is None else min(actors, places)
     given = dict.fromkeys(room, 0)
-    for _ in range(min(sum(room.values()), sum(room.values()) if actors is None else actors)):
-        given[min((name for name in room if given[name] < room[name]), key=lambda name: given[name])] += 1
-    share = {name: count / sum(given.values()) for name, count in given.items() if count} or {here: 1.0}
+    for _ in range(making):
+        emptiest = min((name for name in room if given[name] < room[name]), key=lambda name: given[name])
+        given[emptiest] += 1
+    share = {name: count / making for name, count in given.items() if count} or {here: 1.0}
     makes = min(stores[name] / part for name, part in share.items())
     if stream:
         return int(makes)

@@ -165,17 +165,17 @@ class RayFleet:
         """What the actor returns, all of it: once it is on this machine, the loss of another cannot take it away."""
         answers = [first.summary, first.fragment, first.state]
         alone = {*self._actors.node_of.values()} == {self._here}
-        bound = self._bound(first)
-        end = time.monotonic() + bound
-        while not alone:
+        left = self._bound(first)
+        if alone:
+            return list(self._ray.get(answers, timeout=left))
+        end = time.monotonic() + left
+        while True:
             bring_ahead(self._requests, self._ahead)
-            bound = min(COPY_SECONDS, end - time.monotonic())
             try:
-                return list(self._ray.get(answers, timeout=max(bound, 0.0)))
+                return list(self._ray.get(answers, timeout=max(min(COPY_SECONDS, end - time.monotonic()), 0.0)))
             except self._ray.exceptions.GetTimeoutError:
                 if time.monotonic() >= end:
                     raise
-        return list(self._ray.get(answers, timeout=bound))
 
     def release(self, fragments: int) -> None:
         self._held -= fragments

@@ -124,32 +124,37 @@ def what_is_published(comparison: Comparison) -> dict[str, Any]:
 def _verdict(comparison: Comparison, rungs: Sequence[Rung]) -> str:
     """The rule's conclusion, and whether it would be another by a reading about which the rule says nothing."""
     found = verdict(rungs, interventions_of(rungs))
-    unsettled = any(state != found.state for state, _ in _other_readings(comparison, rungs))
-    return say_verdict(found) + (f" It is [not settled](#{SURE})." if unsettled else "")
+    states = {state for state, _ in (*_other_readings(comparison, rungs), *_without_seen(rungs))}
+    return say_verdict(found) + (f" It is [not settled](#{SURE})." if states - {found.state} else "")
 
 
 def _sure(comparison: Comparison, rungs: Sequence[Rung]) -> str:
     """The readings by which the verdict would be another, and the verdict without what had been seen."""
     found = verdict(rungs, interventions_of(rungs))
-    said = [words for state, words in _other_readings(comparison, rungs) if state != found.state or words.startswith("Without")]
+    said = [words for state, words in _other_readings(comparison, rungs) if state != found.state]
+    said += [words for _, words in _without_seen(rungs)]
     return " ".join(said) or "No other reading of the rule changes the verdict."
 
 
 def _other_readings(comparison: Comparison, rungs: Sequence[Rung]) -> list[tuple[str, str]]:
     """The state of the verdict by each reading about which its rule says nothing, and how that is said."""
-    readings = []
-    for _, kept in with_missed_runs(comparison, rungs).values():
-        missed = f"[noise runs that missed the goal](#{MISSED})"
-        readings.append((kept.state, f"The verdict leaves out {missed}; with them it would be “{kept.state}”."))
+    missed = f"[noise runs that missed the goal](#{MISSED})"
+    states = dict.fromkeys(kept.state for _, kept in with_missed_runs(comparison, rungs).values())
+    readings = [(state, f"The verdict leaves out {missed}; with them it can be “{state}”.") for state in states]
     by_mini_batch = for_mini_batches(comparison, rungs)
     other = verdict(by_mini_batch, interventions_of(by_mini_batch)).state
-    readings.append((other, f"It would be “{other}” if a noise scale were read as that of [a mini-batch](#{INNER})."))
+    return [*readings, (other, f"It would be “{other}” if a noise scale were read as that of [a mini-batch](#{INNER}).")]
+
+
+def _without_seen(rungs: Sequence[Rung]) -> list[tuple[str, str]]:
+    """The same of the verdict without the tasks that had been seen before; empty where none of them is scored."""
     scored = {rung.row.task for rung in rungs if rung.left_out is None and rung.role == "task"}
-    if seen := [task for task in SEEN if task in scored]:
-        without = [rung for rung in rungs if rung.row.task not in seen]
-        found = verdict(without, interventions_of(without))
-        readings.append((found.state, f"Without {' and '.join(seen)}: {say_verdict(found)}"))
-    return list(dict.fromkeys(readings))
+    seen = [task for task in SEEN if task in scored]
+    if not seen:
+        return []
+    without = [rung for rung in rungs if rung.row.task not in seen]
+    found = verdict(without, interventions_of(without))
+    return [(found.state, f"Without {' and '.join(seen)}: {say_verdict(found)}")]
 
 
 def _details(comparison: Comparison, rungs: Sequence[Rung]) -> str:

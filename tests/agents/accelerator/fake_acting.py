@@ -135,6 +135,16 @@ def test_nor_is_one_that_says_so_when_it_is_tried(monkeypatch):
         resolve_device("fake:1")
 
 
+def test_one_that_others_fill_is_no_worse_for_it(monkeypatch):
+    """Else `auto` would take the CPU without a word."""
+
+    def full(*args, **more):
+        raise torch.OutOfMemoryError("out of memory. Tried to allocate 16 bytes")
+
+    monkeypatch.setattr(torch, "ones", full)
+    assert resolve_device("auto") == torch.device("fake", 0)
+
+
 def test_one_that_does_not_say_what_is_free_has_nothing_free(monkeypatch):
     def unknown(device=None):
         raise RuntimeError("the device does not support querying available memory")
