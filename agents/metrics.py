@@ -7,7 +7,7 @@ events are written in `rlscale.records.events`, the record in `rlscale.records.r
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlscale.noise import estimate
+from rlscale.noise import noise_scale
 
 from .learning import NoiseRecord
 
@@ -54,6 +54,6 @@ class RayMetrics:
             gauge.set(row[field], self._labels)
         last = {(record.head, record.kind): record for record in noise}  # an iteration may hold thousands of mini-batches
         for record in last.values():
-            measured = estimate(record.statistics)
+            measured = noise_scale(record.statistics)
             for field, gauge in self._noise.items():
                 gauge.set(getattr(measured, field), {**self._labels, "head": record.head, "kind": record.kind})

@@ -26,7 +26,7 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from torch import nn
 
 from rlscale.errors import UsageError
-from rlscale.noise import estimate
+from rlscale.noise import noise_scale
 
 from ..config import FEWEST_BLOCKS
 from ..devices import upload
@@ -197,7 +197,7 @@ class MeasuresNoise:
         finally:
             self.metrics = metrics
         for record in records:
-            noise = estimate(record.statistics)
+            noise = noise_scale(record.statistics)
             figures = {"trace_cov": noise.trace_cov, "grad_sq": noise.grad_sq, "b_simple_low": noise.interval[0]}
             if noise.b_simple is not None:
                 figures |= {"b_simple": noise.b_simple, "b_simple_high": noise.interval[1]}

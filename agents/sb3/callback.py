@@ -18,7 +18,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecMonitor, is_vecenv_wrapped
 
 from rlscale.errors import UsageError
-from rlscale.noise import estimate
+from rlscale.noise import noise_scale
 from rlscale.records.run import Run
 
 from ..job_record import command_line, job_config, job_facts, noise_entries, open_job, refuse_existing
@@ -162,7 +162,7 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
     def _log(self, noise: list[NoiseRecord]) -> None:
         """Show this measurement among what Stable-Baselines3 logs, under `noise/`."""
         for record in noise:
-            measured = estimate(record.statistics)
+            measured = noise_scale(record.statistics)
             figures = {"trace_cov": measured.trace_cov, "grad_sq": measured.grad_sq, "b_simple": measured.b_simple}
             for name, value in figures.items():
                 key = f"noise/{record.head}/{name}"

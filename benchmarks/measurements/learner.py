@@ -26,7 +26,7 @@ from rlscale.agents.config import NoiseSettings, TrainConfig, default_config
 from rlscale.agents.learning import Learner, RemoteLearners, arrange_slots, learn_batch
 from rlscale.agents.rollout import Fragment, RolloutWorker, WorkerSettings
 from rlscale.envs import find_task
-from rlscale.noise import estimate
+from rlscale.noise import noise_scale
 
 from .measuring import CPU, NATURE, median_and_spread, precisions, print_table, rounds_of, write_result
 
@@ -126,7 +126,7 @@ def compare_precisions(rounds: int = 7, updates: int = 30, out: Path = Path("res
                 learner.set_state(state)
                 for record in learn_batch(learner, [fragment], 0, 0.0).noise:
                     if record.head in HEADS:
-                        noise = estimate(record.statistics)
+                        noise = noise_scale(record.statistics)
                         readings.append(
                             {
                                 "updates": made,

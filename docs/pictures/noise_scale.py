@@ -7,7 +7,7 @@ from pathlib import Path
 import altair as alt
 import numpy as np
 
-from rlscale.noise import block_statistics, estimate
+from rlscale.noise import block_statistics, noise_scale
 
 TRACE, DIMENSIONS, SEED = 500.0, 100, 0
 
@@ -23,7 +23,7 @@ def main() -> None:
 
     sizes = [2**k for k in range(3, 18)]
     measured = [{"batch": b, "square": float((gradients(8, b) ** 2).sum(1).mean())} for b in sizes]
-    noise = estimate(block_statistics(gradients(32, 128), [128] * 32))
+    noise = noise_scale(block_statistics(gradients(32, 128), [128] * 32))
     assert noise.b_simple is not None
     lines = [
         {"batch": b, "square": v, "part": part}

@@ -15,7 +15,7 @@ from rlscale.agents.devices import upload
 from rlscale.agents.learning import Learner, RemoteLearners, arrange_slots, learn_batch
 from rlscale.agents.networks import ActingNetwork, make_network
 from rlscale.envs import find_task
-from rlscale.noise import estimate
+from rlscale.noise import noise_scale
 
 from ..learner import ALL, JOINT, NOTHING
 from ..measuring import CPU, precisions, rounds_of
@@ -127,7 +127,7 @@ def compare_noise(device: torch.device, batch: int, rounds: int) -> list[float]:
         traces = []
         for bfloat16 in (False, True):
             result = learn_batch(Learner(config, find_task("atari/pong"), device, bfloat16), fragments, 0, 0.0)
-            traces.append(estimate(next(record for record in result.noise if record.head == "joint").statistics).trace_cov)
+            traces.append(noise_scale(next(record for record in result.noise if record.head == "joint").statistics).trace_cov)
         found.append(traces[1] / traces[0])
     return found
 

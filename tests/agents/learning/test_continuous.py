@@ -12,7 +12,7 @@ from rlscale.agents.config import NoiseSettings, TrainConfig, default_config
 from rlscale.agents.learning.learner import Learner
 from rlscale.agents.learning.remote_learners import learn_batch
 from rlscale.envs import BoxActions, find_task
-from rlscale.noise import estimate
+from rlscale.noise import noise_scale
 
 CPU = torch.device("cpu")
 TASK = replace(find_task("classic/pendulum"), actions=BoxActions((-1.0, -np.inf), (1.0, np.inf)))  # two actions, to tell apart
@@ -58,7 +58,7 @@ def test_the_entropy_of_a_gaussian_has_no_noise():
     """It is the same at every observation: its gradient is 1 in each log σ, for every block."""
     learner = Learner(config_for(), TASK, CPU, False)
     (found,) = (n for n in learn_batch(learner, fragments_of(np.random.default_rng(0)), 0, 0.0).noise if n.head == "entropy")
-    noise = estimate(found.statistics)
+    noise = noise_scale(found.statistics)
     assert noise.grad_sq == pytest.approx(2.0, rel=1e-5)
     assert noise.trace_cov == pytest.approx(0.0, abs=1e-4)
 

@@ -14,7 +14,7 @@ from rlscale.agents.learning.learner import Learner
 from rlscale.agents.learning.remote_learners import learn_batch
 from rlscale.agents.rollout.worker import RolloutWorker, WorkerSettings
 from rlscale.envs import find_task
-from rlscale.noise import estimate, pool
+from rlscale.noise import noise_scale, pool
 
 CPU = torch.device("cpu")
 NO_NOISE = NoiseSettings(
@@ -380,6 +380,6 @@ def test_estimates_of_one_update_are_those_of_the_record():
     task = find_task("classic/cartpole")
     learner = Learner(config_for(task), task, CPU, False)
     record = next(n for n in learn_batch(learner, fragments_with_masks(), 0, 0.0).noise if n.head == "joint")
-    noise = estimate(record.statistics)
+    noise = noise_scale(record.statistics)
     assert noise.blocks == 8
     assert noise.observations == sum(int((~f.reset).sum()) for f in fragments_with_masks())

@@ -19,7 +19,7 @@ from rlscale.agents.learning.learner import Learner
 from rlscale.agents.learning.remote_learners import LearnerActor, RemoteLearners, learn_batch
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
-from rlscale.noise import estimate
+from rlscale.noise import noise_scale
 
 CPU = torch.device("cpu")
 TASK = find_task("classic/cartpole")
@@ -70,8 +70,8 @@ def same_result(one, other, rtol=2e-4):
         np.testing.assert_allclose(a.square, b.square, rtol=rtol)
         np.testing.assert_allclose(a.dot, b.dot, rtol=rtol, atol=rtol * np.abs(a.square).max())
         if key[0] == "joint":
-            assert estimate(a).trace_cov == pytest.approx(estimate(b).trace_cov, rel=1e-3)
-            assert estimate(a).grad_sq == pytest.approx(estimate(b).grad_sq, rel=1e-3, abs=1e-3 * a.square.max())
+            assert noise_scale(a).trace_cov == pytest.approx(noise_scale(b).trace_cov, rel=1e-3)
+            assert noise_scale(a).grad_sq == pytest.approx(noise_scale(b).grad_sq, rel=1e-3, abs=1e-3 * a.square.max())
 
 
 CASES = [

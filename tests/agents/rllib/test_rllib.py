@@ -40,7 +40,7 @@ from rlscale.analysis.summary import noise_over_run  # noqa: E402
 from rlscale.benchmarks.cli import main  # noqa: E402
 from rlscale.envs import find_task  # noqa: E402
 from rlscale.errors import UsageError  # noqa: E402
-from rlscale.noise import block_statistics, estimate  # noqa: E402
+from rlscale.noise import block_statistics, noise_scale  # noqa: E402
 from rlscale.records.run import read_run  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
@@ -414,7 +414,7 @@ def test_the_page_s_example_runs_and_its_record_is_read(tmp_path, monkeypatch, c
     # What RLlib reported is the estimate from the record.
     assert record.rows[-1]["noise"]
     for head in HEADS:
-        noise, reported = estimate(record.noise(head)[-1][1]), names["result"]["learners"]["default_policy"]["noise"][head]
+        noise, reported = noise_scale(record.noise(head)[-1][1]), names["result"]["learners"]["default_policy"]["noise"][head]
         assert reported["trace_cov"] == pytest.approx(noise.trace_cov, rel=1e-6)
         assert reported["grad_sq"] == pytest.approx(noise.grad_sq, rel=1e-6)
         assert reported["b_simple_low"] == pytest.approx(noise.interval[0], rel=1e-6)

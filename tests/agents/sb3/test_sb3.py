@@ -34,7 +34,7 @@ from rlscale.analysis.reading import read_noise
 from rlscale.benchmarks.cli import main
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
-from rlscale.noise import BlockStatistics, estimate
+from rlscale.noise import BlockStatistics, noise_scale
 from rlscale.records.run import read_run
 
 ROOT = Path(__file__).parents[3]
@@ -268,7 +268,7 @@ def test_what_is_logged_is_the_estimate_of_the_record(tmp_path):
     callback = NoiseCallback(tmp_path / "run", every=1, blocks=BLOCKS)
     model_of().learn(STEPS * ENVIRONMENTS, callback=[callback, listens])
     ((_, statistics),) = read_run(tmp_path / "run").noise("joint")
-    noise = estimate(statistics)
+    noise = noise_scale(statistics)
     assert listens.seen["noise/joint/trace_cov"] == pytest.approx(noise.trace_cov, rel=1e-6)
     assert listens.seen["noise/joint/grad_sq"] == pytest.approx(noise.grad_sq, rel=1e-6)
 
