@@ -1,25 +1,24 @@
-"""What the records of another library's jobs have in common: the command, the manifest, and the rows' noise entries.
+"""What the records of another library's jobs have in common: the command and the manifest.
 
-The plug-ins that write such records are `rlscale.agents.rllib` and `rlscale.agents.sb3`; the records themselves are in
-`rlscale.records`. Rows of our own runs have the same noise entries.
+The plug-ins that write such records are `rlscale.agents.rllib` and `rlscale.agents.sb3`; supervised runs use the manifest too.
+What a row holds of a noise measurement is in `learning.results`, the records themselves are in `rlscale.records`.
 """
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rlscale.errors import UsageError
-from rlscale.records.run import Run, pack_statistics
+from rlscale.records.run import Run
 
 from .config import FEWEST_BLOCKS
-from .learning import NoiseRecord
 from .machine import find_commit, find_versions
 
-__all__ = ["command_line", "job_config", "job_facts", "noise_entries", "open_job", "refuse_existing"]
+__all__ = ["command_line", "job_config", "job_facts", "open_job", "refuse_existing"]
 
 
 def refuse_existing(folder: Path) -> None:
@@ -96,16 +95,3 @@ def job_facts(
         "threads": threads,
         "parameters": parameters,
     }
-
-
-def noise_entries(records: Sequence[NoiseRecord]) -> list[dict[str, Any]]:
-    """The `noise` of a row, from what was measured in its iteration."""
-    return [
-        {
-            "head": n.head,
-            "kind": n.kind,
-            "optimizer_step": n.optimizer_step,
-            **pack_statistics(n.statistics, n.adam),
-        }
-        for n in records
-    ]

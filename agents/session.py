@@ -17,7 +17,6 @@ from rlscale.noise import BlockStatistics, NotFiniteError
 
 from .cluster import spilled_files
 from .config import TrainConfig
-from .job_record import noise_entries
 from .learning import (
     FragmentSlot,
     Learner,
@@ -179,7 +178,7 @@ class Session:
             **({} if trial is None else {"actor_trial": asdict(trial)}),
             "losses": self._gather_losses(),
             **self._times(summaries, result, seconds, waited),
-            "noise": noise_entries(result.noise),
+            "noise": [record.entry() for record in result.noise],
         }
         self._losses = []
         progress.iteration += 1

@@ -1,8 +1,10 @@
 """What the learning of one iteration reports: noise measurements (`NoiseRecord`) and the whole result (`UpdateResult`)."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from rlscale.noise import BlockStatistics
+from rlscale.records.run import pack_statistics
 
 __all__ = ["NoiseRecord", "UpdateResult"]
 
@@ -27,6 +29,11 @@ class NoiseRecord:
     optimizer_step: int
     statistics: BlockStatistics
     adam: BlockStatistics | None = None
+
+    def entry(self) -> dict[str, Any]:
+        """What a row of the record holds of it, in the row's list `noise`."""
+        packed = pack_statistics(self.statistics, self.adam)
+        return {"head": self.head, "kind": self.kind, "optimizer_step": self.optimizer_step, **packed}
 
 
 @dataclass(frozen=True)

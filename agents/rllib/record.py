@@ -10,7 +10,7 @@ from rlscale.errors import UsageError
 from rlscale.records.files import make_folder
 from rlscale.records.run import Run, read_run
 
-from ..job_record import job_config, job_facts, noise_entries, open_job, refuse_existing
+from ..job_record import job_config, job_facts, open_job, refuse_existing
 
 __all__ = ["SETTINGS", "KeepsRecord", "environments_of"]
 
@@ -103,7 +103,7 @@ class KeepsRecord(RLlibCallback):  # type: ignore[misc]  # RLlib is untyped
                 "learning_seconds": learning,
                 "noise_seconds": report["noise_seconds"],
                 "observations_per_second": int(sampled["num_env_steps_sampled"]) / seconds,
-                "noise": noise_entries(report["noise"]),
+                "noise": [record.entry() for record in report["noise"]],
             }
         )
 

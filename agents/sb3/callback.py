@@ -21,7 +21,7 @@ from rlscale.errors import UsageError
 from rlscale.noise import noise_scale
 from rlscale.records.run import Run
 
-from ..job_record import command_line, job_config, job_facts, noise_entries, open_job, refuse_existing
+from ..job_record import command_line, job_config, job_facts, open_job, refuse_existing
 from ..learning import NoiseRecord
 from ..machine import describe_machine
 from .measure import measure_rollout
@@ -156,7 +156,7 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
             "sampling_seconds": begin - self._rollout_started - self._others,
             "transfer_seconds": None,
             "noise_seconds": now - begin,
-            "noise": noise_entries(noise),
+            "noise": [record.entry() for record in noise],
         }
 
     def _log(self, noise: list[NoiseRecord]) -> None:

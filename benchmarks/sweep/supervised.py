@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from rlscale.agents.compute import resolve_device
-from rlscale.agents.job_record import job_facts, noise_entries
+from rlscale.agents.job_record import job_facts
 from rlscale.agents.learning import NoiseRecord
 from rlscale.agents.machine import describe_machine
 from rlscale.agents.rollout import Evaluation
@@ -77,7 +77,7 @@ class SupervisedCourse:
             "transfer_seconds": 0.0,
             "learning_seconds": ended - started,
             "noise_seconds": step.noise_seconds,
-            "noise": noise_entries(noise),
+            "noise": [record.entry() for record in noise],
         }
         self._run.append(row)
         return Advance(self._observations, noise)
