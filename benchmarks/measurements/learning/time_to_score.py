@@ -256,7 +256,8 @@ def table(runs: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
 
 
 def _each(values: list[float]) -> str:
-    return f"{statistics.median(values):.2f} [{', '.join(f'{value:.2f}' for value in values)}]" if values else "–"
+    each = [f"{value:.2f}" for value in values]
+    return f"{statistics.median(values):.2f} [{', '.join(each)}]" if len(each) > 1 else (each or ["–"])[0]
 
 
 if __name__ == "__main__":

@@ -94,8 +94,9 @@ def test_every_case_names_a_task_and_rising_goals() -> None:
 
 def test_the_page_of_speed_holds_the_records_numbers() -> None:
     page = (ROOT / "docs" / "speed.md").read_text()
-    for name, _, *cells in table(readings("time-to-score")["runs"])[1]:
-        assert f"| {name} | {' | '.join(cells)} |" in page
+    for name, settings, *cells, _ in table(readings("time-to-score")["runs"])[1]:
+        if "5e-4" not in settings:  # the slower Pong is a line of the picture, and its figures are in the log
+            assert f"| {name} | {' | '.join(cells)} |" in page
     shares = [[shares_of(rates) for rates in readings(name)["rounds"]["float32"]] for name in ("limits", "limits-small-cnn")]
     for stage in STAGES:
         cells = [median_and_spread([100 * share[stage] for share in of]) for of in shares]
