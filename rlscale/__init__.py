@@ -48,12 +48,19 @@ _HOMES = {
     "read_sweep": "records.sweep",
 }
 
+_ROOMS = ("analysis", "crossing", "errors", "frontier", "noise", "records", "report", "rllib", "sb3", "sizing")
+
 if not TYPE_CHECKING:  # a type checker would take any name for one that exists
 
     def __getattr__(name: str) -> object:
         """One of the names above, on its first use (PEP 562)."""
+        if name in _ROOMS:
+            return import_module(f".{name}", __name__)
         if name not in _HOMES:
             raise AttributeError(f"module 'rlscale' has no attribute {name!r}")
         module = import_module(f".{_HOMES[name]}", __name__)
         found = globals()[name] = getattr(module, "fit" if name == "fit_frontier" else name)
         return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__, *_ROOMS})

@@ -190,10 +190,18 @@ def find_crossing(points: Sequence[Evaluated], goal: float, *, bandwidth: float 
         reached at all. Not resolved where the curve stays below the goal, does not hold it, or ends before that is seen.
 
     Raises:
-        ValueError: no points.
+        ValueError: no points, two at one S, one before the first step or with figures that are not finite, or a bandwidth or an
+            earliest step that cannot be.
     """
     if not points:
         raise ValueError("points: at least one evaluation is needed")
+    for p in points:
+        if p.optimizer_steps < 1 or p.episodes < 1 or not (math.isfinite(p.return_mean) and 0 <= p.return_error < math.inf):
+            raise ValueError(f"points: {p} needs a step of 1 or more, an episode, a finite mean, and a finite error of 0 or more")
+    if len({p.optimizer_steps for p in points}) < len(points):
+        raise ValueError("points: two evaluations at one step; give the mean of both, with the episodes of both")
+    if not (bandwidth > 0 and earliest >= 1):
+        raise ValueError("bandwidth must be positive, and earliest 1 or more")
     curve = _Curve(points, bandwidth, earliest)
     crossed = curve.reached(goal)
     if math.isnan(crossed):

@@ -56,10 +56,10 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
 
     def __init__(self, run: str | Path, *, every: int | None = None, blocks: int = 16) -> None:
         super().__init__()
-        if every is not None and every < 1:
-            raise UsageError("every", f"{every} is no period", "Give at least 1")
-        if blocks < 3:
-            raise UsageError("blocks", f"an interval needs three blocks, not {blocks}", "Give at least 3, better 16")
+        if every is not None and (not isinstance(every, int) or every < 1):
+            raise UsageError("every", f"{every!r} is no period", "Give a whole number, at least 1")
+        if not isinstance(blocks, int) or blocks < 3:
+            raise UsageError("blocks", f"an interval needs three blocks, not {blocks!r}", "Give at least 3, better 16")
         self._folder, self._asked, self._blocks = Path(run).absolute(), every, blocks
         refuse_existing(self._folder)
         self._command = command_line()

@@ -5,7 +5,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..errors import UsageError
 from ..records import RunRecord, SweepRecord, TrialResult
@@ -31,7 +31,7 @@ class ComparedSweep:
 
     name: str
     record: SweepRecord
-    rows: tuple[Row, ...]
+    rows: tuple[Row, ...] = field(repr=False)
     next_words: tuple[str, ...] | None = None
 
     @property

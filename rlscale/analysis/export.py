@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import UsageError
 from ..estimate import Estimate
 from ..frontier import Surface
-from ..records.files import writing
+from ..records.files import refuse_record, writing
 from .predictions import HEADS, QUANTITIES, Prediction
 from .rows import Row
 
@@ -91,32 +91,35 @@ def _columns() -> list[tuple[str, str, Callable[[Row], Any]]]:
     return columns
 
 
-def to_csv(rows: Sequence[Row], path: Path) -> None:
+def to_csv(rows: Sequence[Row], path: Path | str) -> None:
     """Write the rows as CSV: a header, one line per row, empty where there is no figure, `inf` for an open interval.
 
     Raises:
-        UsageError: the file cannot be written.
+        UsageError: the file cannot be written, or is part of a record.
     """
-    columns = _columns()
+    columns, path = _columns(), Path(path)
+    refuse_record(path, "--csv")
+    cells = [[read(row) for *_, read in columns] for row in rows]
     with writing(path, "--csv", "place"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow([name for name, *_ in columns])
-            writer.writerows([[read(row) for *_, read in columns] for row in rows])
+            writer.writerows(cells)
 
 
-def to_parquet(rows: Sequence[Row], path: Path) -> None:
+def to_parquet(rows: Sequence[Row], path: Path | str) -> None:
     """Write the rows as Parquet, the same columns as `to_csv`, null where there is no figure.
 
     Raises:
-        UsageError: pyarrow is not installed, or the file cannot be written.
+        UsageError: pyarrow is not installed, or the file cannot be written, or is part of a record.
     """
     try:
         pa, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError:
         raise UsageError("--parquet", "pyarrow is not installed", "Run: pip install 'rlscale[parquet]'") from None
-    columns = _columns()
+    columns, path = _columns(), Path(path)
+    refuse_record(path, "--parquet")
     arrays = [pa.array([read(row) for row in rows], type=pa.type_for_alias(kind)) for _, kind, read in columns]
     with writing(path, "--parquet", "place"):
         path.parent.mkdir(parents=True, exist_ok=True)

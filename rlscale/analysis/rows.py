@@ -5,7 +5,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..estimate import Estimate
@@ -56,7 +56,7 @@ class Row:
     s_min: Estimate
     e_min: Estimate
     frontier: Surface | None
-    points: tuple[SurfacePoint, ...]
+    points: tuple[SurfacePoint, ...] = field(repr=False)
     batch_sizes: tuple[int, ...]
     learning_rates: tuple[float, float] | None
     inner_steps: int

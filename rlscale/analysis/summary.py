@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import UsageError
 from ..noise import POOL_WINDOW, BlockStatistics, NoiseEstimate, pool, run_average, usable
 from ..records import RunRecord
 from ..returns import RecentReturn
@@ -132,7 +133,12 @@ def mean_batch(run: RunRecord) -> float:
 
     With one epoch and one step per iteration this is the batch size itself; with several epochs E = S·B does not hold, and
     β is the closest thing to it.
+
+    Raises:
+        UsageError: the run has no iteration.
     """
+    if not run.rows:
+        raise UsageError("RUN", f"{run.folder} has no iteration yet", "Wait until the run has finished one")
     first, last = run.rows[0], run.rows[-1]
     observations, steps = int(last["observations"]), int(last["optimizer_steps"])
     # A job of RLlib that was restored from a checkpoint made elsewhere counts its observations from the start, not its steps.

@@ -11,7 +11,7 @@ Source: McCandlish, Kaplan, Amodei et al., "An Empirical Model of Large-Batch Tr
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, ClassVar, TypeVar
 
@@ -51,7 +51,7 @@ class Frontier:
     e_min: Estimate
     b_crit: Estimate
     residual: float
-    points: tuple[Point, ...]
+    points: tuple[Point, ...] = field(repr=False)
     confidence: float = 0.95
     _fitted_parameters: ClassVar[int] = 2  # taken off the number of runs for the degrees of freedom
 

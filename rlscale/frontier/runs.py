@@ -34,7 +34,10 @@ def check_runs(batch_size: Any, optimizer_steps: Any, observations: Any, group: 
     """The runs as points; arguments and errors are those of `fit`."""
     b, s = (np.atleast_1d(np.asarray(v, dtype=np.float64)) for v in (batch_size, optimizer_steps))
     e = np.full(b.shape, np.nan) if observations is None else np.atleast_1d(np.asarray(observations, dtype=np.float64))
-    names = [None] * b.size if group is None else list(group)
+    # Of a tensor the numbers: its elements would each be a name of their own.
+    names = [None] * b.size if group is None else list(group.tolist() if hasattr(group, "tolist") else group)
+    if not all(isinstance(name, Hashable) for name in names):
+        raise ValueError("group: a name must be a number or a text")
     if b.ndim != 1 or b.size == 0 or s.shape != b.shape or e.shape != b.shape or len(names) != b.size:
         raise ValueError("batch_size, optimizer_steps, observations and group must have one entry for every run")
     if not (np.isfinite(b) & (b > 0)).all():

@@ -9,7 +9,7 @@ this project's own. The likelihood is in `response`; `hyperbola.fit` is the fron
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
@@ -56,7 +56,7 @@ class Surface(Frontier):
 
     learning_rates: tuple[float, ...] = ()
     stuck: float = math.nan
-    fitted: Fitted | None = None
+    fitted: Fitted | None = field(default=None, compare=False, repr=False)
     _fitted_parameters: ClassVar[int] = 8
 
     def best_rate(self, batch_size: float) -> float:

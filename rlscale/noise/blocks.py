@@ -5,7 +5,7 @@ PyTorch is loaded by these functions alone, when they are called.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
@@ -27,9 +27,9 @@ class NotFiniteError(ValueError):
     """Gradients, or what was computed from them, are not finite: no noise can be measured, and a run that learns has diverged."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BlockStatistics:
-    """All that the estimators need from one batch cut into K blocks: float64 arrays of shape (K,).
+    """All that the estimators need from one batch cut into K blocks: float64 arrays of shape (K,), copies of those given.
 
     Raises:
         NotFiniteError: a number is not finite.
@@ -49,9 +49,10 @@ class BlockStatistics:
     block: np.ndarray
 
     def __init__(self, size: Any, square: Any, dot: Any, block: Any = None) -> None:
-        arrays = {name: np.asarray(value, dtype=np.float64) for name, value in (("size", size), ("square", square), ("dot", dot))}
+        # Copies, since a training loop may fill the same buffer at its next update.
+        arrays = {name: np.array(value, dtype=np.float64) for name, value in (("size", size), ("square", square), ("dot", dot))}
         count = arrays["size"].shape
-        identity = np.arange(*count) if block is None else np.asarray(block, dtype=np.int64)
+        identity = np.arange(*count) if block is None else _whole(block)
         if len(count) != 1 or any(a.shape != count for a in arrays.values()) or identity.shape != count:
             raise ValueError("size, square, dot and block must be vectors of one length, the number of blocks")
         for name, array in arrays.items():
@@ -64,6 +65,25 @@ class BlockStatistics:
         for name, array in arrays.items():
             object.__setattr__(self, name, array)
         object.__setattr__(self, "block", identity)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, BlockStatistics):
+            return NotImplemented
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in ("size", "square", "dot", "block"))
+
+    __hash__ = None  # type: ignore[assignment]  # arrays can change
+
+
+def _whole(blocks: Any) -> np.ndarray:
+    """The numbers of blocks as integers.
+
+    Raises:
+        ValueError: they are no whole numbers.
+    """
+    numbers = np.array(blocks)
+    if numbers.dtype.kind not in "iuf" or not (numbers == np.floor(numbers)).all():
+        raise ValueError("block: the blocks' numbers must be whole numbers")
+    return numbers.astype(np.int64)
 
 
 def block_statistics(
@@ -84,27 +104,26 @@ def block_statistics(
             entries, each a flat tensor or a list of parameter-shaped tensors.
         block_sizes: (K,) valid observations of each block; a block of size 0 is left out, whatever its gradient.
         blocks: (K,) integers naming the blocks, see `BlockStatistics.block`.
-        metric: (P,) diagonal of a matrix M, all positive. Then |g|² is g·Mg and g_k·ĝ is g_k·Mĝ, and the noise scale is
-            tr(MΣ) / G·MG. None for the plain one.
+        metric: (P,) diagonal of a matrix M, all positive and finite. Then |g|² is g·Mg and g_k·ĝ is g_k·Mĝ, and the noise scale
+            is tr(MΣ) / G·MG. None for the plain one.
         mean_out: optional (P,) tensor that receives ĝ, so that a caller who needs it reads the gradients only once.
 
     Raises:
         NotFiniteError: a gradient is not finite.
-        ValueError: there are fewer than two blocks, shapes differ, a size is negative, there is no observation at all, a
-            block is named twice, or `mean_out` is of another shape or precision than a gradient.
+        ValueError: there are fewer than two blocks, shapes differ, a size is negative or not finite, there is no observation at
+            all, a block is named twice, the metric is not positive, or `mean_out` has not the shape or precision of a gradient.
     """
     matrix = _as_matrix(block_gradients)
     sizes = np.asarray(block_sizes, dtype=np.float64)
     if sizes.shape != (matrix.shape[0],):
         raise ValueError(f"block_sizes has shape {sizes.shape}, but there are {matrix.shape[0]} block gradients")
-    if len(sizes) < 2:
-        raise ValueError("block_gradients: a noise scale needs at least two blocks")
-    if np.any(sizes < 0) or sizes.sum() <= 0:
-        raise ValueError("block_sizes must be zero or more, and not all zero")
+    _check_sizes(sizes)
     if metric is not None:
         metric = _as_matrix([metric]).to(matrix)[0]
         if metric.shape != matrix.shape[1:]:
             raise ValueError(f"metric has shape {tuple(metric.shape)}, but there are {matrix.shape[1]} parameters")
+        if not bool(((metric > 0) & metric.isfinite()).all()):
+            raise ValueError("metric must be positive and finite")
     if mean_out is not None and (mean_out.shape != matrix.shape[1:] or mean_out.dtype != matrix.dtype):
         raise ValueError(f"mean_out must have {matrix.shape[1]} elements of {matrix.dtype}, as the gradients have")
     empty = np.flatnonzero(sizes == 0)
@@ -138,14 +157,19 @@ def hessian_statistics(block_gradients: Any, block_sizes: Any, products: Any, *,
         raise ValueError(
             f"block_gradients {tuple(matrix.shape)}, products {tuple(moved.shape)} and {sizes.shape} sizes do not fit"
         )
-    if len(sizes) < 2:
-        raise ValueError("block_gradients: a noise scale needs at least two blocks")
-    if np.any(sizes < 0) or sizes.sum() <= 0:
-        raise ValueError("block_sizes must be zero or more, and not all zero")
+    _check_sizes(sizes)
     g, hg = (np.where(sizes[:, None] > 0, x.detach().double().cpu().numpy(), 0.0) for x in (matrix, moved))
     if not (np.isfinite(g).all() and np.isfinite(hg).all()):
         raise NotFiniteError("block_gradients: not finite")
     return BlockStatistics(sizes, (g * hg).sum(1), g @ (sizes @ hg / sizes.sum()), blocks)
+
+
+def _check_sizes(sizes: np.ndarray) -> None:
+    """Raises ValueError where (K,) block sizes cannot be."""
+    if len(sizes) < 2:
+        raise ValueError("block_gradients: a noise scale needs at least two blocks")
+    if not np.isfinite(sizes).all() or np.any(sizes < 0) or sizes.sum() <= 0:
+        raise ValueError("block_sizes must be zero or more, finite, and not all zero")
 
 
 def block_products(
@@ -265,6 +289,8 @@ def _as_matrix(block_gradients: Any) -> torch.Tensor:
         matrix = block_gradients
     else:
         parts = [row if isinstance(row, list | tuple) else [row] for row in block_gradients]
+        if any(isinstance(part, Mapping) for row in parts for part in row):
+            raise ValueError("block_gradients: give a dictionary's tensors as a list, always in the same order: list(g.values())")
         if any(part is None for row in parts for part in row):
             raise ValueError(
                 "block_gradients: a parameter has no gradient (None); call torch.autograd.grad with materialize_grads=True"

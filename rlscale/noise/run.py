@@ -52,8 +52,12 @@ def run_average(
     if window < 1:
         raise ValueError("window must be at least 1")
     alone = [run for run in runs if isinstance(run, BlockStatistics)]
+    if 0 < len(alone) < len(runs):
+        raise ValueError("runs: updates and lists of updates are mixed")
     several = [alone] if alone else [list(run) for run in runs if not isinstance(run, BlockStatistics) and len(run)]
     statistics = _tell_apart(several)
+    if np.ndim(batch_size) and np.shape(batch_size) != (len(statistics),):
+        raise ValueError(f"batch_size: {np.size(batch_size)} sizes for {len(statistics)} updates")
     trace, grad = leave_one_out(statistics)
     batch = np.broadcast_to(np.asarray(batch_size, np.float64).reshape(-1, 1), (len(trace), 1))
     of_run = np.repeat(np.arange(len(several)), [len(run) for run in several])
@@ -92,8 +96,12 @@ def average_windows(trace_cov: np.ndarray, grad_sq: np.ndarray, updates: np.ndar
         The noise scale in observations, its interval by leaving out one run at a time.
 
     Raises:
-        ValueError: there are fewer than three runs, or one has no update.
+        ValueError: there are fewer than three runs, or one has no update; the shapes differ; the batch size is not positive.
     """
+    if not np.shape(trace_cov) == np.shape(grad_sq) == np.shape(updates):
+        raise ValueError("trace_cov, grad_sq and updates must be arrays of one shape (runs, windows)")
+    if not batch_size > 0:
+        raise ValueError("batch_size must be positive")
     if len(updates) < 3 or not (updates.sum(axis=1) > 0).all():
         raise ValueError("three runs or more are needed, each with an update")
 

@@ -18,7 +18,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -108,8 +108,8 @@ class RunRecord:
     """
 
     folder: Path
-    manifest: dict[str, Any]
-    rows: list[dict[str, Any]]
+    manifest: dict[str, Any] = field(repr=False)
+    rows: list[dict[str, Any]] = field(repr=False)
 
     @property
     def name(self) -> str:
@@ -283,9 +283,9 @@ class Run:
             os.close(self._lock)
 
 
-def is_run(folder: Path) -> bool:
+def is_run(folder: Path | str) -> bool:
     """Whether the folder holds a run, of whatever version; not where that cannot be seen, and reading it says why."""
-    return os.path.exists(folder / _MANIFEST)  # Path.exists raises where a name is too long or a folder private
+    return os.path.exists(Path(folder) / _MANIFEST)  # Path.exists raises where a name is too long or a folder private
 
 
 def read_checkpoint(folder: Path, field: str = "--resume") -> bytes:

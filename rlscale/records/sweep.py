@@ -72,8 +72,8 @@ class SweepRecord:
     """
 
     folder: Path
-    manifest: dict[str, Any]
-    results: dict[str, TrialResult]
+    manifest: dict[str, Any] = field(repr=False)
+    results: dict[str, TrialResult] = field(repr=False)
     left_out: tuple[str, ...] = field(default=())
 
     @property
@@ -204,9 +204,9 @@ def _read_begun(folder: Path) -> dict[str, Trial]:
     return begun
 
 
-def is_sweep(folder: Path) -> bool:
+def is_sweep(folder: Path | str) -> bool:
     """Whether the folder holds a sweep, of whatever version; not where that cannot be seen, and reading it says why."""
-    return os.path.exists(folder / _MANIFEST)  # Path.exists raises where a name is too long or a folder private
+    return os.path.exists(Path(folder) / _MANIFEST)  # Path.exists raises where a name is too long or a folder private
 
 
 def read_sweep(folder: Path | str, field: str = "SWEEP") -> SweepRecord:

@@ -202,7 +202,7 @@ def say_conclusion(rungs: Sequence[Rung]) -> str:
 
 
 def say_verdict(verdict: Verdict) -> str:
-    """The preregistered conclusion in two sentences, for somebody who buys machines."""
+    """The preregistered conclusion in three sentences, for somebody who buys machines."""
     primary = verdict.primary
     if primary is None:
         return "No verdict yet: no sweep is scored."
@@ -213,8 +213,8 @@ def say_verdict(verdict: Verdict) -> str:
     if primary.tasks < FEWEST_TASKS:
         return f"{said}, the noise scale is {format_quantity(10**-primary.offset.value)} times B_crit on average."
     return (
-        f"{said}, with its factor to B_crit taken from the other tasks, the noise scale misses B_crit by "
-        f"{_say_factor(primary.left_out)}; the mean B_crit of the other tasks, without any noise scale, misses by "
+        f"{said} B_crit is predicted in two ways. The noise scale, divided by its factor to B_crit on the other tasks, is off by "
+        f"{_say_factor(primary.left_out)}. The mean B_crit of the other tasks, without any noise scale, is off by "
         f"{_say_factor(primary.constant)}."
     )
 
@@ -239,8 +239,9 @@ def say_verdict_details(verdict: Verdict) -> str:
         where = f"On the {resolved} tasks where it is resolved" if primary.unresolved else "On all of them"
         ten = ", one that is not resolved counting as a factor of ten" if primary.unresolved else ""
         said.append(
-            f"{where} the noise scale is {format_quantity(10**-primary.offset.value)} times B_crit on average. Divided by that, "
-            f"it misses by {_say_factor(primary.rms)}, root mean square{ten}."
+            f"{where} the noise scale is {format_quantity(10**-primary.offset.value)} times B_crit on average. Divided "
+            f"by that, which here includes the task that is predicted, it is off by {_say_factor(primary.rms)}, root mean square"
+            f"{ten}."
         )
     known = [one.holds for one in verdict.interventions if one.counts and one.holds is not None]
     if known:

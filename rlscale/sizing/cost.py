@@ -9,7 +9,7 @@ With B observations in an iteration batch, X(n) observations per second of n wor
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -87,6 +87,9 @@ class Price:
             number is hired there: 1 on a single machine, 0 where the learner has CPUs of its own.
         most_cpus: that there are to hire, the learner's included; nodes of different sizes do not have equally many workers, and
             `beside` alone would count more.
+
+    Raises:
+        ValueError: a price, or what is hired, is negative or not a number, or `beside` is no part.
     """
 
     cpu_hour: float
@@ -97,6 +100,10 @@ class Price:
     acting_gpus: float = 0.0
     beside: float = 0.0
     most_cpus: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not all(value >= 0 for value in asdict(self).values()) or not self.beside <= 1:
+            raise ValueError("price must not be negative, nor what is hired, and beside is at most 1")
 
     def of_hour(self, workers: float) -> float:
         """The price of an hour of so many workers and the learner."""
@@ -191,14 +198,12 @@ def plan(
 
     Raises:
         ValueError: there is nothing to choose from, a batch size or number of workers is not positive, the frontier or the
-            curve is not identified there, or a price, or what is hired, is negative.
+            curve is not identified there.
     """
     if not len(batch_sizes) or not len(workers):
         raise ValueError("batch_sizes and workers must each name one or more")
     if not min(batch_sizes) > 0 or not min(workers) >= 1:
         raise ValueError("batch_sizes must be positive, and workers at least 1")
-    if min(price.cpu_hour, price.gpu_hour, price.worker_cpus, price.learner_cpus, price.learner_gpus) < 0:
-        raise ValueError("price must not be negative, nor what is hired")
     choices = []
     for count in workers:
         for size in batch_sizes:

@@ -69,9 +69,11 @@ def fit_service(environments: Any, threads: Any, seconds: Any) -> ServiceTime:
         seconds: (N,) seconds of one step of all environments.
 
     Raises:
-        ValueError: the lengths differ, there is no reading, or a number is not positive.
+        ValueError: the lengths differ, there is no reading, a number is not positive, or there are readings of one number of
+            environments alone, which cannot tell what another one would take.
     """
     n, k, t = readings(environments=environments, threads=threads, seconds=seconds)
+    _refuse_one(n, "environments")
     counts = tuple(sorted({int(value) for value in k}))
     fixed, serial, parallel, residual = _fit_three(n, n / k if len(counts) > 1 else None, t)
     return ServiceTime(fixed, serial, parallel, counts, residual)
@@ -231,11 +233,17 @@ def fit_learner(batch_sizes: Any, blocks: Any, seconds: Any) -> LearnerTime:
         seconds: (N,) seconds of the update.
 
     Raises:
-        ValueError: as `fit_service`.
+        ValueError: as `fit_service`, of batch sizes.
     """
     b, k, t = readings(batch_sizes=batch_sizes, blocks=blocks, seconds=seconds)
+    _refuse_one(b, "batch_sizes")
     fixed, observation, block, residual = _fit_three(b, k if np.ptp(k) else None, t)
     return LearnerTime(fixed, block, observation, residual)
+
+
+def _refuse_one(measured: np.ndarray, name: str) -> None:
+    if not np.ptp(measured):
+        raise ValueError(f"{name}: measure two or more; of {measured[0]:g} alone no other can be predicted")
 
 
 def _fit_three(first: np.ndarray, second: np.ndarray | None, seconds: np.ndarray) -> tuple[float, float, float, float]:

@@ -334,6 +334,26 @@ def test_no_goal_is_chosen_where_none_is_told():
     assert choose_goal(flat[:1]) is None
 
 
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        (Evaluated(0, 1.0, 0.1, 16), "a step of 1 or more"),
+        (Evaluated(5, math.nan, 0.1, 16), "a finite mean"),
+        (Evaluated(5, 1.0, math.nan, 1), "a finite error"),
+        (Evaluated(5, 1.0, 0.1, 0), "an episode"),
+        (Evaluated(80, 1.0, 0.1, 16), "two evaluations at one step"),
+    ],
+)
+def test_an_evaluation_that_cannot_be_is_refused(wrong, word):
+    """It would make a goal that was held one that was not."""
+    points = [Evaluated(s, math.log(s), 0.1, 128) for s in (60, 70, 80, 90, 100)]
+    with pytest.raises(ValueError, match=f"points: .*{word}"):
+        find_crossing([*points, wrong], 4.3)
+    for settings in ({"bandwidth": 0.0}, {"earliest": 0}):
+        with pytest.raises(ValueError, match="bandwidth must be positive, and earliest 1 or more"):
+            find_crossing(points, 4.3, **settings)
+
+
 @pytest.mark.parametrize("goals", [[], [2.0, 1.0], [1.0, 1.0]])
 def test_goals_must_ascend(goals):
     with pytest.raises(ValueError, match="ascending"):

@@ -41,6 +41,20 @@ def test_no_command_loads_altair_before_it_writes_a_page():
     assert "altair" not in loaded_by("from rlscale.benchmarks.commands import compare, report, sweep, train")
 
 
+def test_a_notebook_sees_the_names_and_the_folders():
+    """Tab completion asks `dir`; a folder need not have been imported before."""
+    assert set(rlscale.__all__) | {"noise", "frontier", "records", "sizing"} <= set(dir(rlscale))
+    assert loaded_by("import rlscale; rlscale.noise.pool, rlscale.sizing.plan, rlscale.records.read_run")
+
+
+def test_a_record_is_shown_in_a_line():
+    """A notebook prints what a cell ends in; a run's rows are megabytes."""
+    results = Path(__file__).parents[2] / "results"
+    sweep = rlscale.read_sweep(results / "demo")
+    shown = rlscale.read_run(results / "rllib-pong"), sweep, rlscale.compare([sweep], [])
+    assert max(len(repr(one)) for one in shown) < 20_000
+
+
 def test_the_names_are_those_of_their_modules():
     assert rlscale.noise_scale is noise.noise_scale is noise.estimate
     assert rlscale.fit_frontier is frontier.fit

@@ -17,7 +17,7 @@ import numpy as np
 
 from rlscale.analysis import Comparison, Row, compare
 from rlscale.analysis.comparison import ComparedSweep
-from rlscale.analysis.predictions import ADVISED, PRIMARY
+from rlscale.analysis.predictions import ADVISED, PRIMARY, ratio
 from rlscale.analysis.verdict import (
     GIVEN_UP,
     NOT_ENDED,
@@ -125,7 +125,7 @@ def _verdict(comparison: Comparison, rungs: Sequence[Rung]) -> str:
     """The rule's conclusion, and whether it would be another by a reading about which the rule says nothing."""
     found = verdict(rungs, interventions_of(rungs))
     states = {state for state, _ in (*_other_readings(comparison, rungs), *_without_seen(rungs))}
-    return say_verdict(found) + (f" It is [not settled](#{SURE})." if states - {found.state} else "")
+    return say_verdict(found) + (f" This verdict is [not settled](#{SURE})." if states - {found.state} else "")
 
 
 def _sure(comparison: Comparison, rungs: Sequence[Rung]) -> str:
@@ -179,29 +179,39 @@ def _steps(row: Row) -> str:
 
 
 def _ranking(comparison: Comparison, rungs: Sequence[Rung]) -> str:
-    """One row a rung that was not given up: the scored ones first, of them the one that can be parallelized furthest."""
-    known = [rung for rung in rungs if rung.left_out != GIVEN_UP]
-    known.sort(key=lambda rung: (rung.left_out is not None, -(rung.row.measured.value or 0.0)))
+    """The tasks that count, the one that can be parallelized furthest first."""
+    counted = sorted((rung for rung in rungs if _counts(rung)), key=lambda rung: -(rung.row.measured.value or 0.0))
+    rows = [[f"`{rung.folder}`", rung.row.goal_label, *_figures(rung.row)] for rung in counted]
+    return markdown_table(["task", "goal", "B_crit", "S_min", "predicted", "predicted / B_crit"], rows)
+
+
+def _uncounted(comparison: Comparison, rungs: Sequence[Rung]) -> str:
+    """Every other rung that was not given up, and why it does not count."""
+    others = [rung for rung in rungs if rung.left_out != GIVEN_UP and not _counts(rung)]
+    others.sort(key=lambda rung: (rung.left_out is not None, -(rung.row.measured.value or 0.0)))
     rows = [
         [
             f"`{rung.folder}`",
-            rung.row.task,
-            rung.role,
             rung.row.goal_label,
             *(["–"] * 4 if rung.left_out == NOT_ENDED else _figures(rung.row)),
-            "yes" if rung.left_out is None else f"no: {rung.left_out}",
+            f"{rung.role}; {rung.left_out}" if rung.left_out else rung.role,
         ]
-        for rung in known
+        for rung in others
     ]
-    return markdown_table(
-        ["rung", "task", "role", "goal", "B_crit", "S_min", "predicted", "measured / predicted", "scored"], rows
-    )
+    columns = ["rung", "goal", "B_crit", "S_min", "predicted", "predicted / B_crit", "why it does not count"]
+    return markdown_table(columns, rows)
+
+
+def _counts(rung: Rung) -> bool:
+    return rung.role == "task" and rung.left_out is None
 
 
 def _figures(row: Row) -> list[str]:
     measured, s_min = row.measured.say("not identifiable"), row.s_min.say("unknown")
-    unit = f" {row.steps_name}" if row.inner_steps > 1 and row.s_min.value is not None else ""
-    return [measured, f"{s_min}{unit}", say_prediction(row, *PRIMARY), row.ratio(*PRIMARY).say("–")]
+    if row.inner_steps > 1 and row.s_min.value is not None:
+        measured, s_min = f"{measured} an iteration", f"{s_min} {row.steps_name}"
+    times = ratio(row.predicted(*PRIMARY), row.measured)
+    return [measured, s_min, say_prediction(row, *PRIMARY), times.say("–")]
 
 
 def _finished(comparison: Comparison) -> list[ComparedSweep]:
@@ -250,8 +260,8 @@ def _score_cells(which: tuple[str, str], found: PredictorScore, remark: str) -> 
 
 def _remark(tasks: Sequence[Rung], which: tuple[str, str]) -> str:
     if which == PRIMARY:
-        return "primary"
-    return "better than the primary" if is_better(tasks, which) else ""
+        return "preregistered"
+    return "better than the preregistered" if is_better(tasks, which) else ""
 
 
 def _interventions(comparison: Comparison, rungs: Sequence[Rung]) -> str:
@@ -276,13 +286,12 @@ def _decades(rungs: Sequence[Rung]) -> str:
 
 
 def _cost(comparison: Comparison, rungs: Sequence[Rung]) -> str:
-    """Runs, observations and hours of every rung, with the commits that its runs were made with."""
+    """Runs, observations and hours of every rung, and the machines; the commits of its runs are in its record."""
     rows = []
     for sweep in comparison.sweeps:
         results = list(sweep.record.results.values())
         seconds = sum(result.seconds for result in results)
         observations = sum(result.observations + result.evaluation_steps for result in results)
-        commits = dict.fromkeys(result.commit or str(sweep.record.manifest.get("commit")) for result in results)
         rows.append(
             [
                 f"`{sweep.record.folder.name}`",
@@ -290,13 +299,11 @@ def _cost(comparison: Comparison, rungs: Sequence[Rung]) -> str:
                 format_quantity(float(observations)),
                 f"{seconds / 7200:.1f}",
                 str(sweep.record.ladder.get("state", "")),
-                ", ".join(f"`{commit[:10]}`" for commit in commits),
-                _machine(sweep.record),
             ]
         )
-    return markdown_table(
-        ["rung", "runs", "observations and evaluation steps", "hours, two runs side by side", "state", "commits", "machine"], rows
-    )
+    columns = ["rung", "runs", "observations and evaluation steps", "hours, two runs side by side", "state"]
+    machines = " or ".join(dict.fromkeys(_machine(sweep.record) for sweep in comparison.sweeps))
+    return f"{markdown_table(columns, rows)}\n\nThe machine: {machines}. The commits are in the records."
 
 
 def _machine(record: SweepRecord) -> str:
@@ -306,12 +313,13 @@ def _machine(record: SweepRecord) -> str:
 
 def _warnings(comparison: Comparison, rungs: Sequence[Rung]) -> str:
     """Where the hyperbola does not fit."""
-    bent: list[Row] = [
-        row for sweep in _finished(comparison) for row in sweep.rows if row.frontier is not None and row.frontier.warning
+    rows = [
+        [f"`{sweep.record.folder.name}`", row.goal_label, row.frontier.exponent.say("–")]
+        for sweep in _finished(comparison)
+        for row in sweep.rows
+        if row.frontier is not None and row.frontier.warning
     ]
-    return (
-        "\n".join(f"- {row.name}, goal {row.goal_label}: {row.frontier.warning}." for row in bent if row.frontier) or "Nowhere."
-    )
+    return markdown_table(["rung", "goal", "free exponent"], rows) if rows else "Nowhere."
 
 
 def _again(comparison: Comparison, rungs: Sequence[Rung]) -> str:
@@ -344,6 +352,7 @@ _PARTS: dict[str, Callable[[Comparison, Sequence[Rung]], str]] = {
     "earlier": earlier_goals,
     "doubtful": doubtful_crossings,
     "ranking": _ranking,
+    "uncounted": _uncounted,
     "growth": _growth,
     "predictors": _predictors,
     "agreement": agreement,

@@ -8,8 +8,9 @@ import pytest
 from planted import Planted, make_plan, write_sweep
 
 from rlscale.analysis.comparison import compare
-from rlscale.analysis.export import to_csv
+from rlscale.analysis.export import to_csv, to_parquet
 from rlscale.analysis.predictions import ratio
+from rlscale.errors import UsageError
 from rlscale.records.trial import GoalCrossing
 
 
@@ -90,6 +91,20 @@ def test_columns_of_an_estimate_hold_its_value_and_its_ends(exported):
     assert float(line["e_min"]) == pytest.approx(150 * 1440, rel=0.2)
     assert float(line["ratio_policy_cumulative"]) == pytest.approx(2, rel=0.3)
     assert all(math.isfinite(float(line[f"exponent_{end}"])) for end in ("low", "high"))
+
+
+def test_a_table_takes_no_records_place(exported, tmp_path):
+    row, _ = exported
+    record = tmp_path / "iterations.jsonl"
+    record.write_text("{}\n")
+    for write in (to_csv, to_parquet):
+        with pytest.raises(UsageError, match="part of a record, which is never overwritten"):
+            write([row], str(record))
+    table = tmp_path / "table.csv"
+    table.write_text("earlier")
+    with pytest.raises(TypeError):
+        to_csv(compare, table)
+    assert (record.read_text(), table.read_text()) == ("{}\n", "earlier")
 
 
 def test_what_was_not_measured_is_empty(exported):

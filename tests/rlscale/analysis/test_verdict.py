@@ -274,17 +274,17 @@ def test_rounding_does_not_reach_an_interval():
 # --- how it is said and drawn ---------------------------------------------------------------------------------------------------
 
 
-def test_the_verdict_is_said_in_two_sentences_and_its_figures_after_them():
+def test_the_verdict_is_said_in_three_sentences_and_its_figures_after_them():
     found = verdict(ladder(SMALL), moved(4, 4, 40))
     assert say_verdict(found).startswith(
-        "Verdict: undecided. Over 8 scored tasks, with its factor to B_crit taken from the other tasks, the noise scale misses "
-        f"B_crit by {_say_factor(found.primary.left_out)}; the mean B_crit of the other tasks, without any noise scale, "
-        f"misses by {_say_factor(found.primary.constant)}."
+        "Verdict: undecided. Over 8 scored tasks B_crit is predicted in two ways. The noise scale, divided by its factor to "
+        f"B_crit on the other tasks, is off by {_say_factor(found.primary.left_out)}. The mean B_crit of the other tasks, "
+        f"without any noise scale, is off by {_say_factor(found.primary.constant)}."
     )
-    assert "misses B_crit by a factor of 1.7 (95%: " in say_verdict(found)
-    assert "misses by a factor of 19.0 (95%: " in say_verdict(found)
+    assert "other tasks, is off by a factor of 1.7 (95%: " in say_verdict(found)
+    assert "without any noise scale, is off by a factor of 19.0 (95%: " in say_verdict(found)
     details = say_verdict_details(found)
-    assert details.startswith("On all of them the noise scale is 1.00 times B_crit on average. Divided by that, it misses by a ")
+    assert details.startswith("On all of them the noise scale is 1.00 times B_crit on average. Divided by that, ")
     assert _say_factor(Estimate(0.2, (0.1, 1.5))) == "a factor of 1.6 (95%: 1.3 to 31.6)", "powers of ten"
     assert "Of 3 interventions 2 moved B_crit as predicted." in details
     assert details.endswith("in Adam's metric, averaged to the goal.")
@@ -294,7 +294,7 @@ def test_the_verdict_is_said_in_two_sentences_and_its_figures_after_them():
     assert say_verdict(few) == (
         "No verdict yet: it needs 8 scored tasks. So far, over 2 scored tasks, the noise scale is 1.00 times B_crit on average."
     )
-    assert "misses" not in say_verdict_details(few), "two tasks with an offset of their own say nothing about the error"
+    assert "is off" not in say_verdict_details(few), "two tasks with an offset of their own say nothing about the error"
     assert say_verdict(verdict(rungs((2, None)))).endswith("So far, over 1 scored task the noise scale is resolved on none.")
     assert (say_verdict(verdict([])), say_verdict_details(verdict([]))) == ("No verdict yet: no sweep is scored.", "")
     one_open = say_verdict_details(verdict(rungs((2, 2), (3, None), (4, None))))

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import least_squares, minimize
@@ -507,6 +508,7 @@ def test_the_names_of_groups_do_not_matter():
     b, s, _ = random_runs((6, 3, 7))
     numbers = np.tile([0, 1, 2], 6)
     assert_scaled(fit(b, s, group=numbers), fit(b, s, group=[f"seed {n}" for n in 7 - numbers]), 1, 1)
+    assert_scaled(fit(b, s, group=numbers), fit(b, s, group=torch.from_numpy(numbers)), 1, 1)
     # every run a group of its own, or all runs one: no offset can be told apart
     assert_scaled(fit(b, s), fit(b, s, group=list(range(18))), 1, 1)
     assert_scaled(fit(b, s), fit(b, s, group=["one"] * 18), 1, 1)
@@ -570,5 +572,7 @@ def test_fit_refuses(arguments, word):
 def test_fit_refuses_options():
     with pytest.raises(ValueError, match="group"):
         fit([1, 2, 4], [4, 3, 2], group=[1, 2])
+    with pytest.raises(ValueError, match="group: a name must be a number or a text"):
+        fit([1, 2, 4], [4, 3, 2], group=[[0], [1], [2]])
     with pytest.raises(ValueError, match="confidence"):
         fit([1, 2, 4], [4, 3, 2], confidence=95)

@@ -146,6 +146,8 @@ def test_a_place_for_the_mean_that_does_not_fit_is_refused(mean_out):
         (torch.ones(1, 2), [1], "two blocks"),
         (torch.ones(2, 2), [0, 0], "not all zero"),
         (torch.ones(2, 2), [-1, 2], "zero or more"),
+        (torch.ones(2, 2), [1, math.nan], "block_sizes must be zero or more, finite"),
+        ([{"weight": torch.ones(2)}, {"weight": torch.ones(2)}], [1, 1], "a dictionary's tensors as a list"),
         (torch.tensor([[1.0, math.nan], [1.0, 1.0]]), [1, 1], "not finite"),
         ([torch.ones(2), torch.ones(3)], [1, 1], "number of parameters"),
         (torch.ones(2), [1, 1], "two dimensions"),
@@ -162,11 +164,37 @@ def test_block_statistics_refuses(gradients, sizes, word):
         (([4, 4], [1.0, math.nan], [1.0, 1.0]), "square: not finite"),
         (([4, math.nan], [1.0, 1.0], [1.0, 1.0]), "size: not finite"),
         (([4, 4], [1.0, 1.0], [1.0, 1.0], [3, 3]), "block: a number occurs twice"),
+        (([4, 4], [1.0, 1.0], [1.0, 1.0], [0.5, 1.5]), "block: the blocks' numbers must be whole"),
+        (([4, 4], [1.0, 1.0], [1.0, 1.0], ["a", "b"]), "block: the blocks' numbers must be whole"),
     ],
 )
 def test_statistics_that_would_be_wrong_in_silence_are_refused(wrong, word):
     with pytest.raises(ValueError, match=word):
         BlockStatistics(*wrong)
+
+
+@pytest.mark.parametrize("metric", [[1.0, -1.0], [1.0, 0.0], [1.0, math.inf], [1.0, math.nan]])
+def test_a_metric_that_is_none_is_refused(metric):
+    with pytest.raises(ValueError, match="metric must be positive and finite"):
+        block_statistics(torch.ones(2, 2), [1, 2], metric=metric)
+
+
+@pytest.mark.parametrize("buffer", [np.zeros(2), torch.zeros(2, dtype=torch.float64)])
+def test_a_buffer_that_is_filled_again_leaves_earlier_statistics_as_they_were(buffer):
+    window = []
+    for size in (1.0, 63.0):
+        buffer[:] = size
+        window.append(block_statistics(torch.ones(2, 2), buffer))
+    assert [update.size.tolist() for update in window] == [[1.0, 1.0], [63.0, 63.0]]
+
+
+def test_statistics_are_compared_by_their_numbers():
+    one, same = (block_statistics(torch.tensor([[1.0, 2.0], [3.0, 1.0]]), [4, 4]) for _ in range(2))
+    assert one == same
+    assert one in [same]
+    assert one != BlockStatistics(one.size, one.square, one.dot + 1)
+    assert one != BlockStatistics(one.size, one.square, one.dot, [0, 2])
+    assert one != 1
 
 
 def test_the_gradient_of_an_empty_block_is_not_read():

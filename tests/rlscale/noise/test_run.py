@@ -199,6 +199,16 @@ def test_run_average_refuses():
         run_average([exact_statistics(1, 1, 4)], batch_size=0)
     with pytest.raises(ValueError, match="window"):
         run_average([exact_statistics(1, 1, 4)], batch_size=4, window=0)
+    run = [exact_statistics(1, 1, 4)] * 3
+    for mixed in ([run, run[0]], [*run, run]):
+        with pytest.raises(ValueError, match="runs: updates and lists of updates are mixed"):
+            run_average(mixed, batch_size=4)
+    with pytest.raises(ValueError, match="batch_size: 1 sizes for 3 updates"):
+        run_average(run, batch_size=[4])
+    with pytest.raises(ValueError, match="one shape"):
+        average_windows(np.ones((3, 2)), np.ones((3, 1)), np.ones((3, 2)), 4)
+    with pytest.raises(ValueError, match="batch_size"):
+        average_windows(np.ones((3, 2)), np.ones((3, 2)), np.ones((3, 2)), -4)
 
 
 def test_windows_of_more_updates_count_for_more():

@@ -95,6 +95,13 @@ def test_a_hand_over_comes_back():
     assert fit_hand_over([1, 1], [1e6, 1e8], [-1e-4, -1e-4], [1, 1]) == HandOver()
 
 
+def test_of_one_size_alone_no_other_is_predicted():
+    with pytest.raises(ValueError, match="batch_sizes: measure two or more; of 1024 alone"):
+        fit_learner([1024, 1024], [16, 16], [0.5, 0.6])
+    with pytest.raises(ValueError, match="environments: measure two or more"):
+        fit_service([64], [1], [0.5])
+
+
 def test_no_part_is_negative():
     """A step that takes less time with more environments is a reading, not a law."""
     service = fit_service([8, 64, 64], [1, 1, 2], [0.02, 0.019, 0.025])
@@ -235,10 +242,9 @@ def test_what_cannot_be_planned(frontier):
         plan(frontier, curve, learner, Price(1.0), batch_sizes=[100], workers=[4])
     with pytest.raises(ValueError, match="each name one"):
         plan(frontier, curve, learner, Price(1.0), batch_sizes=[], workers=[1])
-    with pytest.raises(ValueError, match="price"):
-        plan(frontier, curve, learner, Price(-1.0), batch_sizes=[100], workers=[1])
-    with pytest.raises(ValueError, match="nor what is hired"):
-        plan(frontier, curve, learner, Price(1.0, worker_cpus=-1), batch_sizes=[100], workers=[1])
+    for wrong in ({"cpu_hour": -1.0}, {"cpu_hour": math.nan}, {"acting_gpus": -3}, {"worker_cpus": -1}, {"beside": 2}):
+        with pytest.raises(ValueError, match="price must not be negative, nor what is hired"):
+            Price(**{"cpu_hour": 1.0} | wrong)
     for sizes, workers in (([100], [0]), ([0], [1])):
         with pytest.raises(ValueError, match="batch_sizes must be positive, and workers at least 1"):
             plan(frontier, curve, learner, Price(1.0), batch_sizes=sizes, workers=workers)
