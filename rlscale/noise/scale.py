@@ -96,6 +96,8 @@ def _trace_and_grad(count: Any, n: Any, n_sq: Any, n_square: Any, nn_square: Any
 
 def leave_one_out(statistics: Sequence[BlockStatistics]) -> tuple[np.ndarray, np.ndarray]:
     """tr Σ and |G|² of every update, each (updates, 1 + J): from all blocks, then without each of the J block numbers."""
+    if not isinstance(statistics, Sequence) or not all(isinstance(one, BlockStatistics) for one in statistics):
+        raise ValueError("statistics: give what block_statistics returns, to `pool` a list of it")
     if not statistics:
         raise ValueError("statistics: at least one update is needed")
     names = np.unique(np.concatenate([s.block[s.size > 0] for s in statistics]))

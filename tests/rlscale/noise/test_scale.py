@@ -309,6 +309,12 @@ def test_top_tenth_share():
 # --- what is refused ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("wrong", [np.ones((3, 2)), [np.ones((3, 2))], [[1.0]], BlockStatistics([1, 1], [1, 1], [1, 1])])
+def test_anything_but_statistics_is_refused(wrong):
+    with pytest.raises(ValueError, match="statistics: give what block_statistics returns"):
+        pool(wrong)
+
+
 def test_pool_refuses():
     with pytest.raises(ValueError, match="at least one update"):
         pool([])
