@@ -1,85 +1,20 @@
-"""A checkpoint before it learns on: `TrainedPolicy`, to act with, and `FrozenRun`, environments in the midst of their episodes.
+"""`FrozenRun`: environments that play on with the policy of a checkpoint, in the midst of their episodes. Nothing here learns.
 
-A `FrozenRun` plays on with the checkpoint's policy, hands out the state of its environments for branches to start from, and
-measures the gradient noise at the checkpoint's parameters. Nothing here learns.
+It hands out the state of its environments for branches to start from, and measures the gradient noise at the checkpoint's
+parameters.
 """
 
-import io
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from rlscale.envs import BoxActions, Task, find_task
-from rlscale.errors import UsageError
-from rlscale.records import read_run
-from rlscale.records.run import read_checkpoint, read_run_manifest
-
-from .config import TrainConfig, config_of_run
+from .checkpoints import TrainedPolicy
 from .learning import NoiseRecord, arrange_slots
 from .learning.frozen import FrozenLearner, HessianNoise
-from .memory import count_parameters
-from .networks import PARAMETER_ORDER, ActingNetwork, flatten_parameters, make_network
-from .resuming import check_network
 from .rollout.fleet import LocalFleet
 from .setup import RunSetup
 
-__all__ = ["FrozenRun", "TrainedPolicy", "read_state"]
-
-
-class TrainedPolicy:
-    """The policy of a run's last checkpoint, to act with in a program of your own, on the CPU.
-
-    Args:
-        run: the run's folder.
-
-    Attributes:
-        task: that it was trained on; `rlscale.envs.make_env(task, n)` makes n of its environments.
-
-    Raises:
-        UsageError: there is no run or no checkpoint, or it cannot be used; the message says why.
-    """
-
-    def __init__(self, run: str | Path) -> None:
-        config = config_of_run(read_run(Path(run)))
-        self.task = find_task(config.task)
-        self._network = make_network(self.task, config.update.network, 0, config.update.width)
-        flatten_parameters(self._network).copy_(read_state(Path(run), config, self.task)["learner"]["parameters"])
-        self._acting = ActingNetwork(self._network, bfloat16=False)
-
-    def act(self, observation: np.ndarray, generator: np.random.Generator | None = None) -> np.ndarray:
-        """Actions for n observations: the most likely ones, or drawn as in training where a generator is given.
-
-        Args:
-            observation: (n, *task.observation_shape), as the task's environments give them.
-            generator: draws the actions.
-
-        Returns:
-            (n,) int64 of discrete actions, (n, k) float32 of continuous ones, which an environment clips to its bounds.
-        """
-        distribution = self._network.distribution(self._acting(torch.from_numpy(observation)).policy)
-        if generator is not None:
-            return distribution.sample(generator)
-        numbers = distribution.numbers().numpy()
-        return numbers[:, : len(self.task.actions)] if isinstance(self.task.actions, BoxActions) else numbers.argmax(axis=1)
-
-
-def read_state(folder: Path, config: TrainConfig, task: Task) -> dict[str, Any]:
-    """The session's state in the last checkpoint of a run with those settings, of that task.
-
-    Raises:
-        UsageError: there is none, it is damaged or of another task, its parameters are in an earlier version's order, or the task
-            has other spaces now.
-    """
-    stored: dict[str, Any] = torch.load(io.BytesIO(read_checkpoint(folder, "RUN")), map_location="cpu", weights_only=False)
-    recorded = read_run_manifest(folder, "RUN")["task"]["id"]
-    if stored.get("task", recorded) != recorded:
-        raise UsageError("RUN", f"its checkpoint is of {stored['task']}, not of {recorded}", "Restore it from a copy")
-    if stored.get("parameter_order", 1) != PARAMETER_ORDER:
-        raise UsageError("RUN", "its checkpoint is an earlier rlscale's", "Train it again")
-    check_network("RUN", stored, task, count_parameters(config, task))
-    return stored
+__all__ = ["FrozenRun", "TrainedPolicy"]  # the latter is `checkpoints`' own; programs of users import it from here as well
 
 
 class FrozenRun:

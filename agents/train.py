@@ -22,6 +22,7 @@ from rlscale.records.events import TensorBoard, WeightsAndBiases
 from rlscale.returns import RecentReturn
 from rlscale.text import first_line, tell, true_error
 
+from .checkpoints import kept_environments, load_checkpoint, why_afresh, write_state
 from .checks import check_config
 from .cluster import connect, disconnect, head_address, require_room, watch_head
 from .cluster.head_node import LostHeadError, answers
@@ -31,8 +32,6 @@ from .config import TrainConfig, config_from_dict
 from .idle_options import check_adaptive, check_idle_options
 from .learning import NoiseRecord
 from .metrics import RayMetrics
-from .networks import PARAMETER_ORDER
-from .resuming import check_network, kept_environments, load_checkpoint, why_afresh
 from .session import Session
 from .setup import RunSetup, prepare
 from .stopping import StopRequests
@@ -100,13 +99,11 @@ def train(
     try:
         if config.resume is not None:
             run = Run.resume(Path(config.resume))
-            checkpoint = load_checkpoint(run, config)
+            checkpoint = load_checkpoint(run, config, task)
             before = config_from_dict(checkpoint["config"])
             if not (before.adaptive and before.shuffles_transitions):  # as earlier versions allowed
                 check_adaptive(config)
         setup = prepare(config, task, None if checkpoint is None else kept_environments(checkpoint, config))
-        if checkpoint is not None:
-            check_network("--resume", checkpoint, task, setup.parameters)
         manifest = setup.manifest(command)
         if run is None:
             run = Run.create(folder, {**manifest, "segments": []})
@@ -328,10 +325,7 @@ def _save(run: Run, session: Session) -> None:
     state = session.get_state()
     if not state["learner"]["parameters"].isfinite().all():
         raise _diverged(session.progress.iteration - 1, "parameters")
-    payload = io.BytesIO()
-    facts = {"task": run.manifest["task"]["id"], "config": asdict(session.config), "parameter_order": PARAMETER_ORDER}
-    torch.save({**facts, **state}, payload)
-    run.save_checkpoint(payload.getvalue())
+    write_state(run, session.config, state)
 
 
 def _npy(array: np.ndarray) -> bytes:

@@ -1,6 +1,5 @@
 """One branch: a checkpoint learns on at a batch size and a learning rate, and its return is measured at the end."""
 
-import io
 import math
 import time
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from rlscale.agents.checkpoints import load
 from rlscale.agents.config import TrainConfig
 from rlscale.agents.rollout import Evaluator
 from rlscale.agents.session import Progress
@@ -117,7 +117,7 @@ def run_branch(config: TrainConfig, learner: bytes, environments: bytes, branch:
 
     Args:
         config: of the run.
-        learner: the learner's state in the checkpoint, as `torch.save` wrote it.
+        learner: the learner's state in the checkpoint, as `dump` writes it.
         environments: the state of a fleet of this batch size, likewise.
         branch: what to do.
         episodes: of the evaluation.
@@ -197,15 +197,3 @@ def momentum_from_zero() -> Iterator[None]:
         yield
     finally:
         handle.remove()
-
-
-def load(stored: bytes) -> Any:
-    """The inverse of `dump`."""
-    return torch.load(io.BytesIO(stored), map_location="cpu", weights_only=False)
-
-
-def dump(state: Any) -> bytes:
-    """A state as bytes, for another process."""
-    stored = io.BytesIO()
-    torch.save(state, stored)
-    return stored.getvalue()

@@ -21,9 +21,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from rlscale.agents.checkpoints import dump, load, read_state
 from rlscale.agents.cluster import LostWorkerError
 from rlscale.agents.config import TrainConfig, config_of_run
-from rlscale.agents.frozen import FrozenRun, read_state
+from rlscale.agents.frozen import FrozenRun
 from rlscale.agents.learning.frozen import HessianNoise, pooled
 from rlscale.agents.learning.optimizer import POLICY_PART
 from rlscale.agents.learning.results import NoiseRecord
@@ -40,7 +41,7 @@ from rlscale.report.branch_page import write_branch_page
 from ..console import say
 from ..steps import Steps
 from ..workers.options import hold_folder
-from .branches import Branch, BranchResult, branch_config, dump, evaluator, load, run_branch
+from .branches import Branch, BranchResult, branch_config, evaluator, run_branch
 from .findings import as_json, find_page, fit
 from .options import BranchOptions, BranchPlan, make_plan
 
@@ -79,7 +80,7 @@ def run_branches(options: BranchOptions, command: list[str], console: Console) -
     record = read_run(Path(options.run))
     config = config_of_run(record)
     _check_environments(config)
-    stored = read_state(record.folder, config, find_task(config.task))
+    stored = read_state(record, find_task(config.task))
     plan = make_plan(options, config, record)
     learner = stored["learner"]
     at = Checkpoint(config, dump(learner), learner["optimizer_steps"], stored["progress"]["observations"])

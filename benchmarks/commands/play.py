@@ -14,9 +14,9 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
+from rlscale.agents.checkpoints import read_state
 from rlscale.agents.checks import require_not_negative
 from rlscale.agents.config import config_of_run
-from rlscale.agents.frozen import read_state
 from rlscale.agents.rollout.evaluate import Evaluator
 from rlscale.cpus import usable_cpus
 from rlscale.crossing import Evaluated, choose_goal, earliest_step
@@ -75,7 +75,7 @@ def run(arguments: list[str]) -> int:
     if options.video and len(task.observation_shape) != 3:
         problem = f"{task.id} cannot be drawn: it is observed as {task.observation_shape[0]} numbers, not as a picture"
         raise UsageError("--video", problem, "Leave it out")
-    stored, update, threads = read_state(record.folder, config, task), config.update, usable_cpus()
+    stored, update, threads = read_state(record, task), config.update, usable_cpus()
     evaluator = Evaluator(
         task, update.network, update.width, episodes=options.episodes, bfloat16=False, seed=options.seed, threads=threads
     )

@@ -6,7 +6,7 @@
     snapshots/         policies on a geometric grid of optimizer steps, when asked for
     tensorboard/       events, when asked for
 
-What is in a checkpoint is the business of `rlscale.agents.train`; how a record is shown, of `rlscale.report.run_page`.
+What is in a checkpoint is the business of `rlscale.agents.checkpoints`; how a record is shown, of `rlscale.report.run_page`.
 """
 
 from __future__ import annotations

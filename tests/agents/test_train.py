@@ -307,18 +307,6 @@ def test_atari_resumes_with_fresh_environments_and_says_so(tmp_path):
     assert "afresh" in record.manifest["segments"][1]["environments"]
 
 
-def test_an_earlier_versions_pixel_network_is_not_taken_for_this_ones(tmp_path, monkeypatch):
-    """The vector of parameters is as long, and would go on as another network."""
-    with monkeypatch.context() as earlier:
-        earlier.setattr("rlscale.agents.train.PARAMETER_ORDER", 1)
-        train(small("atari/breakout@42", observations=300), tmp_path / "pixels", command=[])
-        train(small(observations=300), tmp_path / "features", command=[])
-    longer = replace(small("atari/breakout@42", observations=600), resume=str(tmp_path / "pixels"))
-    with pytest.raises(UsageError, match=r"--resume.*read images in another order"):
-        train(longer, tmp_path, command=[])
-    assert train(replace(small(observations=600), resume=str(tmp_path / "features")), tmp_path, command=[]).state == "finished"
-
-
 @pytest.mark.parametrize(
     ("change", "environments"),
     [

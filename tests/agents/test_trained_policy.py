@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlscale.agents.config import Budget, config_of_run, default_config
-from rlscale.agents.frozen import TrainedPolicy, read_state
+from rlscale.agents.checkpoints import TrainedPolicy, read_state
+from rlscale.agents.config import Budget, default_config
 from rlscale.agents.rollout import Evaluator
 from rlscale.agents.train import train
 from rlscale.benchmarks.commands.play import run as play_run
@@ -31,7 +31,7 @@ def test_it_acts_as_an_evaluation_does(run):
     policy = TrainedPolicy(run)
     network = default_config(policy.task).update.network
     evaluator = Evaluator(policy.task, network, None, episodes=4, bfloat16=False, seed=3, threads=1)
-    weights = read_state(run, config_of_run(read_run(run)), policy.task)["learner"]["parameters"].numpy()
+    weights = read_state(read_run(run), policy.task)["learner"]["parameters"].numpy()
     generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([3, 0xE7A1, 7])))
     seeds = generator.integers(0, 2**31 - 1, size=4)
     env = make_env(policy.task, 4, cut_on_life_loss=False)

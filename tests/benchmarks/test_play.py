@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from commands import COMMAND, SMALL
 
+from rlscale.agents.checkpoints import load
 from rlscale.agents.rollout.evaluate import Evaluator
-from rlscale.benchmarks.branch.branches import load
 from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.commands.play import draw
 from rlscale.crossing import choose_goal

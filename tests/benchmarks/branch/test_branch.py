@@ -25,12 +25,13 @@ import torch
 from commands import COMMAND, Command
 from rich.console import Console
 
+from rlscale.agents.checkpoints import dump, load
 from rlscale.agents.checks import check_config
 from rlscale.agents.config import config_from_dict, default_config
 from rlscale.agents.learning import Learner
 from rlscale.agents.setup import prepare
 from rlscale.benchmarks.branch import run as run_module
-from rlscale.benchmarks.branch.branches import Branch, branch_config, dump, evaluator, learn, load, momentum_from_zero, run_branch
+from rlscale.benchmarks.branch.branches import Branch, branch_config, evaluator, learn, momentum_from_zero, run_branch
 from rlscale.benchmarks.branch.findings import find_page, fit, say, tables
 from rlscale.benchmarks.branch.options import BranchOptions, make_plan
 from rlscale.benchmarks.branch.run import (

@@ -1,14 +1,15 @@
-"""What a resumed run takes from its checkpoint; that what it takes goes on exactly is in test_train.py and test_session.py."""
+"""Which checkpoints can be used, and what a resumed run takes from one; that it goes on exactly is in test_train.py."""
 
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
 
+from rlscale.agents.checkpoints import TrainedPolicy, kept_environments, why_afresh
 from rlscale.agents.config import Budget, default_config
-from rlscale.agents.resuming import kept_environments, why_afresh
 from rlscale.agents.train import train
 from rlscale.envs import find_task
+from rlscale.errors import UsageError
 from rlscale.records import read_run
 
 CONFIG = default_config(find_task("classic/cartpole"))
@@ -107,3 +108,27 @@ def test_an_adaptive_batch_that_was_begun_and_has_no_room_any_more(tmp_path, cap
     assert segments_of(tmp_path / "run") == ["new", "seeded afresh"]
     assert f"and there is room for {most - 1}" in capfd.readouterr().err
     assert max(row["fragments"] for row in read_run(tmp_path / "run").rows[len(record.rows) :]) <= most - 1
+
+
+@pytest.mark.parametrize(
+    ("task", "other"), [("atari/breakout@42", True), ("minatar/breakout", False), ("classic/cartpole", False)]
+)
+def test_parameters_in_an_earlier_order_are_refused_where_they_mean_something_else(tmp_path, monkeypatch, task, other):
+    """Only above pixels; the vector of parameters is as long, and would go on, or act, as another network."""
+    config = default_config(find_task(task))
+    rollout = replace(config.rollout, environments=8, rollout_length=16)
+    update = replace(config.update, epochs=1, mini_batch=None, threads=1)
+    config = replace(config, rollout=rollout, update=update, budget=Budget(observations=128))
+    run = tmp_path / "run"
+    with monkeypatch.context() as earlier:
+        earlier.setattr("rlscale.agents.checkpoints.PARAMETER_ORDER", 1)
+        train(config, run, command=[])
+    longer = replace(config, budget=Budget(observations=256), resume=str(run))
+    if not other:
+        TrainedPolicy(run)
+        assert train(longer, run, command=[]).observations >= 256
+        return
+    with pytest.raises(UsageError, match=r"RUN: .* read images in another order"):
+        TrainedPolicy(run)
+    with pytest.raises(UsageError, match=r"--resume: .* read images in another order"):
+        train(longer, run, command=[])
