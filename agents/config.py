@@ -12,7 +12,7 @@ import tyro
 from rlscale.cpus import usable_cpus
 from rlscale.envs import Network, Task
 from rlscale.errors import UsageError
-from rlscale.records import RunRecord
+from rlscale.records import RunRecord, kind_of
 
 __all__ = [
     "Budget",
@@ -360,12 +360,14 @@ def config_of_run(run: RunRecord, field: str = "RUN") -> TrainConfig:
         field: what the user named it with, for the error.
 
     Raises:
-        UsageError: it is the record of another library's job, which has other settings and no checkpoint.
+        UsageError: it learned from examples, or it is the record of another library's job: these have other settings, and no
+            checkpoint.
     """
     stored = run.manifest["config"]
-    if "rollout" not in stored:
-        problem = f"{run.folder} is the record of another library's job, whose policy that library keeps"
-        raise UsageError(field, problem, "Name a run of rlscale train")
+    if (kind := kind_of(stored)) != "training":
+        job = "is the record of another library's job, whose policy that library keeps"
+        what = "learned from examples and has no policy" if kind == "supervised" else job
+        raise UsageError(field, f"{run.folder} {what}", "Name a run of rlscale train")
     return config_from_dict(stored)
 
 

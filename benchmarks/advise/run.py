@@ -15,7 +15,7 @@ from rich.console import Console
 from rlscale.agents.checks import check_config
 from rlscale.agents.cluster import LostWorkerError, connected, watch_head
 from rlscale.agents.compute import resolve_compute
-from rlscale.agents.config import Rollout, TrainConfig, Update, config_from_dict, default_config
+from rlscale.agents.config import Rollout, TrainConfig, Update, config_from_dict, config_of_run, default_config
 from rlscale.agents.machine import busy_cpus, find_commit
 from rlscale.agents.memory import memory_plan
 from rlscale.agents.train import train
@@ -25,7 +25,7 @@ from rlscale.cpus import usable_cpus
 from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
-from rlscale.records import RunRecord, folder_name, read_run
+from rlscale.records import RunRecord, folder_name, kind_of, read_run
 from rlscale.records.files import make_folder, now, write_atomically
 from rlscale.report.advice_page import Advice, Throughput, advice_lines, write_advice_page
 from rlscale.sizing import ScaleOut, scale_out
@@ -260,7 +260,7 @@ def _task_of(record: RunRecord) -> Task | None:
 
 
 def _is_foreign(record: RunRecord) -> bool:
-    return "rollout" not in record.manifest["config"]
+    return kind_of(record.manifest["config"]) in ("rllib", "sb3")
 
 
 def _as_this_task(job: TrainConfig, usual: TrainConfig) -> TrainConfig:
@@ -316,13 +316,13 @@ def _config_of(record: RunRecord) -> TrainConfig:
     """How the run learned, at the rate that it had; of a job of RLlib or Stable-Baselines3, what its settings are called here.
 
     Raises:
-        UsageError: a job that had no learning rate but 0.
+        UsageError: a job that had no learning rate but 0, or a run that learned from examples.
     """
     stored = record.manifest["config"]
     # A schedule begins near 0 where it warms up and ends near 0 where it decays: the rate that was chosen is the largest.
     rate = max(row["learning_rate"] for row in record.rows)
     if not _is_foreign(record):
-        config = _filled(config_from_dict(stored), record)
+        config = _filled(config_of_run(record, "--run"), record)
         if config.update.lr_rule == "constant" and config.update.tuned_batch is None:
             return config
         # A rule made that rate for the run's batch; the advice scales it itself, and names no rule that would do so again.
@@ -333,7 +333,7 @@ def _config_of(record: RunRecord) -> TrainConfig:
         raise UsageError("--run", problem, "Name one that learned")
     actors = 0
     algorithm: Literal["ppo", "a2c"] = "ppo"
-    if "sb3" in stored:
+    if kind_of(stored) == "sb3":
         job = stored["sb3"]
         environments = int(job["n_envs"])
         batch = environments * int(job["n_steps"])

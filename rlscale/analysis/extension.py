@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..records import SweepRecord, folder_name
+from ..records import SweepRecord, folder_name, kind_of
 from .predictions import ADVISED
 from .rows import Row
 
@@ -159,9 +159,9 @@ def _unit(record: SweepRecord) -> int:
 
     Sweeps of examples did not always record how long one is; then a divisor of every size that was tried stands in for it.
     """
-    rollout = record.plan["config"].get("rollout")
-    if rollout is None:
+    if kind_of(record.plan["config"]) == "supervised":
         return record.manifest["task"].get("length") or math.gcd(*record.plan["batch_sizes"])
+    rollout = record.plan["config"]["rollout"]
     return rollout["rollout_length"] * rollout.get("clones", 1) * record.plan.get("mini_batches", 1)
 
 

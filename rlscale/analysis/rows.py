@@ -10,7 +10,7 @@ from typing import Any
 
 from ..estimate import Estimate
 from ..frontier import Surface
-from ..records import RunRecord, SweepRecord, TrialResult
+from ..records import RunRecord, SweepRecord, TrialResult, kind_of
 from .points import SurfacePoint, fit_points, say_limit, surface_points
 from .predictions import ADVISED, ONLY_LOSS, PLAIN, PRIMARY, Prediction, predict, predict_from_run, ratio, shows_value_alone
 from .summary import mean_batch
@@ -222,7 +222,7 @@ def row_of_goal(record: SweepRecord, name: str, goal: float) -> Row:
         prediction_batch=prediction_batch,
         provisional=_provisional(best, reached),
         notes=tuple(notes),
-        has_policy=_has_policy(record.plan["config"]),
+        has_policy=kind_of(record.plan["config"]) != "supervised",
         quick=quick,
         **_interventions(record.plan["config"]),
     )
@@ -272,13 +272,8 @@ def _memory(update: dict[str, Any]) -> float:
 
 def _interventions(config: Mapping[str, Any]) -> dict[str, Any]:
     """What was done to the task's own environments, as a `Row` says it."""
-    rollout = config.get("rollout") or {}
+    rollout = config.get("rollout", {})
     return {"clones": int(rollout.get("clones") or 1), "reward_noise": float(rollout.get("reward_noise") or 0.0)}
-
-
-def _has_policy(config: Mapping[str, Any]) -> bool:
-    """Whether these are settings of reinforcement learning, where no optimizer is SGD."""
-    return not (isinstance(update := config.get("update"), Mapping) and update.get("optimizer") == "sgd")
 
 
 def row_of_run(run: RunRecord, name: str | None = None) -> Row:
@@ -302,7 +297,7 @@ def row_of_run(run: RunRecord, name: str | None = None) -> Row:
         predictions=predictions,
         prediction_batch=mean_batch(run) if predictions else None,
         notes=() if predictions else ("no rollout noise of a head was measured in it",),
-        has_policy=_has_policy(config),
+        has_policy=kind_of(config) != "supervised",
         has_goals=bool(run.manifest["task"]["goals"]),
         **_interventions(config),
     )

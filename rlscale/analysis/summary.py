@@ -90,7 +90,7 @@ def noise_over_run(run: RunRecord, head: str, kind: str, metric: str = "plain") 
     """
     measured = evenly_measured(run, head, kind, metric)
     # An adaptive batch grows by orders of magnitude on the way, and with it the part of a full-batch step that a step makes.
-    is_adaptive = (run.manifest["config"].get("rollout") or {}).get("batch_size") == "adaptive"
+    is_adaptive = run.manifest["config"].get("rollout", {}).get("batch_size") == "adaptive"
     batch: float | list[float] = mean_batch(run)
     if is_adaptive:
         steps = float(np.mean([row["batch_observations"] for row in run.rows])) / mean_batch(run)  # an iteration, by its epochs

@@ -11,7 +11,7 @@ from rlscale.records.run import Run, pack_statistics, read_run
 
 FACTS = {
     "task": {"id": "atari/pong", "preprocessing": "grey", "frame_skip": 4, "goals": [-19, 0]},
-    "config": {"task": "atari/pong", "seed": 0, "update": {"epochs": 1, "note": "<script>alert(1)</script>"}},
+    "config": {"task": "atari/pong", "seed": 0, "rollout": {}, "update": {"epochs": 1, "note": "<script>alert(1)</script>"}},
     "command": ["rlscale", "train", "<b>"],
     "commit": None,
     "seed": 0,

@@ -16,6 +16,7 @@ from rlscale.agents.checks import check_config
 from rlscale.agents.cluster import LostHeadError
 from rlscale.agents.config import default_config
 from rlscale.agents.learning import scaled_rate
+from rlscale.agents.supervised import SupervisedConfig
 from rlscale.analysis.reading import read_noise
 from rlscale.benchmarks.advise import run as advise_run
 from rlscale.benchmarks.advise.settings import as_advised, configured, flags_beside, lines_for, settings_for
@@ -61,6 +62,12 @@ def test_the_rate_of_a_job_is_the_largest_that_it_learned_with(tmp_path, name, s
 def test_a_job_that_learned_at_no_rate_is_refused(tmp_path):
     with pytest.raises(UsageError, match=r"--run: .* learning rate was 0 in every iteration"):
         advise_run._config_of(job_of(tmp_path, "sb3", SB3, [0.0]))
+
+
+def test_a_run_that_learned_from_examples_is_refused(tmp_path):
+    record = RunRecord(tmp_path, {"config": asdict(SupervisedConfig("supervised/digits"))}, [{"learning_rate": 0.1}])
+    with pytest.raises(UsageError, match=r"--run: .* learned from examples and has no policy"):
+        advise_run._config_of(record)
 
 
 @pytest.mark.parametrize("rule", [{"lr_rule": "sqrt", "lr_batch": 64}, {"lr_rule": "linear"}, {"tuned_batch": 64}])
