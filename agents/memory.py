@@ -44,6 +44,7 @@ WORKER_VECTORS = 3  # the parameters as they came, a network of them, and its co
 LONGEST_USUAL = 16_384  # steps of a rollout: of longer ones it is not the environments that take the memory
 STORE_SHARE = 0.75  # of an object store that fragments may fill: from 80% on Ray writes what it holds to disk
 PARAMETER_BYTES = 16 << 20  # of an object store, for the parameters
+_NO_LIMIT = 1 << 62  # of bytes or observations
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ def memory_plan(config: TrainConfig, task: Task, store: int | None = None, kept:
         config: checked already.
         task: its task.
         store: bytes of fragments for which the object store is known to have room, whatever else this machine has to spare. None:
-            with Ray what one on this machine can have.
+            with Ray what one on this machine can have; on an existing cluster any, since its store can be asked only once this
+            process has joined it.
         kept: environments of a fragment where `--fragment-environments` is not given; None: as many as suit the settings.
 
     Raises:
@@ -99,6 +101,8 @@ def memory_plan(config: TrainConfig, task: Task, store: int | None = None, kept:
     groups = r.environments // n
     size = fragment_bytes(task, r.rollout_length, n)
     batch = groups * config.rounds
+    if store is None and r.ray_address is not None:
+        store = _NO_LIMIT
     if store is None and config.actors:
         require_processes("--actors", config.actors, PROCESS_BYTES["actor"])
     own = None if r.memory is None else parse_bytes(r.memory, "--memory")
@@ -270,7 +274,7 @@ def gradient_rows(config: TrainConfig) -> int:
         step = min(noise.blocks or FEWEST_BLOCKS, config.mini_batch)
     else:
         steps = config.batch // config.mini_batch
-        largest = 1 << 62 if config.adaptive else config.mini_batch  # an adaptive batch may come to hold many rounds
+        largest = _NO_LIMIT if config.adaptive else config.mini_batch  # an adaptive batch may come to hold many rounds
         equal = steps > 1 or update.learners > 1
         step = noise.step_blocks(largest, environments // steps, equal=equal, multiple=update.learners)
     head = step if update.stream else noise.head_blocks(environments, 1 if transitions else update.learners)

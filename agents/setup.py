@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlscale.envs import Task
+from rlscale.errors import UsageError
 
+from .checks import check_config
 from .cluster import free_places, learner_resources, rollout_resources, store_bytes
 from .compute import Compute, resolve_compute
 from .config import TrainConfig
@@ -18,7 +20,7 @@ from .memory import MemoryPlan, count_parameters, memory_plan, store_room
 from .rollout import ActorSearch, Fleet, LocalFleet, RayFleet, WorkerSettings
 from .session import Session
 
-__all__ = ["RunSetup", "prepare"]
+__all__ = ["RunSetup", "can_begin", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,15 @@ def prepare(config: TrainConfig, task: Task, kept: int | None = None) -> RunSetu
     """
     compute = resolve_compute(config)
     compute.prepare_process()
-    # On an existing cluster fragments lie in its object store, which can be asked only once this process has joined it.
-    memory = memory_plan(config, task, None if config.rollout.ray_address is None else 1 << 62, kept)
+    memory = memory_plan(config, task, kept=kept)
     return RunSetup(config, task, compute, memory, count_parameters(config, task))
+
+
+def can_begin(config: TrainConfig, task: Task, store: int | None = None) -> bool:
+    """Whether a run passes the checks that come before it, memory included; `store` as of `memory_plan`."""
+    try:
+        check_config(config)
+        memory_plan(config, task, store)
+    except UsageError:
+        return False
+    return True

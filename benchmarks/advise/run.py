@@ -1,4 +1,7 @@
-"""`run_advise`: train for a minute or read a run, measure a few fleets, put both together. What is said of it is in `report`."""
+"""`run_advise`: train for a minute or read a run, measure a few fleets, put both together.
+
+What a run or another library's job was is read in `job`; what is said of it all is in `report`.
+"""
 
 import json
 import shlex
@@ -6,18 +9,15 @@ import statistics
 import time
 from dataclasses import asdict, replace
 from datetime import datetime
-from operator import itemgetter
 from pathlib import Path
-from typing import Any, Literal
 
 from rich.console import Console
 
-from rlscale.agents.checks import check_config
 from rlscale.agents.cluster import LostWorkerError, connected, watch_head
 from rlscale.agents.compute import resolve_compute
-from rlscale.agents.config import Rollout, TrainConfig, Update, config_from_dict, config_of_run, default_config
+from rlscale.agents.config import TrainConfig, default_config
 from rlscale.agents.machine import busy_cpus, find_commit
-from rlscale.agents.memory import memory_plan
+from rlscale.agents.setup import can_begin
 from rlscale.agents.train import train
 from rlscale.analysis.predictions import shows_value_alone
 from rlscale.analysis.reading import read_noise
@@ -25,7 +25,7 @@ from rlscale.cpus import usable_cpus
 from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
-from rlscale.records import RunRecord, folder_name, kind_of, read_run
+from rlscale.records import RunRecord, folder_name, read_run
 from rlscale.records.files import make_folder, now, write_atomically
 from rlscale.report.advice_page import Advice, Throughput, advice_lines, write_advice_page
 from rlscale.sizing import ScaleOut, scale_out
@@ -38,6 +38,7 @@ from ..workers.options import WorkersOptions, cpus_by_node, cpus_for_actors
 from ..workers.recommendation import CLOSE, gain_of_twice, predict, to_measure
 from ..workers.run import fit_updates, measure, say_if_busy
 from .fastest import learning_times, shortest, with_steps
+from .job import as_this_task, config_of, is_foreign, learners_of, task_of, valid_share
 from .options import AdviseOptions, check_options, refuse_to_measure
 from .settings import Settings, as_advised, configured, flags_beside, lines_for, settings_for, settings_of
 
@@ -61,10 +62,10 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
     if options.run is not None:
         folder = Path(options.out or options.run)
         record = read_run(Path(options.run), "--run")
-        if task is not None and not _is_foreign(record) and record.manifest["task"]["id"] != task.id:
+        if task is not None and not is_foreign(record) and record.manifest["task"]["id"] != task.id:
             problem = f"{options.run} is a run of {record.manifest['task']['id']}, not of {task.id}"
             raise UsageError("TASK", problem, "Leave the task out, or name a run of it")
-        task = task or _task_of(record)
+        task = task or task_of(record)
         if task is None:
             refuse_to_measure(options, record.manifest["task"]["id"])
         else:
@@ -85,14 +86,14 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
             raise UsageError("--seconds", f"no iteration of {task.id} ended within {options.seconds:g} seconds", "Give more")
     if not record.rows:
         raise UsageError("--run", f"{record.folder} has no finished iteration", "Let it run longer")
-    config = _config_of(record)
+    config = config_of(record)
     if config.rollout.clones > 1:
         problem = f"{record.folder} has {config.rollout.clones} clones of every environment, noise that no other run has"
         raise UsageError("--run", problem, "Name one without")
     reading = read_noise(record)
     make_folder(folder, "--out")
     suggestion = _NOTHING if shows_value_alone(reading.suggestion, reading.policy) else reading.suggestion
-    valid = _valid_share(record)
+    valid = valid_share(record)
     suggestion = suggestion.map(lambda observations: observations / valid)  # in steps, as the settings count
     settings = settings_for(config, suggestion, max(config.actors, 1))
     throughput: Throughput | None = None
@@ -100,7 +101,7 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
     beside: list[str] = []
     if task is not None:
         usual = default_config(task, config.update.algorithm)
-        advised = as_advised(_as_this_task(config, usual) if _is_foreign(record) else config, usual, options.ray_address)
+        advised = as_advised(as_this_task(config, usual) if is_foreign(record) else config, usual, options.ray_address)
         try:
             settings, throughput, more = _measured(options, advised, task, suggestion, console)
         except (KeyboardInterrupt, LostWorkerError, UsageError) as error:
@@ -108,7 +109,7 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
                 error.add_note(_run_is_kept(options, folder / "run"))
             raise
         beside = flags_beside(advised, usual)
-    lines = lines_for("TASK" if task is None else task.id, settings, _learners_of(record), config.update.algorithm, beside)
+    lines = lines_for("TASK" if task is None else task.id, settings, learners_of(record), config.update.algorithm, beside)
     advice = Advice(
         task=record.manifest["task"]["id"] if task is None else task.id,
         known=task is not None,
@@ -199,7 +200,7 @@ def _measured(
         fitting: dict[int, Settings] = {}
         for size in times:
             offered = settings_of(config, max(size, config.update.mini_batch or config.batch), actors)
-            if _fits(config, task, offered):
+            if can_begin(configured(config, offered), task):
                 fitting[size] = offered
         if not fitting:
             continue
@@ -238,114 +239,3 @@ def _measured(
         learns = learner if config.update.mini_batch is None else with_steps(learner, times, steps)
         more = scale_out(critical * steps, rounds, learns, workers=chosen.shape.actors)
     return settings, throughput, more
-
-
-def _fits(config: TrainConfig, task: Task, settings: Settings) -> bool:
-    """Whether a run with these settings can begin here."""
-    wanted = configured(config, settings)
-    try:
-        check_config(wanted)
-        memory_plan(wanted, task, None if config.rollout.ray_address is None else 1 << 62)  # a cluster's store is not here
-    except UsageError:
-        return False
-    return True
-
-
-def _task_of(record: RunRecord) -> Task | None:
-    """The task of a run; None where rlscale does not know it, as of a job of another library."""
-    try:
-        return find_task(record.manifest["task"]["id"])
-    except UsageError:
-        return None
-
-
-def _is_foreign(record: RunRecord) -> bool:
-    return kind_of(record.manifest["config"]) in ("rllib", "sb3")
-
-
-def _as_this_task(job: TrainConfig, usual: TrainConfig) -> TrainConfig:
-    """The batch, epochs and rate of another library's job; everything else as the task is trained here."""
-    update = replace(
-        usual.update, epochs=job.update.epochs, mini_batch=job.update.mini_batch, learning_rate=job.update.learning_rate
-    )
-    rollout = replace(
-        usual.rollout, environments=job.rollout.environments, rollout_length=job.rollout.rollout_length, batch_size=None
-    )
-    return replace(usual, rollout=rollout, update=update)
-
-
-def _learners_of(record: RunRecord) -> int:
-    """Learners of an RLlib job, each of which has a batch of its own; 1 of any other run, whose batch is the whole."""
-    return max(int(record.manifest["config"].get("rllib", {}).get("num_learners") or 0), 1)
-
-
-def _filled(config: TrainConfig, record: RunRecord) -> TrainConfig:
-    """The same with a batch of one size, that of the run on average, where its own followed the noise."""
-    if not config.adaptive:
-        return config
-    environments = max(round(statistics.fmean(_steps(record)) / config.rollout.rollout_length), 1)
-    return replace(config, rollout=replace(config.rollout, environments=environments, batch_size=None, exchange_rate=None))
-
-
-def _valid_share(record: RunRecord) -> float:
-    """Of the steps of the run's batches, those that were observations; a job of another library counts observations alone."""
-    if _is_foreign(record):
-        return 1.0
-    return min(sum(row["batch_observations"] for row in record.rows) / sum(_steps(record)), 1.0)
-
-
-def _steps(record: RunRecord) -> list[int]:
-    """Steps of environments in the batch of each row, which a resumed run may have changed and an adaptive one does.
-
-    Early records did not say of what fragments a session's batches were made: there each had the configured size, and one that
-    followed the noise counts as observations alone.
-    """
-    found, config = [], config_from_dict(record.manifest["config"])
-    for row in record.rows:
-        begun = [one for one in record.manifest["segments"] if one["first_iteration"] <= row["iteration"]]
-        last: dict[str, Any] = max(begun, key=itemgetter("first_iteration"), default={})
-        if "memory" in last and "fragments" in row:
-            length = last["config"]["rollout"]["rollout_length"]
-            found.append(row["fragments"] * last["memory"]["environments"] * length)
-        else:
-            found.append(row["batch_observations"] if config.adaptive else config.batch)
-    return found
-
-
-def _config_of(record: RunRecord) -> TrainConfig:
-    """How the run learned, at the rate that it had; of a job of RLlib or Stable-Baselines3, what its settings are called here.
-
-    Raises:
-        UsageError: a job that had no learning rate but 0, or a run that learned from examples.
-    """
-    stored = record.manifest["config"]
-    # A schedule begins near 0 where it warms up and ends near 0 where it decays: the rate that was chosen is the largest.
-    rate = max(row["learning_rate"] for row in record.rows)
-    if not _is_foreign(record):
-        config = _filled(config_of_run(record, "--run"), record)
-        if config.update.lr_rule == "constant" and config.update.tuned_batch is None:
-            return config
-        # A rule made that rate for the run's batch; the advice scales it itself, and names no rule that would do so again.
-        update = replace(config.update, learning_rate=rate, lr_rule="constant", lr_batch=None, tuned_batch=None)
-        return replace(config, update=update)
-    if not rate > 0:
-        problem = f"{record.folder} is of a job whose learning rate was 0 in every iteration"
-        raise UsageError("--run", problem, "Name one that learned")
-    actors = 0
-    algorithm: Literal["ppo", "a2c"] = "ppo"
-    if kind_of(stored) == "sb3":
-        job = stored["sb3"]
-        environments = int(job["n_envs"])
-        batch = environments * int(job["n_steps"])
-        epochs, mini_batch = job.get("n_epochs"), job.get("batch_size")
-        algorithm = "a2c" if epochs is None else "ppo"  # not by its name, which a user's subclass changes
-    else:
-        job = stored["rllib"]
-        actors = int(job.get("num_env_runners") or 0)
-        environments = max(actors, 1) * int(job.get("num_envs_per_env_runner") or 1)
-        each, learners = job.get("_train_batch_size_per_learner"), _learners_of(record)  # as RLlib stores them
-        batch = int(each * learners if each else job.get("train_batch_size") or 4000)
-        epochs, mini_batch = job.get("num_epochs"), (job.get("minibatch_size") or 0) * learners
-    rollout = Rollout(environments=environments, rollout_length=max(1, batch // environments), actors=actors)
-    update = Update(algorithm=algorithm, epochs=int(epochs or 1), mini_batch=int(mini_batch or batch), learning_rate=rate)
-    return TrainConfig(task=record.manifest["task"]["id"], rollout=rollout, update=update)

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rlscale.agents.checks import check_config
 from rlscale.agents.cluster import store_bytes
 from rlscale.agents.config import NoiseSettings, Rollout, TrainConfig, Update, default_config
 from rlscale.agents.idle_options import hides_noise
-from rlscale.agents.memory import memory_plan, store_room
+from rlscale.agents.memory import store_room
+from rlscale.agents.setup import can_begin
 from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
@@ -181,15 +181,10 @@ def fits(options: WorkersOptions, config: TrainConfig, task: Task, shape: Shape,
     """Whether a run with that fleet passes the checks that `rlscale train` makes, memory included."""
     run = run_of(config, shape, known)
     rollout, update = run.rollout, run.update
-    try:
-        check_config(run)
-        store = None
-        if options.ray_address is not None:
-            store = store_room(store_bytes(1, shape.actors, shape.threads, stream=update.stream, lag=rollout.lag))
-        memory_plan(run, task, store)
-    except UsageError:
-        return False
-    return not hides_noise(run)
+    store = None
+    if options.ray_address is not None:
+        store = store_room(store_bytes(1, shape.actors, shape.threads, stream=update.stream, lag=rollout.lag))
+    return can_begin(run, task, store) and not hides_noise(run)
 
 
 # What a command says by itself, and what of a sweep's rollouts changes what is learned.

@@ -136,6 +136,16 @@ def test_a_container_s_small_store_is_named_whatever_memory_is_given(monkeypatch
         memory_plan(config_for(environments=64, actors=2, batch_size=2**20, memory="1GiB"), PONG)
 
 
+def test_a_batch_for_a_cluster_is_not_checked_against_this_machine(monkeypatch):
+    """Its store can be asked once it is joined; until then what was given with --memory alone binds."""
+    there = {"environments": 64, "actors": 2, "batch_size": 2**20, "ray_address": "there:1"}
+    monkeypatch.setattr("rlscale.agents.memory.available_bytes", lambda: 1 << 20)
+    monkeypatch.setattr("rlscale.agents.memory._shared_memory", lambda: 1 << 20)
+    memory_plan(config_for(**there), PONG)
+    with pytest.raises(UsageError, match=r"there are 1 GiB for it"):
+        memory_plan(config_for(**there, memory="1GiB"), PONG)
+
+
 def test_a_cluster_s_small_store_is_named():
     config = config_for(environments=64, actors=2, batch_size=2**20, ray_address="auto", memory="12GiB")
     with pytest.raises(UsageError, match=r"there are 4 GiB for it\. .*, start Ray's nodes with a larger --object-store-memory"):

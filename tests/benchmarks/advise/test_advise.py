@@ -15,8 +15,8 @@ from rlscale.agents.compute import resolve_compute
 from rlscale.agents.config import default_config
 from rlscale.analysis.reading import published, read_noise
 from rlscale.benchmarks.advise import fastest
-from rlscale.benchmarks.advise import run as advise_run
 from rlscale.benchmarks.advise.fastest import learning_times, shortest, with_steps
+from rlscale.benchmarks.advise.job import config_of
 from rlscale.benchmarks.advise.settings import configured, lines_for, settings_for
 from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.options import parse_train
@@ -213,7 +213,7 @@ def test_a_job_of_several_learners_is_read_as_a_whole(tmp_path):
     stored |= {"num_env_runners": 8, "num_envs_per_env_runner": 2, "lr": [[0, 1e-3], [1_000_000, 0.0]]}
     manifest = {"config": {"rllib": stored}, "task": {"id": "mine"}}
     record = RunRecord(tmp_path, manifest, [{"learning_rate": 5e-4}])
-    config = advise_run._config_of(record)
+    config = config_of(record)
     assert (config.batch, config.mini_batch, config.update.epochs, config.update.learning_rate) == (8192, 1024, 3, 5e-4)
     settings = settings_for(config, Estimate(4096.0, None), 8)
     line = lines_for("mine", settings, 4)["RLlib"]

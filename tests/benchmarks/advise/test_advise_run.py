@@ -16,9 +16,12 @@ from rlscale.agents.checks import check_config
 from rlscale.agents.cluster import LostHeadError
 from rlscale.agents.config import default_config
 from rlscale.agents.learning import scaled_rate
+from rlscale.agents.setup import can_begin
 from rlscale.agents.supervised import SupervisedConfig
 from rlscale.analysis.reading import read_noise
+from rlscale.benchmarks.advise import job
 from rlscale.benchmarks.advise import run as advise_run
+from rlscale.benchmarks.advise.job import config_of, valid_share
 from rlscale.benchmarks.advise.settings import as_advised, configured, flags_beside, lines_for, settings_for
 from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.options import parse_train
@@ -55,19 +58,19 @@ RLLIB = {"num_env_runners": 2, "num_envs_per_env_runner": 4, "_train_batch_size_
     "rates", [[2.5e-4, 1.25e-4, 0.0], [1e-5, 2.5e-4, 2.5e-4], [0.0, 2.5e-4, 1e-9]], ids=["decay", "warm-up", "both"]
 )
 def test_the_rate_of_a_job_is_the_largest_that_it_learned_with(tmp_path, name, stored, rates):
-    config = advise_run._config_of(job_of(tmp_path, name, stored, rates))
+    config = config_of(job_of(tmp_path, name, stored, rates))
     assert config.update.learning_rate == 2.5e-4
 
 
 def test_a_job_that_learned_at_no_rate_is_refused(tmp_path):
     with pytest.raises(UsageError, match=r"--run: .* learning rate was 0 in every iteration"):
-        advise_run._config_of(job_of(tmp_path, "sb3", SB3, [0.0]))
+        config_of(job_of(tmp_path, "sb3", SB3, [0.0]))
 
 
 def test_a_run_that_learned_from_examples_is_refused(tmp_path):
     record = RunRecord(tmp_path, {"config": asdict(SupervisedConfig("supervised/digits"))}, [{"learning_rate": 0.1}])
     with pytest.raises(UsageError, match=r"--run: .* learned from examples and has no policy"):
-        advise_run._config_of(record)
+        config_of(record)
 
 
 @pytest.mark.parametrize("rule", [{"lr_rule": "sqrt", "lr_batch": 64}, {"lr_rule": "linear"}, {"tuned_batch": 64}])
@@ -76,7 +79,7 @@ def test_the_rate_of_a_run_is_what_its_rule_made_of_it(tmp_path, rule):
     run = run_with(update={"mini_batch": 1024, **rule})
     rate = scaled_rate(run.update, 1024, None) / math.sqrt(run.batch_divisor)
     record = RunRecord(tmp_path, {"config": asdict(run)}, [{"learning_rate": rate}, {"learning_rate": rate / 2}])
-    update = advise_run._config_of(record).update
+    update = config_of(record).update
     assert update == replace(run.update, learning_rate=rate, lr_rule="constant", lr_batch=None, tuned_batch=None)
 
 
@@ -135,7 +138,7 @@ def test_the_line_trains_as_the_run_that_was_read():
 def test_an_a2c_job_is_not_told_to_become_ppo(tmp_path):
     """Stable-Baselines3's A2C makes one step of a rollout, so that the rollout is the mini-batch; RLlib has none."""
     stored = {"algorithm": "A2C", "n_envs": 8, "n_steps": 5}
-    config = advise_run._config_of(job_of(tmp_path, "sb3", stored, [7e-4]))
+    config = config_of(job_of(tmp_path, "sb3", stored, [7e-4]))
     assert (config.update.algorithm, config.batch, config.mini_batch, config.update.epochs) == ("a2c", 40, 40, 1)
     lines = lines_for("mine", settings_for(config, Estimate(640.0, None), 1), 1, config.update.algorithm)
     rate = float(f"{7e-4 * (512 / 40) ** 0.5:.2g}")
@@ -302,14 +305,14 @@ def test_a_suggestion_that_is_disowned_is_not_followed(planted, capsys):
 
 
 def test_a_batch_for_a_cluster_is_not_checked_against_this_machine(planted, capsys, monkeypatch):
-    budgets = []
-    monkeypatch.setattr(advise_run, "memory_plan", lambda config, task, budget: budgets.append(budget))
+    addresses = set()
+    monkeypatch.setattr(advise_run, "can_begin", lambda config, task: addresses.add(config.rollout.ray_address) or True)
     monkeypatch.setattr(advise_run, "watch_head", lambda _: contextlib.nullcontext())
     assert planted(USUAL) == 0
-    assert set(budgets) == {None}
-    budgets.clear()
+    assert addresses == {None}
+    addresses.clear()
     assert planted(USUAL, "--ray-address", "auto") == 0
-    assert set(budgets) == {1 << 62}
+    assert addresses == {"auto"}, "see `memory_plan`"
 
 
 def test_more_machines_have_larger_mini_batches(planted, capsys, monkeypatch):
@@ -414,9 +417,9 @@ def test_settings_that_no_run_could_begin_with_are_not_recommended():
     task = find_task("classic/cartpole")
     config = default_config(task)
     settings = settings_for(config, Estimate(None, None, ""), 1)
-    assert advise_run._fits(config, task, settings)
+    assert can_begin(configured(config, settings), task)
     small = replace(config, rollout=replace(config.rollout, memory="1KiB"))
-    assert not advise_run._fits(small, task, settings_for(small, Estimate(None, None, ""), 1))
+    assert not can_begin(configured(small, settings_for(small, Estimate(None, None, ""), 1)), task)
 
 
 def test_a_step_that_is_no_observation_is_told_by_the_fragments_of_each_session():
@@ -431,8 +434,8 @@ def test_a_step_that_is_no_observation_is_told_by_the_fragments_of_each_session(
         {"iteration": 1, "batch_observations": 1843, "fragments": 8},
     ]
     record = RunRecord(Path("there"), manifest, rows)
-    assert advise_run._steps(record) == [512, 2048]
-    assert advise_run._valid_share(record) == pytest.approx((256 + 1843) / (512 + 2048))
+    assert job._steps(record) == [512, 2048]
+    assert valid_share(record) == pytest.approx((256 + 1843) / (512 + 2048))
     adaptive = replace(run, rollout=replace(run.rollout, batch_size="adaptive"))
-    filled = advise_run._filled(adaptive, replace(record, manifest={**manifest, "config": asdict(adaptive)}))
+    filled = job._filled(adaptive, replace(record, manifest={**manifest, "config": asdict(adaptive)}))
     assert filled.batch == (512 + 2048) / 2
