@@ -28,9 +28,11 @@ install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	@echo "== installing into .venv (a minute or two, once)"
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "rlscale needs Python 3.11 or newer: make PYTHON=python3.12 install"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' || { echo "rlscale needs Python 3.11 to 3.14: make PYTHON=python3.12 install"; exit 1; }
 	$(PYTHON) -m venv .venv
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@# A torch that is there already is the user's own build, and stays.
+	@if .venv/bin/python -c 'import torch' 2> /dev/null; then sed '/^torch==/d' constraints.txt; else cat constraints.txt; fi > .venv/constraints.txt
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint .venv/constraints.txt --editable '.[dev]'
 	@touch $(STAMP)
 
 demo: $(STAMP)
@@ -82,7 +84,7 @@ peers: $(PEERS_STAMP)
 
 # Some rungs are environments of Box2D and MuJoCo, which nothing else here needs.
 $(LADDER_STAMP): $(STAMP)
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[ladder]'
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint .venv/constraints.txt --editable '.[ladder]'
 	@touch $(LADDER_STAMP)
 
 # One rung after another, at low priority; Ctrl-C stops, and the same command goes on.

@@ -5,6 +5,7 @@ their links to code and records hold, what they link to lies beside them, at the
 leads to its `__init__.py` or its list of files.
 """
 
+import importlib.util
 import os
 import re
 import shutil
@@ -41,6 +42,8 @@ def main() -> None:
     shutil.rmtree(OUT, ignore_errors=True)
     lay_out(source / "pages")
     (source / "mkdocs.yml").write_text(configuration())
+    if importlib.util.find_spec("zensical") is None:
+        raise SystemExit("The site is made by zensical, which needs Python 3.11.5 or newer.")
     subprocess.run([sys.executable, "-m", "zensical", "build", "-f", "mkdocs.yml"], cwd=source, check=True)
     shutil.move(source / "site", OUT)
     shutil.rmtree(source)

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,6 +56,9 @@ def connect(address: str | None, cpus: int, store: int | None = None, *, learner
     if ray.is_initialized():
         _require_cpus(cpus, learner_cpus)
         return
+    if address is None and any(letter.isspace() for letter in sys.executable):  # Ray hands it to a shell as it is
+        problem = f"it cannot start processes by {sys.executable}, whose path has a space"
+        raise UsageError("Ray", problem, "Make the environment in a folder without one, or use no actors")
     options: dict[str, Any] = dict(logging_level=logging.ERROR, log_to_driver=False, configure_logging=True)
     # Ray puts the current folder first on its processes' path, and a user's may well hold an `envs` or `agents` of its own. So
     # stand elsewhere for that moment. (Actors get the user's folder back, behind ours: `enter_user_folder`.)

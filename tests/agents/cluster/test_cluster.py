@@ -127,6 +127,13 @@ def test_a_local_ray_that_does_not_start_is_one_line(monkeypatch):
     assert caught.value.problem == "it did not start on this machine: The current node timed out during startup"
 
 
+def test_an_environment_in_a_folder_with_a_space_cannot_have_actors(monkeypatch):
+    """Ray hands Python's path to a shell unquoted; every actor would be waited for, and then the cluster be called busy."""
+    monkeypatch.setattr(sys, "executable", "/home/me/My Projects/.venv/bin/python")
+    with pytest.raises(UsageError, match="whose path has a space"):
+        connect(None, 1)
+
+
 @pytest.mark.long
 def test_sigterm_while_connected_is_an_interrupt(capfd):
     assert threading.current_thread() is threading.main_thread(), "elsewhere the signal would end the tests"
