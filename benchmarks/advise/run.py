@@ -33,10 +33,12 @@ from rlscale.sizing import ScaleOut, scale_out
 from ..console import plain_console, say
 from ..options import flag_of
 from ..steps import Steps
-from ..workers.calibration import Shape, fit_fleet
-from ..workers.options import WorkersOptions, cpus_by_node, cpus_for_actors
+from ..workers.calibration import Laws, Shape
+from ..workers.display import say_if_busy
+from ..workers.kept import KeptFleets
+from ..workers.measuring import Measuring
+from ..workers.options import cpus_by_node, cpus_for_actors
 from ..workers.recommendation import CLOSE, gain_of_twice, predict, to_measure
-from ..workers.run import fit_updates, measure, say_if_busy
 from .fastest import learning_times, shortest, with_steps
 from .job import as_this_task, config_of, is_foreign, learners_of, task_of, valid_share
 from .options import AdviseOptions, check_options, refuse_to_measure
@@ -182,17 +184,17 @@ def _measured(
 
     The configuration is that of `as_advised`.
     """
-    asked = WorkersOptions(task.id, cpus=options.cpus, ray_address=options.ray_address, seconds=options.fleet_seconds)
     compute = resolve_compute(config)
     compute.prepare_process()
+    measuring = Measuring(config, task, compute, options.fleet_seconds, console, KeptFleets(None, {}))
     with connected(options.ray_address, options.cpus or (1 if options.ray_address else usable_cpus())):
         cpus = cpus_for_actors(options.cpus, options.ray_address)
         with watch_head(options.ray_address):
-            shapes = to_measure(task, cpus, cpus_by_node(options.ray_address))
-            fleets, learning, emulator = measure(asked, config, task, compute, shapes, None, console)
+            readings = measuring.measure(to_measure(task, cpus, cpus_by_node(options.ray_address)))
         critical = suggestion.value or (suggestion.interval or (0.0, 0.0))[0]
         times = learning_times(config, task, compute, critical)
-    law, learner = fit_fleet(fleets, config.rollout.rollout_length), fit_updates(learning)
+    laws = readings.fit(config.rollout.rollout_length)
+    law, learner = laws.fleet, laws.learner
     found = []
     for actors in sorted({*range(1, min(cpus, 8) + 1), *(2**k for k in range(16) if 2**k <= cpus), cpus}):
         usual = settings_for(config, _NOTHING, actors)
@@ -213,13 +215,13 @@ def _measured(
         settings = fitting[size]
         shape = Shape(actors, 1, settings.environments // actors)
         rounds = replace(law, rollout_length=settings.rollout_length)
-        found.append((settings, rounds, predict(asked, config, task, rounds, learns, emulator, shape)))
+        found.append((settings, rounds, predict(config, task, Laws(rounds, learns, laws.emulator), shape)))
     if not found:
         given = "" if config.rollout.memory is None else f", of which the run was given {config.rollout.memory}"
         raise UsageError("RUN", f"no settings near its own fit into memory here{given}", "Advise on a run of smaller batches")
     best = max(one.end_to_end for *_, one in found)
     settings, rounds, chosen = next(each for each in found if each[-1].end_to_end >= CLOSE * best)
-    valid = statistics.fmean(reading.valid for reading in fleets)  # what only resets an environment is no observation
+    valid = statistics.fmean(reading.valid for reading in readings.fleets)  # what only resets an environment is no observation
     passes = chosen.iteration.sampling_seconds + chosen.iteration.learning_seconds / config.update.epochs
     throughput = Throughput(
         actors=chosen.shape.actors,

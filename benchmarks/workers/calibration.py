@@ -1,6 +1,7 @@
 """Short measurements of a cluster, from which `rlscale workers` predicts: fleets of Ray actors, the emulator, the learner.
 
-What follows from the readings is in `rlscale.sizing`, what is recommended in `rlscale.benchmarks.workers.run`.
+What follows from the readings is in `rlscale.sizing`. All that one command measures is in `measuring`, what it recommends in
+`recommendation`.
 """
 
 import itertools
@@ -27,13 +28,15 @@ from rlscale.agents.learning import Learner, arrange_slots, learn_batch
 from rlscale.agents.networks import flatten_parameters, make_network
 from rlscale.agents.rollout import Fragment, RayFleet, RolloutWorker, WorkerSettings
 from rlscale.envs import Task, make_env
-from rlscale.sizing import FleetTime, fit_hand_over, fit_service, fit_throughput, hand_over_seconds
+from rlscale.sizing import FleetTime, LearnerTime, fit_hand_over, fit_learner, fit_service, fit_throughput, hand_over_seconds
 from rlscale.text import tell
 
 __all__ = [
     "FleetReading",
+    "Laws",
     "Shape",
     "fit_fleet",
+    "fit_updates",
     "measure_emulator",
     "measure_fleet",
     "measure_learner",
@@ -97,6 +100,21 @@ class FleetReading:
     def rates(self) -> list[float]:
         """Observations per second of each round."""
         return [self.observations / seconds for seconds in self.seconds]
+
+
+@dataclass(frozen=True)
+class Laws:
+    """What the iterations of every fleet are predicted from.
+
+    Attributes:
+        fleet: how long fragments take.
+        learner: how long updates take.
+        emulator: observations per second of the environments alone on one CPU.
+    """
+
+    fleet: FleetTime
+    learner: LearnerTime
+    emulator: float
 
 
 def measure_fleet(config: TrainConfig, task: Task, compute: Compute, shape: Shape, seconds: float) -> FleetReading:
@@ -215,6 +233,12 @@ def _scatter(law: FleetTime, readings: Sequence[FleetReading], threads: int, cou
     within = sum(float(((e - e.mean()) ** 2).sum()) for e in errors) / rounds
     both = between + within
     return math.sqrt(both), both**2 / (between**2 / fleets + within**2 / rounds) if both else rounds  # Satterthwaite's
+
+
+def fit_updates(learning: Sequence[dict[str, Any]]) -> LearnerTime:
+    """The learner's law from its readings."""
+    points = [(r["batch_size"], r["blocks"] or 1, s) for r in learning for s in r["seconds"]]
+    return fit_learner(*zip(*points, strict=True))
 
 
 def measure_emulator(task: Task, environments: int, seconds: float) -> float:

@@ -1,8 +1,9 @@
-"""What `rlscale workers` prints: measured fleets, the recommendation, the check, the plan. Nothing is decided here."""
+"""What `rlscale workers` prints: what is kept, measured fleets, recommendation, check and plan. Nothing is decided here."""
 
 import shlex
 import statistics
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -14,13 +15,17 @@ from rlscale.text import format_duration, format_quantity
 
 from ..console import make_table, say
 from .calibration import FleetReading
+from .kept import KeptFleets
 from .recommendation import Recommendation
 
 __all__ = [
     "LAGGED",
+    "say_busy",
     "say_choice",
+    "say_if_busy",
     "say_recommendation",
     "say_resets",
+    "say_what_is_kept",
     "show_answer",
     "show_fleets",
     "show_plan",
@@ -29,8 +34,36 @@ __all__ = [
 ]
 
 MOST_PLANS = 12
+_BUSY = 0.3  # CPUs of other programs that lower what is measured
 ALL_VALID = 0.98  # share of the steps from which on the others are not spoken of
 LAGGED = "The sweep's runs were at lag 0; at lag 1 a run may need more iterations than this plan takes."
+
+
+def say_what_is_kept(console: Console, kept: KeptFleets, folder: Path) -> None:
+    """Say which readings are not made again."""
+    if not kept.fleets:
+        return
+    if not kept.ended:
+        told = f"{len(kept.fleets)} of the fleets were measured before this command was stopped: {folder / 'measured.json'}"
+    else:
+        told = f"{len(kept.fleets)} fleets were measured on {kept.date}: {folder / 'workers.json'}; --again measures them anew"
+    say(console, told)
+
+
+def say_if_busy(console: Console, busy: float | None) -> None:
+    """Say that other programs are working while something is to be measured."""
+    told = say_busy(busy)
+    if told is not None:
+        say(console, told)
+
+
+def say_busy(busy: float | None, *, before: bool = False) -> str | None:
+    """That other programs work, or did before, while something is measured; None where not, or where that is not known."""
+    if busy is None or busy <= _BUSY:
+        return None
+    if before:
+        return f"other programs used {busy:.1f} CPUs of this machine while it was measured, so rates are lower than they could be"
+    return f"this machine is busy: other programs use {busy:.1f} CPUs, and what is measured now is slower than it could be"
 
 
 def show_fleets(console: Console, law: FleetTime, readings: Sequence[FleetReading]) -> None:

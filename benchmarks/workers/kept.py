@@ -23,7 +23,7 @@ class KeptFleets:
     """Readings in a folder, one of each shape; what was measured otherwise, on another machine or commit is not taken over.
 
     Args:
-        folder: of the record, which need not be there.
+        folder: of the record, which need not be there; None: they are not written down.
         identity: whatever must agree; as JSON holds it.
         busy: CPUs that other programs use now, while readings are made; None where unknown.
         again: leave aside what earlier commands measured, except for a command of the same kind that was interrupted.
@@ -37,8 +37,11 @@ class KeptFleets:
         learning: its readings of the learner, for each way to learn, by that way as text.
     """
 
-    def __init__(self, folder: Path, identity: Mapping[str, Any], *, again: bool = False, busy: float | None = None) -> None:
-        self._path, self._identity, self._again, self._busy_now = folder / "measured.json", dict(identity), again, busy
+    def __init__(
+        self, folder: Path | None, identity: Mapping[str, Any], *, again: bool = False, busy: float | None = None
+    ) -> None:
+        self._path = None if folder is None else folder / "measured.json"
+        self.identity, self._again, self._busy_now = dict(identity), again, busy
         self.fleets: dict[Shape, FleetReading] = {}
         self.ended = False
         self.date: str | None = None
@@ -46,17 +49,19 @@ class KeptFleets:
         self.emulator: float | None = None
         self.learning: dict[str, list[dict[str, Any]]] = {}
         self._made: dict[Shape, FleetReading] = {}  # since the last command that ended
+        if folder is None:
+            return
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             if not again:
                 self.ended = bool(self._take(json.loads((folder / "workers.json").read_text(encoding="utf-8"))))
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            stopped = json.loads(self._path.read_text(encoding="utf-8"))
+            stopped = json.loads((folder / "measured.json").read_text(encoding="utf-8"))
             if not again or stopped["again"]:
                 self._made = self._take(stopped)
 
     def _take(self, record: dict[str, Any]) -> dict[Shape, FleetReading]:
         """Take the record's readings over, and give them back; none where they were measured otherwise."""
-        if record["identity"] != self._identity:
+        if record["identity"] != self.identity:
             return {}
         held_out = (record.get("validation") or {}).get("held_out") or ()
         read = [_from_json(entry) for entry in (*record["fleets"], *held_out, *record.get("other_fleets", ()))]
@@ -73,15 +78,17 @@ class KeptFleets:
         self._write()
         return reading
 
-    def keep_emulator(self, rate: float) -> None:
-        """Write down its observations per second."""
+    def keep_emulator(self, rate: float) -> float:
+        """Write down its observations per second, and give them back."""
         self.emulator = rate
         self._write()
+        return rate
 
-    def keep_learning(self, way: str, readings: list[dict[str, Any]]) -> None:
-        """Write down readings of the learner, for that way to learn."""
+    def keep_learning(self, way: str, readings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Write down readings of the learner, for that way to learn, and give them back."""
         self.learning[way] = readings
         self._write()
+        return readings
 
     def _made_at(self, date: str | None, busy: float | None) -> None:
         """Readings were made then, beside so many busy CPUs."""
@@ -89,9 +96,11 @@ class KeptFleets:
         self.busy = max((each for each in (self.busy, busy) if each is not None), default=None)
 
     def _write(self) -> None:
+        if self._path is None:
+            return
         self._made_at(now(), self._busy_now)
         record = {
-            "identity": self._identity,
+            "identity": self.identity,
             "again": self._again,
             "date": self.date,
             "busy_cpus": self.busy,
@@ -103,7 +112,8 @@ class KeptFleets:
 
     def forget(self) -> None:
         """Everything is in a record of its own now."""
-        self._path.unlink(missing_ok=True)
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
 
 
 def _from_json(entry: Mapping[str, Any]) -> FleetReading:

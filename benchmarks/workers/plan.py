@@ -1,6 +1,6 @@
 """From a sweep's frontier and measured rates to a plan of wall time and cost, and to the choice that was asked for.
 
-The arithmetic is in `rlscale.sizing`; what is measured, in `rlscale.benchmarks.workers.run`.
+The arithmetic is in `rlscale.sizing`; what is measured, in `measuring`.
 """
 
 import math

@@ -16,10 +16,10 @@ from rlscale.agents.setup import can_begin
 from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
-from rlscale.sizing import Choice, FleetTime, Iteration, LearnerTime, iteration
+from rlscale.sizing import Choice, FleetTime, Iteration, iteration
 
 from ..options import flag_of
-from .calibration import Shape
+from .calibration import Laws, Shape
 from .options import WorkersOptions
 from .plan import Known, run_of
 
@@ -109,9 +109,7 @@ def recommend(
     options: WorkersOptions,
     config: TrainConfig,
     task: Task,
-    law: FleetTime,
-    learner: LearnerTime,
-    emulator: float,
+    laws: Laws,
     grid: Sequence[Shape],
     known: Known | None = None,
 ) -> Recommendation:
@@ -126,39 +124,32 @@ def recommend(
     possible = [shape for shape in grid if fits(options, config, task, shape, known)]
     if not possible:
         raise UsageError("--cpus", "no fleet of these CPUs can train the task within memory", "Give more, or a smaller task")
-    found = {shape: predict(options, config, task, law, learner, emulator, shape) for shape in possible}
+    found = {shape: predict(config, task, laws, shape) for shape in possible}
     best = max(one.end_to_end for one in found.values())
     near = [one for one in found.values() if one.end_to_end >= CLOSE * best]
     chosen = min(near, key=lambda one: (*_size(one.shape), -one.end_to_end))
-    return replace(chosen, doubled=gain_of_twice(law, chosen), command=train_command(options, config, chosen.shape, known))
+    return replace(chosen, doubled=gain_of_twice(laws.fleet, chosen), command=train_command(options, config, chosen.shape, known))
 
 
 def _size(shape: Shape) -> tuple[int, int, int]:
     return shape.actors * shape.environments, shape.actors * shape.threads, shape.actors
 
 
-def predict(
-    options: WorkersOptions,
-    config: TrainConfig,
-    task: Task,
-    law: FleetTime,
-    learner: LearnerTime,
-    emulator: float,
-    shape: Shape,
-) -> Recommendation:
+def predict(config: TrainConfig, task: Task, laws: Laws, shape: Shape) -> Recommendation:
     """What an iteration of one fleet should take, and what takes it."""
+    law, lag = laws.fleet, config.rollout.lag
     batch = shape.actors * shape.environments * law.rollout_length
     rate = law.rate(shape.actors, shape.environments, shape.threads)
-    learning = learner.seconds(batch, config.noise.step_blocks(batch, shape.actors * shape.environments, equal=False))
-    one = iteration(batch, rate.known, learning, lag=options.lag)
+    learning = laws.learner.seconds(batch, config.noise.step_blocks(batch, shape.actors * shape.environments, equal=False))
+    one = iteration(batch, rate.known, learning, lag=lag)
     working = law.working_seconds(shape.actors, shape.environments, shape.threads)
     emulated = shape.environments // config.rollout.clones * law.rollout_length
-    emulating = min(emulated / (emulator * (shape.threads if task.cost.threaded else 1)), working)
+    emulating = min(emulated / (laws.emulator * (shape.threads if task.cost.threaded else 1)), working)
     lost = max(one.sampling_seconds - working, 0.0)
     waiting = min(max(law.slowest_seconds(shape.actors, shape.environments, shape.threads) - working, 0.0), lost)
     parts = {"emulator": emulating, "inference": working - emulating, "waiting": waiting, "transfer": lost - waiting}
     parts["learner"] = learning
-    total = one.seconds if options.lag else sum(parts.values())
+    total = one.seconds if lag else sum(parts.values())
     shares = {name: seconds / total for name, seconds in parts.items()}
     return Recommendation(shape, rate, batch, one, shares)
 

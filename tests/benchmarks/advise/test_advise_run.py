@@ -26,6 +26,7 @@ from rlscale.benchmarks.advise.settings import as_advised, configured, flags_bes
 from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.options import parse_train
 from rlscale.benchmarks.workers.calibration import FleetReading
+from rlscale.benchmarks.workers.measuring import Measuring, Readings
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
@@ -173,11 +174,11 @@ def planted(tmp_path, monkeypatch):
     """A function that runs `rlscale advise --run` on a run with these settings; what it printed as JSON, and what was timed."""
     timed = []
 
-    def measure(asked, config, task, compute, shapes, kept, console):
-        timed.append(config)
+    def measure(self, shapes):
+        timed.append(self.config)
         learning = [{"batch_size": size, "blocks": None, "seconds": [ask.observation * size] * 2} for size in (8192, 16384)]
         ask.shapes = shapes
-        return [reading(shape, ask.valid) for shape in shapes], learning, 9e3
+        return Readings([reading(shape, ask.valid) for shape in shapes], learning, 9e3)
 
     for name, value in {
         "connected": contextlib.nullcontext(),
@@ -188,7 +189,7 @@ def planted(tmp_path, monkeypatch):
     }.items():
         monkeypatch.setattr(advise_run, name, lambda *_, value=value: value)
     monkeypatch.setattr(advise_run, "cpus_for_actors", lambda cpus, _: cpus)
-    monkeypatch.setattr(advise_run, "measure", measure)
+    monkeypatch.setattr(Measuring, "measure", measure)
 
     run = add_joint(make_run(tmp_path / "made"))
 
@@ -401,7 +402,7 @@ def test_a_stop_while_fleets_are_measured_names_the_run_that_was_trained(planted
 
     assert planted(USUAL) == 0
     monkeypatch.setattr(advise_run, "train", lambda *_, **__: SimpleNamespace(state="finished"))
-    monkeypatch.setattr(advise_run, "measure", stopped)
+    monkeypatch.setattr(Measuring, "measure", stopped)
     capsys.readouterr()
     there = tmp_path / "there"
     words = ["--fleet-seconds", "0.5", "--cpus", "1", "--price-hour", "3", "--json", "--out", str(there)]

@@ -12,6 +12,7 @@ from planted import known_frontier, reading
 from rlscale.agents.cluster.head_node import LostHeadError
 from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.workers import kept as kept_module
+from rlscale.benchmarks.workers import measuring as measuring_module
 from rlscale.benchmarks.workers import recommendation
 from rlscale.benchmarks.workers import run as workers
 from rlscale.benchmarks.workers.recommendation import to_measure
@@ -55,8 +56,8 @@ def measuring(monkeypatch, known):
     monkeypatch.setattr(workers, "connected", connected)
     monkeypatch.setattr(workers, "cpus_for_actors", lambda cpus, _: cpus)
     monkeypatch.setattr(workers, "offered_cpus", lambda _: 1e9 if joined else pytest.fail("asked of a cluster that was left"))
-    planted = {"sample_fragments": [], "find_frontier": known}
-    planted |= {
+    planted = {
+        "find_frontier": known,
         "gpus_there": 0.0,
         "describe_nodes": [],
         "share_beside_learner": 1.0,
@@ -66,9 +67,10 @@ def measuring(monkeypatch, known):
     for name, value in planted.items():
         monkeypatch.setattr(workers, name, lambda *_, value=value: value)
     monkeypatch.setattr(recommendation, "store_bytes", lambda *_, **__: 1 << 62)
-    monkeypatch.setattr(workers, "measure_fleet", measure)
-    monkeypatch.setattr(workers, "measure_learner", measure_learner)
-    monkeypatch.setattr(workers, "measure_emulator", measure_emulator)
+    monkeypatch.setattr(measuring_module, "sample_fragments", lambda *_: [])
+    monkeypatch.setattr(measuring_module, "measure_fleet", measure)
+    monkeypatch.setattr(measuring_module, "measure_learner", measure_learner)
+    monkeypatch.setattr(measuring_module, "measure_emulator", measure_emulator)
     return seen
 
 
@@ -105,8 +107,8 @@ def test_a_what_if_says_when_and_beside_what_its_fleets_were_measured(tmp_path, 
     words = ["workers", "classic/cartpole", "--cpus", "2", "--out", str(tmp_path)]
     beside = "other programs used 1.7 CPUs of this machine while it was measured"
     steps = []
-    made = workers.Steps
-    monkeypatch.setattr(workers, "Steps", lambda console, total: steps.append(total) or made(console, total))
+    made = measuring_module.Steps
+    monkeypatch.setattr(measuring_module, "Steps", lambda console, total: steps.append(total) or made(console, total))
     measuring.stops[2] = KeyboardInterrupt()
     shapes = len(to_measure(find_task("classic/cartpole"), 2))
     for day, (busy, code) in enumerate(((1.7, 130), (0.0, 0), (1.9, 0)), 1):

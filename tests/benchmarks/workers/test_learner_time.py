@@ -9,10 +9,10 @@ import pytest
 from rlscale.agents.compute import resolve_compute
 from rlscale.agents.config import default_config
 from rlscale.benchmarks.console import plain_console
-from rlscale.benchmarks.workers import calibration
-from rlscale.benchmarks.workers import run as workers
-from rlscale.benchmarks.workers.calibration import Shape, measure_fleet, measure_learner, sample_fragments
-from rlscale.benchmarks.workers.options import WorkersOptions
+from rlscale.benchmarks.workers import calibration, measuring
+from rlscale.benchmarks.workers.calibration import Shape, fit_updates, measure_fleet, measure_learner, sample_fragments
+from rlscale.benchmarks.workers.kept import KeptFleets
+from rlscale.benchmarks.workers.measuring import Measuring
 from rlscale.envs import find_task
 
 TASK = find_task("classic/cartpole")
@@ -50,9 +50,9 @@ def test_a_sweep_of_many_clones_is_timed_in_whole_groups_of_them(monkeypatch):
     config = default_config(TASK)
     update = replace(config.update, epochs=1, mini_batch=None)
     config = replace(config, rollout=replace(config.rollout, environments=80, clones=40), update=update)
-    monkeypatch.setattr(workers, "measure_emulator", lambda *_: 1e4)
-    console, compute = plain_console(), resolve_compute(config)
-    _, learning, _ = workers.measure(WorkersOptions(TASK.id), config, TASK, compute, [], None, console, smallest=40 * 32)
+    monkeypatch.setattr(measuring, "measure_emulator", lambda *_: 1e4)
+    kept, compute = KeptFleets(None, {}), resolve_compute(config)
+    learning = Measuring(config, TASK, compute, 3.0, plain_console(), kept, smallest=40 * 32).measure([]).learning
     assert [reading["batch_size"] for reading in learning[-2:]] == [40 * 32, 40 * 32]
 
 
@@ -73,13 +73,13 @@ def test_an_update_from_a_small_batch_is_not_extrapolated_from_large_ones(monkey
     task = find_task("minatar/breakout")
     config = default_config(task)
     config = replace(config, update=replace(config.update, mini_batch=None))
-    monkeypatch.setattr(workers, "sample_fragments", lambda *given: [(given[3], (*given, 32)[5])] * given[4])
-    monkeypatch.setattr(workers, "measure_learner", measured)
-    monkeypatch.setattr(workers, "measure_emulator", lambda *_: 1.0)
-    compute = resolve_compute(config)
-    _, learning, _ = workers.measure(WorkersOptions(task.id), config, task, compute, [], None, plain_console(), None, 32)
+    monkeypatch.setattr(measuring, "sample_fragments", lambda *given: [(given[3], (*given, 32)[5])] * given[4])
+    monkeypatch.setattr(measuring, "measure_learner", measured)
+    monkeypatch.setattr(measuring, "measure_emulator", lambda *_: 1.0)
+    kept, compute = KeptFleets(None, {}), resolve_compute(config)
+    learning = Measuring(config, task, compute, 3.0, plain_console(), kept, smallest=32).measure([]).learning
     assert (32, 2) in {(reading["batch_size"], reading["blocks"]) for reading in learning}, "two environments of 16 steps"
-    law = workers.fit_updates(learning)
+    law = fit_updates(learning)
     for batch, blocks in ((32, 2), (128, 8), (512, 8), (2048, 8)):
         assert law.seconds(batch, blocks) == pytest.approx(truth(batch, blocks), rel=0.05)
 

@@ -10,7 +10,7 @@ from rlscale.agents.compute import resolve_compute
 from rlscale.agents.config import default_config
 from rlscale.benchmarks.options import parse_train
 from rlscale.benchmarks.workers import recommendation
-from rlscale.benchmarks.workers.calibration import Shape, fit_fleet, fleet_settings
+from rlscale.benchmarks.workers.calibration import Laws, Shape, fit_fleet, fleet_settings
 from rlscale.benchmarks.workers.display import say_recommendation
 from rlscale.benchmarks.workers.options import WorkersOptions
 from rlscale.benchmarks.workers.plan import find_frontier
@@ -57,8 +57,8 @@ def test_the_recommended_fleet():
     grid = candidates(PONG, 4)
     for contention, actors in ((0.0, 4), (2.0, 1)):
         law = fit_fleet(readings(contention=contention, message=0.0), 128)
-        found = recommend(options, default_config(PONG), PONG, law, learner, 4000.0, grid)
-        every = {s: predict(options, default_config(PONG), PONG, law, learner, 4000.0, s) for s in grid}
+        found = recommend(options, default_config(PONG), PONG, Laws(law, learner, 4000.0), grid)
+        every = {s: predict(default_config(PONG), PONG, Laws(law, learner, 4000.0), s) for s in grid}
         best = max(one.end_to_end for one in every.values())
         assert replace(found, command=[], doubled=None) == every[found.shape]
         assert found.end_to_end >= 0.98 * best
@@ -87,7 +87,7 @@ def test_where_the_learner_is_the_limit_a_small_fleet_is_recommended_and_said():
     law = fit_fleet(readings(contention=0.0, message=0.0), 128)
     options, grid = WorkersOptions(task=PONG.id), candidates(PONG, 4)
     slow, fast = (
-        recommend(options, default_config(PONG), PONG, law, LearnerTime(0.0, 0.0, each, 0.0), 4000.0, grid)
+        recommend(options, default_config(PONG), PONG, Laws(law, LearnerTime(0.0, 0.0, each, 0.0), 4000.0), grid)
         for each in (0.05, 1e-6)
     )
     assert slow.shape == Shape(1, 1, 8)
@@ -119,22 +119,19 @@ def test_where_the_learner_is_the_limit_a_small_fleet_is_recommended_and_said():
 def test_what_more_workers_give_is_asked_of_the_law(law, learner, shape, limit):
     """The learner takes so many times as long an observation as sampling does. Twice the workers have CPUs of their own."""
     sampling = 1 / law.rate(*shape).value
-    learns = LearnerTime(0.0, 0.0, learner * sampling, 0.0)
-    options, config = WorkersOptions(task=PONG.id), default_config(PONG)
-    alone = predict(options, config, PONG, law, learns, 1e9, Shape(shape[0], 1, shape[1]))
+    config, laws = default_config(PONG), Laws(law, LearnerTime(0.0, 0.0, learner * sampling, 0.0), 1e9)
+    alone = predict(config, PONG, laws, Shape(shape[0], 1, shape[1]))
     found = replace(alone, doubled=gain_of_twice(law, alone))
     assert say_limit(found.shares, found.doubled) == limit.format(twice="twice the CPUs for workers would make it")
     if found.doubled is not None:
-        twice = predict(options, config, PONG, law, learns, 1e9, Shape(2 * shape[0], 1, shape[1]))
+        twice = predict(config, PONG, laws, Shape(2 * shape[0], 1, shape[1]))
         assert found.doubled == pytest.approx(twice.end_to_end / found.end_to_end), "no part of this learner is fixed"
 
 
 def test_waiting_for_the_slowest_is_told_from_the_transfer():
     """Of two workers' fragments three in four hold one that takes twice as long; then eight bytes of ten seconds come in."""
     law = replace(EVEN, spread=(1.0, 2.0), observation_bytes=1.0, hand_over=HandOver(byte=1e-3))
-    found = predict(
-        WorkersOptions(task=PONG.id), default_config(PONG), PONG, law, LearnerTime(0, 0, 1e-9, 0), 1e9, Shape(2, 1, 32)
-    )
+    found = predict(default_config(PONG), PONG, Laws(law, LearnerTime(0, 0, 1e-9, 0), 1e9), Shape(2, 1, 32))
     takes = {name: share * found.iteration.seconds for name, share in found.shares.items()}
     working = law.working_seconds(2, 32)
     assert takes["waiting"] == pytest.approx(0.75 * working)
@@ -152,7 +149,8 @@ def test_the_printed_command_is_the_run_that_was_predicted(folder):
     options = WorkersOptions(task=task.id)
     config = base_config(options, task, known)
     law = fit_fleet(readings(), config.rollout.rollout_length)
-    found = recommend(options, config, task, law, LearnerTime(0.01, 0.0, 1e-5, 0.0), 4000.0, candidates(task, 4), known)
+    laws = Laws(law, LearnerTime(0.01, 0.0, 1e-5, 0.0), 4000.0)
+    found = recommend(options, config, task, laws, candidates(task, 4), known)
     run = parse_train(found.command[2:])
     check_config(run)
     mini_batch = None if known.mini_batches == 1 else found.batch_size // known.mini_batches
@@ -183,8 +181,8 @@ def test_with_a_lag_sampling_and_learning_are_side_by_side(learning, known, limi
     law, shape = fit_fleet(readings(message=0.0), 128), Shape(4, 1, 32)
     sampling = law.seconds(4, 32)
     learner = LearnerTime(learning * sampling, 0.0, 0.0, 0.0)
-    options = WorkersOptions(task=PONG.id, lag=1)
-    found = predict(options, default_config(PONG), PONG, law, learner, 4000.0, shape)
+    config = base_config(WorkersOptions(task=PONG.id, lag=1), PONG, None)
+    found = predict(config, PONG, Laws(law, learner, 4000.0), shape)
     seconds = max(1.0, learning) * sampling
     assert found.iteration.seconds == pytest.approx(seconds)
     takes = {name: share * seconds for name, share in found.shares.items()}
@@ -201,9 +199,8 @@ def test_with_a_lag_sampling_and_learning_are_side_by_side(learning, known, limi
 def test_the_learner_s_rate_is_that_of_the_iteration_above_it():
     """In as many blocks as its environments allow: here 8 of 10 ms, so that 1,024 observations take 80 ms."""
     law = fit_fleet(readings(contention=0.0, message=0.0), 128)
-    found = predict(
-        WorkersOptions(task=PONG.id), default_config(PONG), PONG, law, LearnerTime(0.0, 0.01, 0.0, 0.0), 4000.0, Shape(1, 1, 8)
-    )
+    laws = Laws(law, LearnerTime(0.0, 0.01, 0.0, 0.0), 4000.0)
+    found = predict(default_config(PONG), PONG, laws, Shape(1, 1, 8))
     assert say_recommendation(found)[-1].endswith("learner 12,800 observations per second")
 
 
@@ -212,9 +209,7 @@ def test_only_some_environments_step_on_threads(task, share):
     """A fleet of four threads: a millisecond of emulation an observation and three of inference, which the threads share."""
     task, seconds = find_task(task), 0.001 if task == "classic/cartpole" else 0.00025
     law = replace(EVEN, service=fit_service([8, 32], [4, 4], [n * (seconds + 0.003 / 4) for n in (8, 32)]))
-    found = predict(
-        WorkersOptions(task=task.id), default_config(task), task, law, LearnerTime(0, 0, 1e-9, 0), 1000.0, Shape(1, 4, 32)
-    )
+    found = predict(default_config(task), task, Laws(law, LearnerTime(0, 0, 1e-9, 0), 1000.0), Shape(1, 4, 32))
     assert found.shares["emulator"] == pytest.approx(share, rel=1e-3)
 
 
@@ -233,8 +228,7 @@ def test_fleets_of_a_sweep_with_clones_step_one_environment_for_all_clones_of_it
         assert settings.stepped * 3 == settings.environments == shape.environments
     law, shape, learner = fit_fleet(readings(), 128), Shape(1, 1, 12), LearnerTime(0.0, 0.0, 1e-5, 0.0)
     cloned, plain = (
-        predict(WorkersOptions(task=PONG.id), chosen, PONG, law, learner, 4e4, shape).shares["emulator"]
-        for chosen in (config, default_config(PONG))
+        predict(chosen, PONG, Laws(law, learner, 4e4), shape).shares["emulator"] for chosen in (config, default_config(PONG))
     )
     assert cloned == pytest.approx(plain / 3)
 

@@ -24,7 +24,7 @@ from rlscale.benchmarks.workers import calibration
 from rlscale.benchmarks.workers import options as options_module
 from rlscale.benchmarks.workers import run as workers
 from rlscale.benchmarks.workers.calibration import Shape, fit_fleet, measure_learner, sample_fragments
-from rlscale.benchmarks.workers.display import say_resets
+from rlscale.benchmarks.workers.display import say_busy, say_resets
 from rlscale.benchmarks.workers.options import (
     WorkersOptions,
     cpus_by_node,
@@ -393,12 +393,12 @@ def test_a_busy_machine_is_told_from_a_quiet_one(monkeypatch):
     monkeypatch.setattr(machine, "_cpu_ticks", lambda: next(ticks))
     busy = machine.busy_cpus(0.01)
     assert busy == pytest.approx(1.5)
-    assert workers.say_busy(busy) == (
+    assert say_busy(busy) == (
         "this machine is busy: other programs use 1.5 CPUs, and what is measured now is slower than it could be"
     )
     quiet = machine.busy_cpus(0.01)
     assert quiet == 0
-    assert workers.say_busy(quiet) is workers.say_busy(None) is None
+    assert say_busy(quiet) is say_busy(None) is None
     monkeypatch.setattr(machine, "_cpu_ticks", lambda: None)
     assert machine.busy_cpus(0.01) is None
 
