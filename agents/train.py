@@ -6,7 +6,7 @@ Read on in `rlscale.agents.setup` (what a run needs) and `rlscale.agents.session
 import contextlib
 import io
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -105,36 +105,15 @@ def train(
                 check_adaptive(config)
         setup = prepare(config, task, None if checkpoint is None else kept_environments(checkpoint, config))
         manifest = setup.manifest(command)
-        if run is None:
-            run = Run.create(folder, {**manifest, "segments": []})
+        run = run or Run.create(folder, {**manifest, "segments": []})
         if config.rays:
             connect(config.rollout.ray_address, setup.cpus, setup.memory.store_bytes, learner_cpus=setup.learner_cpus)
             require_room(setup.reservations(), setup.remote_learners)
             manifest["memory"] = asdict(setup.fragments())  # on a cluster, where the store's room is known only now
-        events = _events(config, run)
-        on_start()
-
-        metrics = RayMetrics(run.folder.resolve().name, task.id) if config.rays else None
         recent = _recent_return(run, checkpoint)
-
-        def follow(row: dict[str, Any], noise: list[NoiseRecord]) -> None:
-            on_iteration(row, noise)
-            shown = {**row, "return_mean": recent.mean}  # as in the display and the report
-            if metrics is not None:
-                metrics.write(shown, noise)
-            for writer in events:
-                writer.write(shown)
-
-        head = head_address() if config.rollout.ray_address is not None else None
-        failed = True
-        try:
-            with watch_head(config.rollout.ray_address):
-                outcome = _run(setup, run, manifest, checkpoint, follow, head, recent)
-            failed = False
-            return outcome
-        finally:
-            for writer in events:
-                writer.close(failed)
+        with _following(setup, run, recent, on_iteration) as follow, watch_head(config.rollout.ray_address):
+            on_start()
+            return _run(setup, run, manifest, checkpoint, recent, follow)
     except BaseException:
         if run is not None and config.resume is None and run.manifest["state"] == "running" and not run.manifest["segments"]:
             run.discard()  # it has neither begun nor been closed
@@ -144,6 +123,29 @@ def train(
             run.close()
         if config.rays:
             disconnect()
+
+
+@contextlib.contextmanager
+def _following(setup: RunSetup, run: Run, recent: RecentReturn, on_iteration: Follow) -> Iterator[Follow]:
+    """What is to be called with each row as it is recorded: the caller's function, and what writes for dashboards."""
+    events = _events(setup.config, run)
+    metrics = RayMetrics(run.folder.resolve().name, setup.task.id) if setup.config.rays else None
+
+    def follow(row: dict[str, Any], noise: list[NoiseRecord]) -> None:
+        on_iteration(row, noise)
+        shown = {**row, "return_mean": recent.mean}  # as in the display and the report
+        if metrics is not None:
+            metrics.write(shown, noise)
+        for writer in events:
+            writer.write(shown)
+
+    failed = True
+    try:
+        yield follow
+        failed = False
+    finally:
+        for writer in events:
+            writer.close(failed)
 
 
 def _events(config: TrainConfig, run: Run) -> list[TensorBoard | WeightsAndBiases]:
@@ -164,27 +166,15 @@ def _recent_return(run: Run, checkpoint: dict[str, Any] | None) -> RecentReturn:
 
 
 def _run(
-    setup: RunSetup,
-    run: Run,
-    manifest: dict[str, Any],
-    checkpoint: dict[str, Any] | None,
-    follow: Follow,
-    head: str | None,
-    recent: RecentReturn,
+    setup: RunSetup, run: Run, manifest: dict[str, Any], checkpoint: dict[str, Any] | None, recent: RecentReturn, follow: Follow
 ) -> Outcome:
-    """From the first fragment to the closed record.
-
-    Args:
-        setup, run, manifest: of this run.
-        checkpoint: that it goes on from.
-        follow: called with each row once it is recorded.
-        head: address of the head node of an existing cluster.
-        recent: the run's mean return so far, kept up to date here.
+    """From the first fragment to the closed record; the run goes on from the checkpoint, if any, and keeps `recent` up to date.
 
     Raises:
         KeyboardInterrupt: before the run had begun.
         LostWorkerError: a process of the run was lost; where it has begun, it can be gone on from.
     """
+    head = head_address() if setup.config.rollout.ray_address is not None else None  # of an existing cluster
     session: Session | None = None
     stop, begun = StopRequests(), False  # before, a session is not what a checkpoint may hold
     try:
@@ -203,45 +193,55 @@ def _run(
             environments = "new" if checkpoint is None else "as they were" if afresh is None else "seeded afresh"
             run.begin_segment(manifest, session.progress.iteration, environments)
             _loop(session, run, stop, follow, head is not None, recent)
-            reached = recent.reached(setup.config.budget.goal)
-            state = "stopped" if stop.asked and not _finished(session, 0.0, recent) else "finished"
+            stopped = stop.asked and not _finished(session, 0.0, recent)
             _save(run, session)
-        reason = "stopped by the user" if state == "stopped" else f"mean return {recent.mean:.4g} reached" if reached else None
-        run.set_state(state, reason)
-        return Outcome(state, run.folder, session.progress.observations, session.optimizer_steps, session.lost_actors, reached)
+        reached = recent.reached(setup.config.budget.goal)
+        reason = "stopped by the user" if stopped else f"mean return {recent.mean:.4g} reached" if reached else None
+        return _close(run, session, "stopped" if stopped else "finished", reason, reached)
     except KeyboardInterrupt:
         if session is None or not begun:  # nothing has begun that could be gone on from
             raise
-        state, why = "stopped", "interrupted within an iteration"
-        if stop.interrupted:
-            with contextlib.suppress(Exception):  # environments of a user's own, interrupted in a step, may not even close
-                session.end_fleet()
-            _save(run, session)
-            state = "stopped" if stop.asked else "finished"
-            why = f"{'stopped by the user' if stop.asked else 'the time was over'} within an iteration"
-        run.set_state(state, why)
-        return Outcome(state, run.folder, session.progress.observations, session.optimizer_steps, session.lost_actors)
+        return _end_within_iteration(run, session, stop)
     except BaseException as error:
         if (lost := _lost_process(error, head)) is None:
-            if session is None and isinstance(error, UsageError):  # refused before anything has begun
-                raise
-            run.set_state("failed", f"{type(true_error(error)).__name__}: {first_line(error)}")
+            if session is not None or not isinstance(error, UsageError):  # else refused before anything has begun
+                run.set_state("failed", f"{type(true_error(error)).__name__}: {first_line(error)}")
             raise
-        if session is None and checkpoint is None:  # nothing to go on from, so that its name is free again
-            raise lost from error
-        if session is not None and begun:
-            # This process and the learned parameters are still here: only the iteration that was under way is lost.
-            with contextlib.suppress(LostWorkerError, OSError, UsageError):
-                if not isinstance(lost, LostHeadError):
-                    session.end_fleet()
-                _save(run, session)
-        if session is not None and isinstance(lost, LostHeadError):
-            session.abandon_processes()
-        run.set_state("failed", f"{type(lost).__name__}: {lost}")
+        if session is not None:
+            _rescue(run, session, lost, begun)
+        if session is not None or checkpoint is not None:  # else there is nothing to go on from, and its name is free again
+            run.set_state("failed", f"{type(lost).__name__}: {lost}")
         raise lost from error
     finally:
         if session is not None:
             session.close()
+
+
+def _close(run: Run, session: Session, state: str, reason: str | None, reached_goal: bool = False) -> Outcome:
+    run.set_state(state, reason)
+    return Outcome(state, run.folder, session.progress.observations, session.optimizer_steps, session.lost_actors, reached_goal)
+
+
+def _end_within_iteration(run: Run, session: Session, stop: StopRequests) -> Outcome:
+    """The run was interrupted; where it waited, it can be gone on from as it was before that iteration."""
+    state, why = "stopped", "interrupted"
+    if stop.interrupted:
+        with contextlib.suppress(Exception):  # environments of a user's own, interrupted in a step, may not even close
+            session.end_fleet()
+        _save(run, session)
+        state, why = ("stopped", "stopped by the user") if stop.asked else ("finished", "the time was over")
+    return _close(run, session, state, f"{why} within an iteration")
+
+
+def _rescue(run: Run, session: Session, lost: LostWorkerError, begun: bool) -> None:
+    """This process and the learned parameters are still here: only the iteration that was under way is lost."""
+    if begun:
+        with contextlib.suppress(LostWorkerError, OSError, UsageError):
+            if not isinstance(lost, LostHeadError):
+                session.end_fleet()
+            _save(run, session)
+    if isinstance(lost, LostHeadError):
+        session.abandon_processes()
 
 
 def _lost_process(error: BaseException, head: str | None) -> LostWorkerError | None:
