@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -104,7 +105,6 @@ class IterationBatch:
         *,
         early: bool = False,
     ) -> None:
-        update, reward_noise = config.update, config.rollout.reward_noise
         fragments = [f for _, f in placed]
         self.fragment_steps = fragments[0].steps
         if any(f.steps != self.fragment_steps for f in fragments):
@@ -130,25 +130,7 @@ class IterationBatch:
             start = (slot.round - first_round) * self.fragment_steps
             at = slice(start, start + self.fragment_steps), here
             of_fragment = slice(None), inside
-            advantage[at], target[at] = generalized_advantages(
-                reward=f.clipped_reward[of_fragment],
-                value=f.value[of_fragment],
-                bootstrap_value=f.bootstrap_value[inside],
-                terminated=f.terminated[of_fragment],
-                truncated=f.truncated[of_fragment],
-                discount=update.discount,
-                gae_lambda=update.gae_lambda,
-            )
-            if reward_noise:  # advantages are linear in rewards
-                noise[at], _ = generalized_advantages(
-                    reward=reward_noise * f.reward_noise(config.seed)[of_fragment],
-                    value=np.zeros_like(f.value[of_fragment]),
-                    bootstrap_value=np.zeros_like(f.bootstrap_value[inside]),
-                    terminated=f.terminated[of_fragment],
-                    truncated=f.truncated[of_fragment],
-                    discount=update.discount,
-                    gae_lambda=update.gae_lambda,
-                )
+            advantage[at], target[at], noise[at] = _estimate(f, inside, config)
             action[at], log_prob[at], value[at] = f.action[of_fragment], f.log_prob[of_fragment], f.value[of_fragment]
             valid[at] = ~f.reset[of_fragment]
         if (owner < 0).any():
@@ -163,15 +145,11 @@ class IterationBatch:
         if not early:
             add(self.moments.sums)
         self.scale_square = scale_square
+        if config.update.advantage_scale == "running" and not early:
+            self.scale_square = self.moments.running_square(scale_square, config.kept(ADVANTAGE_DECAY))
         # Scaled as without noise on rewards, which would else take weight from the policy against the entropy bonus.
         advantage += noise
-        if update.advantage_scale == "batch":
-            advantage = ((advantage - self.moments.mean) / (self.moments.deviation + 1e-8)).astype(np.float32)
-        elif update.advantage_scale == "running":
-            if not early:
-                self.scale_square = self.moments.running_square(scale_square, config.kept(ADVANTAGE_DECAY))
-            assert self.scale_square is not None
-            advantage = advantage / np.float32(np.sqrt(self.scale_square) + 1e-8)
+        advantage = self._scaled(advantage, config.update.advantage_scale)
 
         def flat(array: np.ndarray) -> torch.Tensor:
             return upload(torch.from_numpy(array.reshape(-1, *array.shape[2:])), device)
@@ -180,6 +158,14 @@ class IterationBatch:
         self.advantage, self.target, self.valid = flat(advantage), flat(target), flat(valid)
         self.valid_cpu = valid.reshape(-1)
         self.proximal: torch.Tensor | None = None  # log-probability under the policy that the update starts from
+
+    def _scaled(self, advantage: np.ndarray, scale: str) -> np.ndarray:
+        if scale == "batch":
+            return ((advantage - self.moments.mean) / (self.moments.deviation + 1e-8)).astype(np.float32)
+        if scale == "running":
+            assert self.scale_square is not None
+            return advantage / np.float32(np.sqrt(self.scale_square) + 1e-8)
+        return advantage
 
     def observations(self, positions: Positions) -> torch.Tensor:
         """Observations at those positions on the device, as the environments gave them; the order is kept."""
@@ -192,6 +178,25 @@ class IterationBatch:
     def of_environments(self, environments: np.ndarray) -> np.ndarray:
         """Flat positions of all steps of those environments, environment by environment."""
         return (environments[:, None] + np.arange(self.steps) * self.environments).reshape(-1)
+
+
+def _estimate(fragment: Fragment, inside: slice, config: TrainConfig) -> tuple[np.ndarray, np.ndarray, np.ndarray | float]:
+    """Advantages and value targets of those environments of a fragment, and what noise on their rewards adds to both."""
+    here, update, noise = (slice(None), inside), config.update, config.rollout.reward_noise
+    value, bootstrap = fragment.value[here], fragment.bootstrap_value[inside]
+    advantages = partial(
+        generalized_advantages,
+        terminated=fragment.terminated[here],
+        truncated=fragment.truncated[here],
+        discount=update.discount,
+        gae_lambda=update.gae_lambda,
+    )
+    advantage, target = advantages(reward=fragment.clipped_reward[here], value=value, bootstrap_value=bootstrap)
+    if not noise:
+        return advantage, target, 0.0
+    reward = noise * fragment.reward_noise(config.seed)[here]  # advantages are linear in rewards
+    added, _ = advantages(reward=reward, value=np.zeros_like(value), bootstrap_value=np.zeros_like(bootstrap))
+    return advantage, target, added
 
 
 class Moments:

@@ -151,46 +151,22 @@ def run_trial(
     started = time.perf_counter()
     wanted = [goal for goal in goals if trial.last_goal is None or goal <= trial.last_goal]
     search = GoalSearch(wanted, earliest_step(inner_steps))
-    training = _TrainingEpisodes(max(ENOUGH, episodes // 4))
+    policies = _Policies(search, episodes)
     observations_after = [0]
     noise: list[NoiseRecord] = []
-    kept: dict[int, np.ndarray] = {}
-    evaluations: list[Evaluation] = []
     course = make_course()
     state, reason = "failed", None
     try:
-        while True:
-            steps = len(observations_after) - 1
-            if search.finished:
-                state = "finished"
-                break
-            if trial.most_optimizer_steps is not None and steps >= trial.most_optimizer_steps:
-                state, reason = "hopeless", trial.limit
-                break
-            if observations_after[-1] >= most_observations:
-                state, reason = "budget", f"{most_observations:,} observations spent"
-                break
+        while (end := _end_of(trial, search, observations_after, most_observations)) is None:
             try:
                 advance = course.advance()
             except NotFiniteError:
-                state, reason = "hopeless", f"diverged in step {steps + 1:,}"
+                end = "hopeless", f"diverged in step {len(observations_after):,}"
                 break
             observations_after.append(advance.observations)
             noise += advance.noise
-            training.add(steps + 1, advance)
-            if not search.keep(steps + 1):
-                continue
-            if training.suffice(steps + 1):
-                search.spare(steps + 1)
-                if (own := training.take(steps + 1)) and own.optimizer_steps not in search.evaluated:
-                    search.take(own)
-            else:
-                kept[steps + 1] = course.weights()
-            while due := search.due():
-                for optimizer_steps in due:
-                    evaluations.append(course.evaluate(kept[optimizer_steps], optimizer_steps))
-                    search.take(evaluations[-1].at(optimizer_steps))
-            kept = {s: weights for s, weights in kept.items() if s >= search.oldest_needed}
+            policies.look(len(observations_after) - 1, advance, course)
+        state, reason = end
     except BaseException as error:
         state, reason = "failed", f"{type(true_error(error)).__name__}: {first_line(error)}"
         raise
@@ -204,15 +180,64 @@ def run_trial(
         observations=observations_after[-1],
         goals=tuple(_goal(search, goal, observations_after) for goal in goals),
         evaluations=tuple(evaluated for _, evaluated in sorted(search.evaluated.items())),
-        evaluation_steps=sum(evaluation.steps for evaluation in evaluations),
-        evaluation_seconds=sum(evaluation.seconds for evaluation in evaluations),
-        evaluation_unfinished=sum(evaluation.unfinished for evaluation in evaluations),
+        evaluation_steps=sum(evaluation.steps for evaluation in policies.evaluations),
+        evaluation_seconds=sum(evaluation.seconds for evaluation in policies.evaluations),
+        evaluation_unfinished=sum(evaluation.unfinished for evaluation in policies.evaluations),
         noise=_noise_at_goals(search, observations_after, noise),
         noise_windows=_noise_windows(search, observations_after, noise),
         noise_sums=_noise_sums(noise),
         seconds=time.perf_counter() - started,
         commit=find_commit(),
     )
+
+
+def _end_of(
+    trial: Trial, search: GoalSearch, observations_after: Sequence[int], most_observations: int
+) -> tuple[str, str | None] | None:
+    """The state in which the trial ends now, and why; None while it goes on."""
+    if search.finished:
+        return "finished", None
+    if trial.most_optimizer_steps is not None and len(observations_after) > trial.most_optimizer_steps:
+        return "hopeless", trial.limit
+    if observations_after[-1] >= most_observations:
+        return "budget", f"{most_observations:,} observations spent"
+    return None
+
+
+class _Policies:
+    """Keeps the policies that may have to be evaluated, evaluates those that the search asks for, and tells it of them.
+
+    Args:
+        search: for the goals.
+        episodes: of an evaluation.
+
+    Attributes:
+        evaluations: that were made.
+    """
+
+    def __init__(self, search: GoalSearch, episodes: int) -> None:
+        self._search = search
+        self._training = _TrainingEpisodes(max(ENOUGH, episodes // 4))
+        self._kept: dict[int, np.ndarray] = {}  # parameters after so many steps
+        self.evaluations: list[Evaluation] = []
+
+    def look(self, steps: int, advance: Advance, course: Course) -> None:
+        """The course has made its step of that number."""
+        search, training = self._search, self._training
+        training.add(steps, advance)
+        if not search.keep(steps):
+            return
+        if training.suffice(steps):
+            search.spare(steps)
+            if (own := training.take(steps)) and own.optimizer_steps not in search.evaluated:
+                search.take(own)
+        else:
+            self._kept[steps] = course.weights()
+        while due := search.due():
+            for optimizer_steps in due:
+                self.evaluations.append(course.evaluate(self._kept[optimizer_steps], optimizer_steps))
+                search.take(self.evaluations[-1].at(optimizer_steps))
+        self._kept = {s: weights for s, weights in self._kept.items() if s >= search.oldest_needed}
 
 
 class _TrainingEpisodes:
