@@ -15,11 +15,11 @@ import pytest
 from rich.console import Console
 
 from rlscale.agents.config import default_config
-from rlscale.benchmarks.bench import suite
+from rlscale.benchmarks.bench import BenchOptions, run_bench, suite
+from rlscale.benchmarks.bench import run as bench
 from rlscale.benchmarks.bench.compare import compare_files, rate_ratio
 from rlscale.benchmarks.bench.suite import SUITE, VERSION, actor_counts
-from rlscale.benchmarks.commands import bench
-from rlscale.benchmarks.commands.bench import BenchOptions, run_bench
+from rlscale.benchmarks.commands.bench import run
 from rlscale.benchmarks.workers import options as workers_options
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
@@ -231,12 +231,12 @@ def test_two_commands_do_not_write_one_folder(tmp_path, rounds):
 def test_comparing_measures_nothing(tmp_path, words, flag):
     files = [str(result(tmp_path / name, [100, 101])) for name in ("a.json", "b.json")]
     with pytest.raises(UsageError, match=f"{flag}: nothing is measured with --compare. Leave it out"):
-        bench.run(["--compare", *files, *words])
+        run(["--compare", *files, *words])
 
 
 def test_published_results_can_be_compared():
     published = str(ROOT / "results" / "bench.json")
-    assert bench.run(["--compare", published, published]) == 0
+    assert run(["--compare", published, published]) == 0
 
 
 def test_on_a_shared_cluster_fleets_use_what_is_free(tmp_path, rounds, monkeypatch):
