@@ -87,6 +87,8 @@ def candidates(task: Task, cpus: int, nodes: Sequence[int] | None = None, clones
 def to_measure(task: Task, cpus: int, nodes: Sequence[int] | None = None, clones: int = 1) -> list[Shape]:
     """The few fleets that the others are predicted from; arguments as of `candidates`."""
     few, many, most = (whole_groups(count, clones) for count in (task.cost.few, task.cost.many, task.cost.most))
+    if most == few:  # more clones than an actor usually has environments; one size tells nothing of another
+        most *= 2
     alone = [Shape(1, t, e) for t in _THREADS if _room(t, cpus, nodes) for e in (few, many)] + [Shape(1, 1, most)]
     counts = {2**k for k in range(1, 16)} | {cpus} | ({3} if cpus < 8 else set())
     beside = [Shape(n, 1, many) for n in sorted(counts) if 1 < n <= cpus]

@@ -233,6 +233,11 @@ def test_fleets_of_a_sweep_with_clones_step_one_environment_for_all_clones_of_it
     assert cloned == pytest.approx(plain / 3)
 
 
+def test_with_more_clones_than_an_actor_has_environments_two_sizes_are_measured_all_the_same():
+    clones = PONG.cost.most
+    assert {shape.environments for shape in to_measure(PONG, 2, clones=clones)} == {clones, 2 * clones}
+
+
 def test_a_fleet_whose_run_is_refused_is_not_recommended():
     """A batch of two environments and their clones shows no noise between environments."""
     known = known_frontier()
