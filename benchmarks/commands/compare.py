@@ -6,7 +6,7 @@ What is compared is in `rlscale.analysis.comparison`; how the page looks, in `rl
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +17,6 @@ from rich.table import Table
 
 from rlscale.analysis.comparison import Comparison, compare
 from rlscale.analysis.export import to_csv, to_parquet
-from rlscale.analysis.extension import next_command
 from rlscale.analysis.verdict import rungs_of
 from rlscale.errors import UsageError
 from rlscale.records import RunRecord, SweepRecord, is_run, is_sweep, read_run, read_sweep
@@ -28,8 +27,9 @@ from rlscale.report.words import flags, range_of, remarks, say_conclusion, say_n
 
 from ..console import plain_console, say, terminal_width
 from ..options import parse
+from ..sweep.next_command import with_next_words
 
-__all__ = ["CompareOptions", "read_folders", "run", "run_compare", "terminal_tables", "with_short_commands"]
+__all__ = ["CompareOptions", "read_folders", "run", "run_compare", "terminal_tables"]
 
 _HEADS = ("policy", "joint")
 
@@ -76,7 +76,7 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> int:
         if [os.path.realpath(other) for other in named.values()].count(os.path.realpath(path)) > 1:
             raise UsageError(field, f"{path} is named twice", "Give each its own file")
     sweeps, runs, left_out = read_folders(options.folders)
-    comparison = with_short_commands(compare(sweeps, runs, left_out))
+    comparison = with_next_words(compare(sweeps, runs, left_out))
     for table in terminal_tables(comparison):
         console.print(table)
         console.print()
@@ -108,23 +108,6 @@ def run_compare(options: CompareOptions, console: Console | None = None) -> int:
         if written:
             say(console, f"wrote {written}")
     return 0
-
-
-def with_short_commands(comparison: Comparison) -> Comparison:
-    """The same comparison; the command that would sharpen a sweep is what its plan says it needs, in as few words as say it."""
-    found = []
-    for sweep in comparison.sweeps:
-        words = next_command(sweep.record, sweep.rows)
-        if words is not None or any(run.failed for run in sweep.runs):
-            # Loads torch, which takes longer than all the rest of this command.
-            from ..sweep.shortest import shortest_command, would_make_a_run
-
-            words = next_command(sweep.record, sweep.rows, stopped=would_make_a_run(sweep.record))
-            if words and would_make_a_run(sweep.record, words) is False:  # as with more observations beyond the largest batch
-                words = None
-            sweep = replace(sweep, next_words=tuple(shortest_command(words)) if words else ())
-        found.append(sweep)
-    return replace(comparison, sweeps=tuple(found))
 
 
 def read_folders(folders: Sequence[str]) -> tuple[list[SweepRecord], list[RunRecord], list[str]]:

@@ -24,7 +24,8 @@ from rlscale.report.page import write_page as write_markup
 from rlscale.report.run_page import write_report
 from rlscale.text import first_line
 
-from .compare import read_folders, with_short_commands
+from ..sweep.next_command import with_next_words
+from .compare import read_folders
 
 __all__ = ["watch"]
 
@@ -130,7 +131,7 @@ class _Pages:
             if any(map(is_sweep, self._folders)):
                 from rlscale.report.comparison_page import write_comparison
 
-                write_comparison(with_short_commands(compare(sweeps, runs, left_out)), self._page)
+                write_comparison(with_next_words(compare(sweeps, runs, left_out)), self._page)
                 return
             self._left_out = left_out  # which a page of sweeps says itself
             if not runs:

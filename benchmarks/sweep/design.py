@@ -33,6 +33,8 @@ __all__ = ["PILOT_RUNS", "Candidate", "Known", "RunSoFar", "fit_known", "nearest
 
 PILOT_OFFSETS = (0, 4, -4)  # of the pilot's rates, in half octaves
 PILOT_RUNS = len(PILOT_OFFSETS)
+MOST_RUNS = 400  # of a sequential sweep, whatever its interval
+QUICK_RUNS = 4  # noise runs of a quick sweep, after which it looks whether they are enough; else it makes all that it may
 SPAN = (1 / 8, 1 / 3, 1.0, 3.0, 8.0)  # sizes of the first runs, in critical batch sizes as far as known
 FEWEST_RUNS = 3  # at each size of the span
 FEWEST_SIZES = 3  # with a run that reached the goal, without which there is no surface

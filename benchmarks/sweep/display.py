@@ -19,8 +19,8 @@ from rlscale.records import Trial, TrialResult
 from rlscale.text import format_clock, format_quantity
 
 from ..console import make_table, say
-from .design import PILOT_RUNS
-from .plan import QUICK_RUNS, SweepPlan
+from .design import PILOT_RUNS, QUICK_RUNS
+from .plan import SweepPlan
 
 __all__ = ["SweepDisplay"]
 

@@ -26,16 +26,15 @@ from rlscale.analysis.predictions import ADVISED, predict
 from rlscale.estimate import Estimate
 from rlscale.records import Trial, TrialResult
 
-from .design import PATIENCE, PILOT_RUNS, Candidate, Known, RunSoFar, fit_known, nearest_size, next_run, noise_run, rounded
+from . import design
+from .design import Candidate, Known, RunSoFar, fit_known, nearest_size, next_run, noise_run, rounded
 from .trial import Course
 
 __all__ = ["WIDE", "SweepPlan", "hours_more", "run_so_far"]
 
-MOST_RUNS = 400  # of a sequential sweep, whatever its interval
 WIDE = 20.0  # upper over lower end of an interval, above which it does not say how long a sweep will take
 FEWEST_STEPS = 24  # never give up sooner: crossings need a few evaluations on either side
 MOST_PARTS = 2**15  # of a sequential sweep's largest size: environments, or examples
-QUICK_RUNS = 4  # noise runs of a quick sweep, after which it looks whether they are enough; else it makes all that it may
 QUICK_RATIO = 4.0  # of the upper to the lower end of its prediction: a factor of two either way
 QUICK_GROWTH = 4  # its noise runs have the pilot's batch size, or one at most so many times as large
 NOISE_ROOM = 3.0  # a noise run's budget, over the observations that are expected of it: seeds scatter
@@ -70,7 +69,7 @@ class SweepPlan(ABC):
         jobs: J, runs side by side.
         episodes: of one evaluation; of a supervised task, held-out examples.
         most_observations: a run that has spent so many is given up.
-        quick: end with the pilot and the noise runs, of which the first `QUICK_RUNS` may be enough.
+        quick: end with the pilot and the noise runs, of which the first `design.QUICK_RUNS` may be enough.
     """
 
     config: TrainConfig | SupervisedConfig
@@ -196,9 +195,9 @@ class SweepPlan(ABC):
 
     def _decide(self, trials: list[Trial], known: Results) -> Trial | None:
         """The next run, from the results of those that ended; None where the sweep has all that it was asked for."""
-        piloting = len(trials) < PILOT_RUNS
+        piloting = len(trials) < design.PILOT_RUNS
         goal = self.target(known)
-        if not piloting and (self.quick or goal is None or self.is_spent(known) or len(trials) >= MOST_RUNS):
+        if not piloting and (self.quick or goal is None or self.is_spent(known) or len(trials) >= design.MOST_RUNS):
             return None
         candidate = next_run(
             [run_so_far(trial, known.get(trial.id), self.goals[-1] if piloting or goal is None else goal) for trial in trials],
@@ -238,7 +237,7 @@ class SweepPlan(ABC):
         earlier = len(made) - len(there)
         names = _noise_names(earlier + self.noise_runs)[earlier:]
         if self.quick and self._few_are_enough(results):
-            names = names[:QUICK_RUNS]
+            names = names[: design.QUICK_RUNS]
         like: Trial | None = there[0] if there else None
         if like is None:  # else what was made before the sweep was extended stays, and the others are like it
             found = self._noise_run(results, goal)
@@ -271,12 +270,12 @@ class SweepPlan(ABC):
 
     def _pilot(self, results: Results) -> list[TrialResult]:
         """Its runs that ended, in their order."""
-        return [results[name] for name in map(_name, range(PILOT_RUNS)) if name in results]
+        return [results[name] for name in map(_name, range(design.PILOT_RUNS)) if name in results]
 
     def _few_are_enough(self, results: Results) -> bool:
         """Whether the first noise runs predict sharply enough; true while they have not all ended."""
-        first = [results[name] for name in _noise_names(QUICK_RUNS) if name in results]
-        if len(first) < QUICK_RUNS:
+        first = [results[name] for name in _noise_names(design.QUICK_RUNS) if name in results]
+        if len(first) < design.QUICK_RUNS:
             return True
         low, high = self._predicted(first).interval or (0.0, math.inf)
         return high <= QUICK_RATIO * low
@@ -364,7 +363,8 @@ def _noise_names(number: int) -> list[str]:
 
 def _awaits(number: int) -> int:
     """How many of the first runs must have ended before the decision with that number."""
-    return min(number, 1) if number < PILOT_RUNS else PILOT_RUNS  # the pilot's other rates are given up by what its first took
+    # The pilot's other rates are given up by what its first took.
+    return min(number, 1) if number < design.PILOT_RUNS else design.PILOT_RUNS
 
 
 def hours_more(spent: float, factor: float, ratio: float) -> float:
@@ -393,4 +393,4 @@ def _limit(most_steps: float) -> tuple[int | None, str | None]:
     most = math.ceil(most_steps)
     if most < FEWEST_STEPS:
         return FEWEST_STEPS, f"not there after {FEWEST_STEPS:,} steps, the fewest after which a run is given up"
-    return most, f"not there after {most:,} steps, {PATIENCE:g} times those expected"
+    return most, f"not there after {most:,} steps, {design.PATIENCE:g} times those expected"

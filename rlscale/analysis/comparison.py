@@ -25,14 +25,14 @@ class ComparedSweep:
         name: as in its rows.
         record: as it was read.
         rows: one per goal.
-        next_words: the command that would sharpen it, none if empty, where the caller knows more than
-            `rlscale.analysis.extension.next_command`: the defaults of the command, and what the plan has left to do.
+        next_words: the command that would sharpen it, none if empty, which it is until the caller names one: that is decided in
+            `rlscale.benchmarks.sweep.next_command`.
     """
 
     name: str
     record: SweepRecord
     rows: tuple[Row, ...] = field(repr=False)
-    next_words: tuple[str, ...] | None = None
+    next_words: tuple[str, ...] = ()
 
     @property
     def runs(self) -> list[TrialResult]:

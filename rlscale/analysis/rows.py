@@ -18,6 +18,7 @@ from .summary import mean_batch
 __all__ = ["LEAST_STEPS", "NOISE_STAGES", "Row", "row_of_goal", "row_of_run"]
 
 LEAST_STEPS = 50  # S_min in optimizer steps, below which a goal is shown and not scored: its frontier is mostly transient
+PILOT_RUNS = 3  # of a sequential sweep, all of one size, as `rlscale.benchmarks.sweep` makes them, two floors above
 NOISE_STAGES = ("noise", "final")  # whose runs give the predicted noise scale; earlier sweeps called them final
 
 
@@ -90,6 +91,14 @@ class Row:
     def at_limit(self) -> int:
         """Runs that held the goal from the earliest step on that counts."""
         return sum(point.at_limit for point in self.points)
+
+    @property
+    def is_too_easy(self) -> bool:
+        """Whether a goal has no figure because more than half of the runs hold it at the earliest step that counts.
+
+        The pilot's alone do not say so: they are of one size, and smaller batches may take longer.
+        """
+        return self.measured.value is None and len(self.points) > PILOT_RUNS and self.at_limit > len(self.points) / 2
 
     @property
     def uncertain(self) -> int:

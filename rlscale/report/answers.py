@@ -8,7 +8,6 @@ import math
 from dataclasses import dataclass
 
 from ..analysis.comparison import ComparedSweep, Comparison
-from ..analysis.extension import is_too_easy
 from ..analysis.points import say_limit
 from ..analysis.predictions import PLAIN, predict_from_run, shows_value_alone
 from ..analysis.reading import while_it_learned
@@ -71,7 +70,7 @@ def _of_sweep(sweep: ComparedSweep) -> Answer:
         doubt = " That is a prediction, nothing is measured." if suggested.startswith(_SUGGESTS) else ""
         return Answer(name, row, None, f"{name}: {suggested}.{doubt} {settle}")
     batch, steps = "an iteration" if row.inner_steps > 1 else "an optimizer step", row.steps_name
-    if is_too_easy(row):
+    if row.is_too_easy:
         held = f"{row.at_limit} of {len(row.points)} runs held it after {say_limit(row.points, steps)}"
         return Answer(name, row, None, f"{name}: the goal is too easy to measure with: {held}. {settle}")
     if row.measured.value is None:
@@ -105,7 +104,7 @@ def _instead(sweep: ComparedSweep, row: Row) -> str:
         return "mend what the errors of its runs say, then type its command again"
     if row.quick and row.frontier is not None:
         return "sweep it without --quick, with another --out"
-    if is_too_easy(row):
+    if row.is_too_easy:
         return "choose a higher goal (--goals), and another --out"
     return "choose other goals, another learning rate or more observations, and another --out"
 

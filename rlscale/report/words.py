@@ -5,7 +5,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from ..analysis.comparison import ComparedSweep
-from ..analysis.extension import next_command
 from ..analysis.predictions import ADVISED, HEADS, ONLY_LOSS, PLAIN, PRIMARY, QUANTITIES
 from ..analysis.rows import LEAST_STEPS, Row
 from ..analysis.verdict import FEWEST_SCORED, FEWEST_TASKS, Rung, Verdict, agreement_of, interventions_of, verdict
@@ -149,8 +148,7 @@ def warnings(rows: Sequence[Row]) -> list[str]:
 
 def say_next(sweep: ComparedSweep) -> str | None:
     """The command that would sharpen a sweep; None where there is none."""
-    words = next_command(sweep.record, sweep.rows) if sweep.next_words is None else sweep.next_words
-    return f"next: {shlex.join(words)}" if words else None
+    return f"next: {shlex.join(sweep.next_words)}" if sweep.next_words else None
 
 
 def remarks(rows: Sequence[Row]) -> list[str]:

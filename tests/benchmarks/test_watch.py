@@ -23,7 +23,7 @@ from run_records import charts_of, make_run
 from rlscale.analysis import compare
 from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.commands import watch
-from rlscale.benchmarks.commands.compare import with_short_commands
+from rlscale.benchmarks.sweep.next_command import with_next_words
 from rlscale.records import read_sweep
 from rlscale.report.words import say_next
 
@@ -192,7 +192,7 @@ def test_the_command_that_goes_on_with_a_sweep_is_as_short_as_compare_s(tmp_path
     manifest = json.loads((record.folder / "sweep.json").read_text())
     manifest["command"] += ["--batch-sizes", "40,160", "--total-observations", "None"]  # as a record of an earlier version has it
     (record.folder / "sweep.json").write_text(json.dumps(manifest))
-    (sweep,) = with_short_commands(compare([read_sweep(record.folder)], [])).sweeps
+    (sweep,) = with_next_words(compare([read_sweep(record.folder)], [])).sweeps
     words = say_next(sweep).removeprefix("next: ")
     page = watch._Pages([record.folder], tmp_path / "page.html").text().decode()
     assert "--total-observations" not in words

@@ -11,10 +11,10 @@ from regressions import NOISE_SCALE, planted_course
 from rich.console import Console
 
 from rlscale.analysis.comparison import compare
-from rlscale.analysis.extension import next_command
 from rlscale.analysis.verdict import rungs_of
 from rlscale.benchmarks.commands.compare import terminal_tables
 from rlscale.benchmarks.sweep import kinds
+from rlscale.benchmarks.sweep.next_command import next_command, with_next_words
 from rlscale.benchmarks.sweep.options import SweepOptions
 from rlscale.benchmarks.sweep.options import make_plan as plan_of
 from rlscale.benchmarks.sweep.run import run_sweeps
@@ -126,7 +126,7 @@ def test_a_sweep_of_before_goes_on_and_is_not_said_to_be_extended(tmp_path):
 
 def test_what_is_said_of_it_is_a_prediction(tmp_path):
     record = quick_sweep(tmp_path)
-    comparison = compare([record], [])
+    comparison = with_next_words(compare([record], []))
     row = comparison.rows[-1]
     assert row.measured.value is None
     assert row.predictor == ("joint", "sums")

@@ -7,12 +7,10 @@ from planted import Planted, write_sweep
 from rungs import skip_without_its_engine
 
 from rlscale.analysis import compare
-from rlscale.analysis.extension import next_command
-from rlscale.benchmarks.commands.compare import with_short_commands
 from rlscale.benchmarks.measurements.ladder.rungs import read_rungs
 from rlscale.benchmarks.options import parse
+from rlscale.benchmarks.sweep.next_command import next_command, shortest_command, with_next_words, would_make_a_run
 from rlscale.benchmarks.sweep.options import SweepOptions, make_plan
-from rlscale.benchmarks.sweep.shortest import shortest_command, would_make_a_run
 from rlscale.records import Sweep
 from rlscale.report.answers import answers
 
@@ -96,7 +94,7 @@ def test_a_command_that_would_make_no_run_is_not_named(tmp_path):
     record = write_sweep(tmp_path / "classic-cartpole", Planted(100 * plan.sizes[-1], s_min=1e3), plan=plan, command=words)
     comparison = compare([record], [])
     assert next_command(record, comparison.sweeps[0].rows, stopped=False)[-2:] == ["--observations", "4000000000000"]
-    assert with_short_commands(comparison).sweeps[0].next_words == ()
+    assert with_next_words(comparison).sweeps[0].next_words == ()
 
 
 @pytest.mark.parametrize("missed", [0, 2])
@@ -110,7 +108,7 @@ def test_where_runs_failed_the_same_command_makes_them_again(tmp_path, missed):
     words = [*TASK, "--goals", "60", "--out", str(tmp_path)]
     (plan,) = plan_of(words)[1]
     record = write_sweep(tmp_path / "classic-cartpole", Planted(), plan=plan, command=words, most=3, change=fail)
-    comparison = with_short_commands(compare([record], []))
+    comparison = with_next_words(compare([record], []))
     assert comparison.sweeps[0].next_words == tuple(words)
     assert answers(comparison)[0].sentence.endswith(f"Next: {' '.join(words)}")
 

@@ -109,10 +109,12 @@ def test_tasks_are_ranked_and_what_cannot_be_said_names_its_command(tmp_path):
         write_sweep(tmp_path / "b", Planted(2000, scatter=0.1), "minatar/breakout"),
         write_sweep(tmp_path / "atari-pong", Planted(90_000, scatter=0.05), "atari/pong", make_plan(batch_sizes=(32, 128, 512))),
     ]
-    found = answers(compare(sweeps, [make_run(tmp_path / "run")]))
+    comparison = compare(sweeps, [make_run(tmp_path / "run")])
+    open_one = replace(comparison.sweeps[2], next_words=("rlscale", "sweep", "atari/pong"))
+    found = answers(replace(comparison, sweeps=(*comparison.sweeps[:2], open_one)))
     assert [answer.row.task for answer in found[:3]] == ["minatar/breakout", "minatar/asterix", "atari/pong"]
     assert "cannot be said yet (more than " in found[2].sentence
-    assert "Next: rlscale sweep" in found[2].sentence
+    assert found[2].sentence.endswith("Next: rlscale sweep atari/pong")
     assert found[3].sentence.endswith("That is a prediction; 'rlscale sweep atari/pong' measures it.")
     layers = rank_figure(found).chart.to_dict()["layer"]
     drawn = [point["task"] for point in layers[0]["data"]["values"]]

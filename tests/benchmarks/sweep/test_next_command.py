@@ -10,14 +10,14 @@ import pytest
 from planted import Planted, read_again, write_sweep
 from planted import make_plan as make_plan_of_three_goals
 
-from rlscale.analysis import extension
+from rlscale.analysis import rows
 from rlscale.analysis.comparison import compare
-from rlscale.analysis.extension import next_command
 from rlscale.analysis.predictions import ADVISED, PLAIN
-from rlscale.benchmarks.sweep.design import PILOT_RUNS
+from rlscale.benchmarks.sweep import design
+from rlscale.benchmarks.sweep import next_command as module
+from rlscale.benchmarks.sweep.next_command import next_command
 from rlscale.benchmarks.sweep.options import SweepOptions
 from rlscale.benchmarks.sweep.options import make_plan as make_plan_of
-from rlscale.benchmarks.sweep.plan import MOST_RUNS, QUICK_RUNS
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
 from rlscale.frontier import fit_surface
@@ -102,18 +102,19 @@ def test_a_sweep_that_ended_by_its_own_interval_is_asked_for_a_sharper_one(sharp
 
 def test_a_sweep_with_as_many_runs_as_there_may_be_is_asked_for_nothing(sharp, monkeypatch):
     runs = sum(result.stage != "noise" for result in sharp.results.values())
-    monkeypatch.setattr(extension, "MOST_RUNS", runs)
+    monkeypatch.setattr(module, "MOST_RUNS", runs)
     assert as_wide(sharp, 6.4) is None
     assert as_wide(sharp, 1.5) is None
 
 
-def test_the_numbers_of_runs_are_those_of_the_sweep():
-    assert (extension.MOST_RUNS, extension.PILOT_RUNS, extension.QUICK_RUNS) == (MOST_RUNS, PILOT_RUNS, QUICK_RUNS)
-    sizes = [64 * 2**k for k in range(extension.FITTED_SIZES)]
+def test_what_is_known_of_the_sweep_is_so():
+    assert rows.PILOT_RUNS == design.PILOT_RUNS
+    sizes = [64 * 2**k for k in range(design.FEWEST_SIZES)]
     known = [fit_surface(b, [0.1] * len(b), [10.0] * len(b)).b_crit.interval is not None for b in (sizes[:-1], sizes)]
     assert known == [False, True]
     switches = [f"--{no}{f.name}" for f in fields(SweepOptions) if f.type is bool for no in ("", "no-")]
-    assert sorted(extension.SWITCHES) == sorted(switches)
+    assert sorted(module.SWITCHES) == sorted(switches)
+    assert SweepOptions.out == module.USUAL_FOLDER
 
 
 @pytest.mark.parametrize("runs", [1, 2, 3, 4, 6])

@@ -1,23 +1,50 @@
-"""The command that would sharpen a sweep: what a person types next. The sweep itself decides in `rlscale.benchmarks.sweep`."""
+"""The command that would sharpen a sweep: what a person types next.
+
+`next_command` reads it off the record, `would_make_a_run` asks the plan of a command whether there is anything to do, and
+`shortest_command` leaves out the options that change nothing. `with_next_words` puts what follows from the three beside the
+sweeps of a comparison. Which run a sweep makes next is decided in `plan` and `design`.
+
+Plans load torch, which takes longer than all the rest of `rlscale compare`, so they are imported where a command is to be named.
+"""
 
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..records import SweepRecord, folder_name, kind_of
-from .predictions import ADVISED
-from .rows import Row
+from rlscale.analysis.comparison import Comparison
+from rlscale.analysis.predictions import ADVISED
+from rlscale.analysis.rows import Row
+from rlscale.errors import UsageError
+from rlscale.records import SweepRecord, folder_name, kind_of
 
-__all__ = ["is_too_easy", "last_command", "next_command"]
+from ..options import flag_of, parse
+from .design import FEWEST_SIZES, MOST_RUNS, PILOT_RUNS, QUICK_RUNS
 
-# Of a sequential sweep, as `rlscale.benchmarks.sweep` has them, a floor above.
-MOST_RUNS = 400
-PILOT_RUNS = 3
-QUICK_RUNS = 4
-FITTED_SIZES = 3  # the fewest at which a surface can be fitted
+if TYPE_CHECKING:
+    from .options import SweepOptions
+    from .plan import SweepPlan
+
+__all__ = ["next_command", "shortest_command", "with_next_words", "would_make_a_run"]
+
 SWITCHES = ("--quick", "--no-quick", "--report", "--no-report")  # flags of the command without a value
 USUAL_FOLDER = "sweeps"  # where `rlscale sweep` puts its folders unless --out says otherwise
+_OUTSIDE = ("jobs", "ray_address", "out", "report")  # no part of what a plan decides, so kept wherever they were typed
+
+
+def with_next_words(comparison: Comparison) -> Comparison:
+    """The same comparison; the command that would sharpen a sweep is what its plan says it needs, in as few words as say it."""
+    found = []
+    for sweep in comparison.sweeps:
+        words = next_command(sweep.record, sweep.rows)
+        if words is not None or any(run.failed for run in sweep.runs):
+            words = next_command(sweep.record, sweep.rows, stopped=would_make_a_run(sweep.record))
+            if words and would_make_a_run(sweep.record, words) is False:  # as with more observations beyond the largest batch
+                words = None
+        found.append(replace(sweep, next_words=tuple(shortest_command(words)) if words else ()))
+    return replace(comparison, sweeps=tuple(found))
 
 
 def next_command(record: SweepRecord, rows: Sequence[Row], *, stopped: bool | None = None) -> list[str] | None:
@@ -42,7 +69,7 @@ def next_command(record: SweepRecord, rows: Sequence[Row], *, stopped: bool | No
     plan, reached = record.plan, [row for row in rows if row.frontier is not None]
     if "interval_ratio" not in plan or record.folder.resolve().name != folder_name(record.task):
         return None
-    words = _with(_for_one_task(last_command(record), record.task), "--out", str(_home(record)))
+    words = _with(_for_one_task(_last_command(record), record.task), "--out", str(_home(record)))
     words = words[:-2] if words[-1] == USUAL_FOLDER else words
     sizes = plan["batch_sizes"]
     if stopped or (stopped is None and _seems_stopped(record, reached)):
@@ -53,19 +80,19 @@ def next_command(record: SweepRecord, rows: Sequence[Row], *, stopped: bool | No
         if reached[-1].predicted(*ADVISED).value is None:
             return _with(words, "--noise-runs", str(2 * plan["noise_runs"]))
         return [word for word in words if word not in ("--quick", "--no-quick")]
-    if is_too_easy(reached[-1]):
+    if reached[-1].is_too_easy:
         return None
     low, high = reached[-1].measured.interval or (0.0, math.inf)
     if sizes is not None:
         arrived, frontier = _arrived(reached[-1]), reached[-1].frontier
-        few = len(sizes) < FITTED_SIZES  # of which no number of seeds makes a frontier
+        few = len(sizes) < FEWEST_SIZES  # of which no number of seeds makes a frontier
         smaller = (few or (low == 0 and high < math.inf)) and sizes[0] in arrived and sizes[0] % (4 * _unit(record)) == 0
         larger = (few or (high == math.inf and low > 0)) and sizes[-1] in arrived
         more = [sizes[0] // 4] * smaller + sizes + [4 * sizes[-1]] * larger
         if len(more) > len(sizes):
             return _with(words, "--batch-sizes", ",".join(map(str, more)))
         if (
-            len(arrived) >= FITTED_SIZES and frontier is not None and frontier.fitted is None
+            len(arrived) >= FEWEST_SIZES and frontier is not None and frontier.fitted is None
         ):  # the best rates are not among those tried
             return _with(words, "--rates", str(2 * plan["rates"]))
         return _with(words, "--seeds", str(2 * plan["seeds"]))
@@ -78,7 +105,7 @@ def next_command(record: SweepRecord, rows: Sequence[Row], *, stopped: bool | No
     )
 
 
-def last_command(record: SweepRecord) -> list[str]:
+def _last_command(record: SweepRecord) -> list[str]:
     """The words of the command that the sweep was last gone on with."""
     return list([record.manifest, *record.manifest.get("extensions", ())][-1]["command"])
 
@@ -108,19 +135,11 @@ def _seems_stopped(record: SweepRecord, reached: Sequence[Row]) -> bool:
         return True
     if plan.get("quick"):
         return bool(reached) and noise < min(plan["noise_runs"], QUICK_RUNS)
-    if sizes is None or not reached or len(_arrived(reached[-1])) < FITTED_SIZES:
+    if sizes is None or not reached or len(_arrived(reached[-1])) < FEWEST_SIZES:
         return False  # noise runs have the surface's best rate, and without three sizes there is no surface
     # Those that ended at an earlier goal, before the grid was extended, do not count.
     to_last = [run for run in record.results.values() if run.stage == "noise" and run.last_goal in (None, reached[-1].goal)]
     return len(to_last) < plan["noise_runs"]
-
-
-def is_too_easy(row: Row) -> bool:
-    """Whether a goal has no figure because more than half of the runs hold it at the earliest step that counts.
-
-    The pilot's alone do not say so: they are of one size, and smaller batches may take longer.
-    """
-    return row.measured.value is None and len(row.points) > PILOT_RUNS and row.at_limit > len(row.points) / 2
 
 
 def _sequential(record: SweepRecord, words: list[str], *, has_ended: bool, is_sharp: bool, is_open: bool) -> list[str] | None:
@@ -185,3 +204,67 @@ def _with(words: Sequence[str], flag: str, value: str) -> list[str]:
     pairs = itertools.pairwise(["", *words])
     kept = [word for before, word in pairs if flag not in (before, word) and not word.startswith(f"{flag}=")]
     return [*kept, flag, value]
+
+
+def shortest_command(words: Sequence[str]) -> list[str]:
+    """A command `rlscale sweep …` without the options that have their default, or that the tasks have of their own.
+
+    The plan of every task stays exactly what it is, so the shorter command goes on with the same sweep. A command that cannot be
+    read here, as of another version, is returned as it is.
+    """
+    try:
+        options = _options(words)
+        plans = _plans(options)
+        kept: list[str] = []
+        for field in fields(options):
+            value = getattr(options, field.name)
+            if field.default is MISSING or value == field.default:
+                continue
+            without = replace(options, **{field.name: field.default})
+            if field.name not in _OUTSIDE and _same(without, plans):
+                options = without
+            else:
+                kept += flag_of(field.name, value)
+    except (UsageError, SystemExit):
+        return list(words)
+    return [*words[:2], *options.tasks, *kept] if plans else list(words)
+
+
+def would_make_a_run(record: SweepRecord, words: Sequence[str] | None = None) -> bool | None:
+    """Whether a command has runs to make of a sweep, those that failed included.
+
+    None where its plan cannot be made here, as of a task that is not installed or by the defaults of another version.
+
+    Args:
+        record: of the sweep.
+        words: of a command that would go on with it; None: the one that it was last gone on with.
+    """
+    try:
+        (plan,) = _plans(replace(_options(words or _last_command(record)), tasks=(record.task,)))
+    except (UsageError, SystemExit):
+        return None
+    if words is None and not record.is_of(plan.to_dict()):
+        return None
+    plan = replace(plan, jobs=record.plan["jobs"])  # by which --hours is counted, wherever this is asked
+    return bool(plan.next_trials({id: result for id, result in record.results.items() if not result.failed}))
+
+
+def _options(words: Sequence[str]) -> "SweepOptions":
+    from .options import SweepOptions
+
+    return parse(SweepOptions, "sweep", list(words[2:]))
+
+
+def _plans(options: "SweepOptions") -> list["SweepPlan"]:
+    """As this machine would make them: no cluster is joined, and its CPUs are not asked for."""
+    from .options import make_plan
+
+    here = replace(options, ray_address=None, jobs=None if options.jobs else options.jobs)
+    return [make_plan(task, here) for task in options.tasks]
+
+
+def _same(options: "SweepOptions", plans: list["SweepPlan"]) -> bool:
+    try:
+        return _plans(options) == plans
+    except UsageError:
+        return False
