@@ -1,4 +1,4 @@
-"""From the words that were typed to a dataclass of settings, by tyro.
+"""From the words that were typed to a dataclass of settings, by tyro; and the checks of options that several commands share.
 
 tyro explains a mistake in a box of many lines. This module turns it into one line that names the flag. (tyro 1.0 reports
 mistakes as objects as well, but only through a private module that may change in any release.)
@@ -7,6 +7,7 @@ mistakes as objects as well, but only through a private module that may change i
 import contextlib
 import difflib
 import io
+import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass, replace
@@ -17,15 +18,28 @@ import tyro
 
 from rlscale.agents.checks import fit_defaults, require_not_negative
 from rlscale.agents.config import TrainConfig, config_of_run, default_config
+from rlscale.cpus import usable_cpus
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.records import read_run
 
-__all__ = ["MOST_RATES", "check_counts", "check_rate_exponent", "flag_of", "parse", "parse_train", "refuse_given"]
+__all__ = [
+    "MOST_RATES",
+    "MOST_SIZE",
+    "check_counts",
+    "check_cpus",
+    "check_rate_exponent",
+    "flag_of",
+    "parse",
+    "parse_sizes",
+    "parse_train",
+    "refuse_given",
+]
 
 Kind = TypeVar("Kind")
 MOST_RATES = 15  # an octave apart they reach from a hundredth of a rate to a hundred times as much
 _MOST = {"rates": MOST_RATES, "seeds": 1000, "episodes": 1_000_000, "evaluation_episodes": 1_000_000}
+MOST_SIZE = 2**40  # of a batch, and of a rollout: no memory holds more
 MOST_EXPONENT = 2.0  # of a rate in the batch size: twice the linear rule's; from some hundreds on no computer holds the rates
 
 
@@ -107,6 +121,44 @@ def check_rate_exponent(exponent: float) -> None:
     if exponent > MOST_EXPONENT:
         problem = f"{exponent:g} is above {MOST_EXPONENT:g}; the square root is 0.5 and linear is 1"
         raise UsageError("--rate-exponent", problem, f"Use {MOST_EXPONENT:g} or less")
+
+
+def check_cpus(cpus: int | None, ray_address: str | None) -> None:
+    """Actors that share a CPU are slower than fewer of them.
+
+    Raises:
+        UsageError: more CPUs than this machine has.
+    """
+    here = usable_cpus()
+    if ray_address is None and cpus is not None and cpus > here:
+        raise UsageError("--cpus", f"this machine has {here}, not {cpus}", "Give fewer, or a cluster with --ray-address")
+
+
+def parse_sizes(text: str) -> tuple[int, ...]:
+    """Batch sizes from '40..40960', '40..40960x2' or '80,320,1280'; ascending.
+
+    Raises:
+        UsageError: it reads as none of them.
+    """
+    mend = "Write for example 40..40960, 40..40960x2 or 80,320,1280"
+    matched = re.fullmatch(r"\s*(\d+)\s*\.\.\s*(\d+)\s*(?:x\s*(\d+))?\s*", text)
+    if matched:
+        first, last, factor = int(matched[1]), int(matched[2]), int(matched[3] or 4)
+        if last > MOST_SIZE or factor > MOST_SIZE:
+            raise UsageError("--batch-sizes", "a number is too large", mend)
+        if not (0 < first <= last and factor > 1):
+            raise UsageError("--batch-sizes", f"{text!r} is no ascending range", mend)
+        count = math.floor(math.log(last / first) / math.log(factor) + 1e-9)
+        return tuple(first * factor**i for i in range(count + 1))
+    try:
+        sizes = sorted({int(part.strip()) for part in text.split(",")})
+    except ValueError:
+        raise UsageError("--batch-sizes", f"{text!r} cannot be read", mend) from None
+    if sizes[0] < 1:
+        raise UsageError("--batch-sizes", f"{sizes[0]} is not a batch size", mend)
+    if sizes[-1] > MOST_SIZE:
+        raise UsageError("--batch-sizes", "a number is too large", mend)
+    return tuple(sizes)
 
 
 def flag_of(name: str, value: Any) -> list[str]:

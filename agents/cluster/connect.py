@@ -1,4 +1,7 @@
-"""Reaching Ray: a local instance of a stated size, or an existing cluster that is asked first whether it is there."""
+"""Reaching Ray: a local instance of a stated size, or an existing cluster that is asked first whether it is there.
+
+What the cluster has, once it is joined, is asked in `resources`.
+"""
 
 import contextlib
 import logging
@@ -14,17 +17,14 @@ from rlscale.errors import UsageError
 from rlscale.text import first_line
 
 from .head_node import require_head, watched
+from .resources import cpus_there
 from .sigterm import interrupted_by_sigterm
 
 __all__ = [
     "connect",
     "connected",
     "disconnect",
-    "free_cpus",
-    "free_places",
     "head_address",
-    "spilled_files",
-    "store_bytes",
     "watch_head",
 ]
 
@@ -96,9 +96,7 @@ def connect(address: str | None, cpus: int, store: int | None = None, *, learner
 
 
 def _require_cpus(cpus: int, learner_cpus: int) -> None:
-    import ray
-
-    available = int(ray.cluster_resources().get("CPU", 0))
+    available = cpus_there()
     if available < cpus:
         disconnect()
         # Some commands have --actors and --actor-cpus, others --cpus, so none of these is named.
@@ -121,71 +119,6 @@ def head_address() -> str:
 def watch_head(address: str | None) -> contextlib.AbstractContextManager[object]:
     """`watched`, the head of the cluster that was joined by that address; nothing where it is our own instance (None)."""
     return contextlib.nullcontext() if address is None else watched(head_address())
-
-
-def store_bytes(learners: int, actors: int | None = None, cpus: int = 1, *, stream: bool = False, lag: int = 0) -> int:
-    """Bytes of fragments that the object stores can hold at once.
-
-    A fragment lies in the store of the node where it was made, until it is released, and is copied into that of the learner,
-    which reads a whole batch; of a stream it reads few at a time, and of two batches (lag 1) one. So what binds is the node that
-    makes the largest share for its store, or the one that reads.
-
-    Args:
-        learners: one learns in this process, on this node; several may have been put on any.
-        actors: dealt out evenly to the nodes that have room for them, as `SPREAD` does; None: as many as there is room for; 0:
-            this process makes the fragments, and puts them into the store here.
-        cpus: of each.
-        stream: learners read fragment by fragment.
-        lag: batches beyond the first that exist at once.
-    """
-    import ray
-
-    here = ray.get_runtime_context().get_node_id()
-    nodes = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
-    stores = {name: int(resources.get("object_store_memory", 0)) for name, resources in nodes.items()}
-    room = {name: int(resources.get("CPU", 0)) // cpus for name, resources in nodes.items() if stores[name]}
-    places = sum(room.values())
-    making = places if actors is None else min(actors, places)
-    given = dict.fromkeys(room, 0)
-    for _ in range(making):
-        emptiest = min((name for name in room if given[name] < room[name]), key=lambda name: given[name])
-        given[emptiest] += 1
-    share = {name: count / making for name, count in given.items() if count} or {here: 1.0}
-    makes = min(stores[name] / part for name, part in share.items())
-    if stream:
-        return int(makes)
-    batches = 1 + lag
-    reads = {name: stores[name] * batches / (1 + lag * share.get(name, 0.0)) for name in ([here] if learners == 1 else share)}
-    return int(min(makes, *reads.values()))
-
-
-def free_cpus() -> int:
-    """CPUs of the cluster that nobody has reserved."""
-    import ray
-
-    return int(ray.available_resources().get("CPU", 0))
-
-
-def free_places(cpus: int) -> int:
-    """Processes of so many CPUs for which there is room now, node by node: all CPUs of one are of one node."""
-    if cpus == 1:
-        return free_cpus()
-    from ray._private.state import available_resources_per_node
-
-    return sum(int(free.get("CPU", 0)) // cpus for free in available_resources_per_node().values())
-
-
-def spilled_files() -> dict[str, int]:
-    """Files that this node's object store has written because it was full and not removed yet, with the bytes of each."""
-    import ray
-
-    node = ray._private.worker._global_node
-    found: dict[str, int] = {}
-    if node is not None:
-        for path in Path(node.get_session_dir_path()).glob("ray_spilled_objects*/*"):
-            with contextlib.suppress(OSError):  # removed meanwhile
-                found[str(path)] = path.stat().st_size
-    return found
 
 
 def disconnect() -> None:

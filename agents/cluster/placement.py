@@ -1,26 +1,25 @@
 """Where a run's Ray processes are put: is there room for all of them, actors spread over nodes, learners kept together.
 
-How a cluster is reached is in `connect`; which processes there are, in `fleet` and `remote_learners`.
+How a cluster is reached is in `connect`, what it has in `resources`; which processes there are, in `fleet` and `remote_learners`.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rlscale.errors import UsageError
 
+from .resources import Resources, cpus_there, free_resources, gpus_there, living_nodes
+
 __all__ = [
     "SPREAD",
     "BusyClusterError",
-    "Resources",
     "keep_together",
     "learner_resources",
     "require_room",
     "rollout_resources",
     "share_of_gpu",
 ]
-
-Resources = Mapping[str, float]  # by Ray's names: CPU, GPU
 
 SPREAD = "SPREAD"  # Ray's strategy for rollout actors: evenly over the nodes that have room, and a lost one anywhere
 ROOM_SECONDS = 10.0
@@ -46,13 +45,10 @@ def rollout_resources(most: int, cpus: int, device: str) -> dict[str, float]:
     """
     if device == "cpu":
         return {"CPU": float(cpus)}
-    import ray
-
-    there = ray.cluster_resources()
-    gpus = float(there.get("GPU", 0))
+    gpus = gpus_there()
     if not gpus:
         raise UsageError("--actor-device", "Ray knows of no GPU", "Use --actor-device cpu")
-    most = max(min(most, int(there.get("CPU", 0)) // cpus), 1)
+    most = max(min(most, cpus_there() // cpus), 1)
     return {"CPU": float(cpus), "GPU": share_of_gpu(gpus // 2 or gpus / 2, most)}
 
 
@@ -82,7 +78,7 @@ def require_room(processes: Sequence[Resources], learners: int = 0) -> None:
     """
     if not processes:
         return
-    nodes = _nodes()
+    nodes = list(living_nodes().values())
     kinds = [kind for kind in ("CPU", "GPU") if _sum(processes, kind)]
     asked = {kind: _count(_sum(processes, kind), kind) for kind in kinds}
     if short := [kind for kind in kinds if _sum(processes, kind) > _sum(nodes, kind)]:
@@ -103,9 +99,7 @@ def require_room(processes: Sequence[Resources], learners: int = 0) -> None:
     found = group.wait(ROOM_SECONDS)
     remove_placement_group(group)
     if not found:
-        import ray
-
-        free = ray.available_resources()
+        free = free_resources()
         said = " and ".join(f"{asked[kind]}; of the {_sum(nodes, kind):g} there {free.get(kind, 0):g} are free" for kind in kinds)
         short = [kind for kind in kinds if _sum(processes, kind) > free.get(kind, 0)]
         parted = "" if short else ", in parts too small for one process"
@@ -126,7 +120,7 @@ def keep_together(process: Resources, count: int) -> Any:
 
     here = ray.get_runtime_context().get_node_id()
     wanted = [dict(process)] * count
-    total: Resources = next((node["Resources"] for node in ray.nodes() if node["NodeID"] == here), {})
+    total = living_nodes().get(here, {})
     if all(total.get(kind, 0) >= each * count for kind, each in process.items()):
         group = placement_group(wanted, strategy="PACK", bundle_label_selector=[{_NODE: here}] * count)
         if group.wait(ROOM_SECONDS):
@@ -138,13 +132,6 @@ def keep_together(process: Resources, count: int) -> Any:
     remove_placement_group(group)
     require_room(wanted, count)
     raise UsageError("--learners", f"{count} learners found no room in the cluster", "Use fewer, or wait until others have done")
-
-
-def _nodes() -> list[Resources]:
-    """What every living node has in all."""
-    import ray
-
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def _sum(parts: Sequence[Resources], kind: str) -> float:

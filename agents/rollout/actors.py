@@ -10,9 +10,10 @@ import numpy as np
 
 from rlscale.text import first_line, tell
 
-from ..cluster import BusyClusterError, free_places
+from ..cluster import BusyClusterError
 from ..cluster.placement import SPREAD, rollout_resources
 from ..cluster.processes import LostWorkerError, describe_loss, enter_user_folder, pickle_settings
+from ..cluster.resources import cpus_there, free_places
 from .fragments import Fragment, FragmentSummary
 from .worker import RolloutWorker, WorkerSettings
 
@@ -156,7 +157,7 @@ class RolloutActors:
         for _ in range(lost):
             self.start()
         # More actors than the cluster has CPUs for cannot start now, and are not waited for.
-        room = int(self._ray.cluster_resources().get("CPU", 0)) // self._settings.threads - len(self.working)
+        room = cpus_there() // self._settings.threads - len(self.working)
         expected = min(lost, room)
         newcomers: list[int] = []
         deadline = time.monotonic() + REPLACE_SECONDS

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..cluster.processes import LostWorkerError, describe_loss, kind_of_loss
+from ..cluster.resources import living_nodes
 from .actors import START_SECONDS, RolloutActors
 from .assignment import GroupAssignment
 from .fleet import LocalFleet, LostActor, Sampled
@@ -228,7 +229,7 @@ class RayFleet:
                 except self._ray.exceptions.RayError as other:
                     if kind_of_loss(other) is not None:
                         errors.setdefault(answers[answer], other)
-        nodes = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
+        nodes = living_nodes()
         dead = {actor: ("node lost", "died with its node") for actor, node in self._actors.node_of.items() if node not in nodes}
         for actor, what in errors.items():
             kind = kind_of_loss(what) or "died"

@@ -8,8 +8,7 @@ import tyro
 from rlscale.agents.checks import require_not_negative, require_positive
 from rlscale.errors import UsageError
 
-from ..options import refuse_given
-from ..workers.options import check_cpus
+from ..options import check_cpus, refuse_given
 
 __all__ = ["AdviseOptions", "check_options", "refuse_to_measure"]
 

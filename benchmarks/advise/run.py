@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from rlscale.agents.cluster import LostWorkerError, connected, watch_head
+from rlscale.agents.cluster.resources import cpus_by_node, cpus_for_actors
 from rlscale.agents.compute import resolve_compute
 from rlscale.agents.config import TrainConfig, default_config
 from rlscale.agents.machine import busy_cpus, find_commit
@@ -37,7 +38,6 @@ from ..workers.calibration import Laws, Shape
 from ..workers.display import say_if_busy
 from ..workers.kept import KeptFleets
 from ..workers.measuring import Measuring
-from ..workers.options import cpus_by_node, cpus_for_actors
 from ..workers.recommendation import CLOSE, gain_of_twice, predict, to_measure
 from .fastest import learning_times, shortest, with_steps
 from .job import as_this_task, config_of, is_foreign, learners_of, task_of, valid_share

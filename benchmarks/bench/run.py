@@ -12,18 +12,18 @@ from rich.console import Console
 
 from rlscale.agents.checks import require_positive
 from rlscale.agents.cluster import connected, watch_head
+from rlscale.agents.cluster.resources import cpus_for_actors, describe_nodes
 from rlscale.agents.compute import resolve_compute
 from rlscale.agents.config import default_config
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
 from rlscale.cpus import usable_cpus
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
-from rlscale.records.files import now, write_atomically
+from rlscale.records.files import hold_folder, now, write_atomically
 
 from ..console import say
-from ..options import refuse_given
+from ..options import check_cpus, refuse_given
 from ..steps import Steps
-from ..workers.options import check_cpus, cpus_for_actors, describe_nodes, hold_folder
 from .compare import compare_files
 from .options import BenchOptions
 from .suite import SUITE, TASK, UPDATE, VERSION, actor_counts, measure_round, show

@@ -13,8 +13,7 @@ from rlscale.agents.learning import scaled_rate
 from rlscale.errors import UsageError
 from rlscale.records import RunRecord
 
-from ..options import MOST_RATES, check_counts, check_rate_exponent
-from ..sweep.options import parse_sizes
+from ..options import MOST_RATES, check_counts, check_rate_exponent, parse_sizes
 
 __all__ = ["BranchOptions", "BranchPlan", "make_plan"]
 

@@ -35,12 +35,11 @@ from rlscale.envs import find_task, make_env
 from rlscale.errors import UsageError
 from rlscale.noise import pool
 from rlscale.records import read_run
-from rlscale.records.files import dump_json, write_atomically
+from rlscale.records.files import dump_json, hold_folder, write_atomically
 from rlscale.report.branch_page import write_branch_page
 
 from ..console import say
 from ..steps import Steps
-from ..workers.options import hold_folder
 from .branches import Branch, BranchResult, branch_config, evaluator, run_branch
 from .findings import as_json, find_page, fit
 from .options import BranchOptions, BranchPlan, make_plan

@@ -1,7 +1,6 @@
 """`SweepOptions`: what a person can say about a sweep, and the plan it makes for a task. Nothing is run here."""
 
 import math
-import re
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -9,6 +8,7 @@ import tyro
 
 from rlscale.agents.checks import check_config, require_not_negative, require_positive
 from rlscale.agents.cluster import connect
+from rlscale.agents.cluster.resources import cpus_there
 from rlscale.agents.config import Budget, NoiseSettings, Rollout, TrainConfig, Update
 from rlscale.agents.memory import PROCESS_BYTES, count_parameters, memory_plan, require_network, require_processes
 from rlscale.agents.supervised import SupervisedConfig, SupervisedUpdate
@@ -18,11 +18,11 @@ from rlscale.envs import Network, Task, find_task
 from rlscale.envs.supervised import SupervisedTask, find_supervised
 from rlscale.errors import UsageError
 
-from ..options import check_counts, check_rate_exponent, refuse_given
+from ..options import MOST_SIZE, check_counts, check_rate_exponent, parse_sizes, refuse_given
 from .kinds import SupervisedPlan, TrainingPlan
 from .plan import SweepPlan
 
-__all__ = ["SweepOptions", "make_plan", "make_training_plan", "parse_sizes"]
+__all__ = ["SweepOptions", "make_plan", "make_training_plan"]
 
 # Of the options, those that a supervised task knows; the others are about environments, policies or another optimizer.
 _SUPERVISED = (
@@ -31,7 +31,6 @@ _SUPERVISED = (
     *("ray_address", "out", "report"),
 )
 PILOT_BATCH = 640
-MOST_SIZE = 2**40  # of a batch, and of a rollout: no memory holds more
 LEAST_RATE = 1e-30  # one over it the most, of a learning rate and of the batch size that it is for: its powers are numbers still
 
 
@@ -128,33 +127,6 @@ class SweepOptions:
     """Folder of the sweeps, one folder a task."""
     report: bool = False
     """Write the comparison page when the sweep ends."""
-
-
-def parse_sizes(text: str) -> tuple[int, ...]:
-    """Batch sizes from '40..40960', '40..40960x2' or '80,320,1280'; ascending.
-
-    Raises:
-        UsageError: it reads as none of them.
-    """
-    mend = "Write for example 40..40960, 40..40960x2 or 80,320,1280"
-    matched = re.fullmatch(r"\s*(\d+)\s*\.\.\s*(\d+)\s*(?:x\s*(\d+))?\s*", text)
-    if matched:
-        first, last, factor = int(matched[1]), int(matched[2]), int(matched[3] or 4)
-        if last > MOST_SIZE or factor > MOST_SIZE:
-            raise UsageError("--batch-sizes", "a number is too large", mend)
-        if not (0 < first <= last and factor > 1):
-            raise UsageError("--batch-sizes", f"{text!r} is no ascending range", mend)
-        count = math.floor(math.log(last / first) / math.log(factor) + 1e-9)
-        return tuple(first * factor**i for i in range(count + 1))
-    try:
-        sizes = sorted({int(part.strip()) for part in text.split(",")})
-    except ValueError:
-        raise UsageError("--batch-sizes", f"{text!r} cannot be read", mend) from None
-    if sizes[0] < 1:
-        raise UsageError("--batch-sizes", f"{sizes[0]} is not a batch size", mend)
-    if sizes[-1] > MOST_SIZE:
-        raise UsageError("--batch-sizes", "a number is too large", mend)
-    return tuple(sizes)
 
 
 def make_plan(task_id: str, options: SweepOptions) -> SweepPlan:
@@ -313,9 +285,7 @@ def _cpus(options: SweepOptions) -> int:
     if options.ray_address is None:
         return usable_cpus()
     connect(options.ray_address, 1)
-    import ray
-
-    return int(ray.cluster_resources()["CPU"])
+    return cpus_there()
 
 
 def _check(task_id: str, options: SweepOptions, goals: tuple[float, ...]) -> None:

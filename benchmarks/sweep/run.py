@@ -20,6 +20,7 @@ from rich.console import Console
 from rlscale.agents.cluster import BusyClusterError, LostWorkerError, connect, disconnect
 from rlscale.agents.cluster.placement import share_of_gpu
 from rlscale.agents.cluster.processes import enter_user_folder
+from rlscale.agents.cluster.resources import cpus_there, gpus_there
 from rlscale.agents.cluster.sigterm import interrupted_by_sigterm
 from rlscale.agents.compute import resolve_device
 from rlscale.agents.machine import describe_machine, find_commit, find_versions
@@ -227,11 +228,11 @@ class RayPool:
         import ray
 
         self._ray = ray
-        available = int(ray.cluster_resources().get("CPU", 1))
+        available = cpus_there()
         jobs = options.jobs or max(1, available // cpus)
         if jobs * cpus > available:
             raise UsageError("--jobs", f"{jobs} runs need {jobs * cpus} CPUs, the cluster has {available}", "Use fewer")
-        gpus = _gpus_of_each(plans, jobs, float(ray.cluster_resources().get("GPU", 0)))
+        gpus = _gpus_of_each(plans, jobs, gpus_there())
         self._worker = ray.remote(TrialWorker).options(num_cpus=0 if beside else 1, num_gpus=gpus)
         self._failed_starts = 0  # in a row
         self._idle: list[Any] = []

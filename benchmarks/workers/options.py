@@ -1,37 +1,17 @@
 """The options of `rlscale workers`, and the check that they fit each other."""
 
-import contextlib
-import math
-import os
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from rlscale.agents.checks import require_not_negative, require_positive
-from rlscale.agents.cluster import free_cpus
-from rlscale.cpus import usable_cpus
 from rlscale.errors import UsageError
-from rlscale.records.files import lock_folder, make_folder
 from rlscale.text import parse_duration
 
-from ..options import refuse_given
+from ..options import check_cpus, refuse_given
 
-__all__ = [
-    "WorkersOptions",
-    "check_cpus",
-    "check_options",
-    "cpus_by_node",
-    "cpus_for_actors",
-    "describe_nodes",
-    "gpus_there",
-    "hold_folder",
-    "offered_cpus",
-    "share_beside_learner",
-]
+__all__ = ["WorkersOptions", "check_options"]
 
 
 @dataclass(frozen=True)
@@ -70,94 +50,6 @@ class WorkersOptions:
     """Where the learner works."""
     out: str | None = None
     """Folder for the record and the page; None: workers/<task>."""
-
-
-def check_cpus(cpus: int | None, ray_address: str | None) -> None:
-    """Actors that share a CPU are slower than fewer of them.
-
-    Raises:
-        UsageError: more CPUs than this machine has.
-    """
-    here = usable_cpus()
-    if ray_address is None and cpus is not None and cpus > here:
-        raise UsageError("--cpus", f"this machine has {here}, not {cpus}", "Give fewer, or a cluster with --ray-address")
-
-
-def cpus_for_actors(cpus: int | None, ray_address: str | None) -> int:
-    """CPUs that actors may use: those that were asked for, or else all of this machine, or what is free of the cluster joined.
-
-    Raises:
-        UsageError: nothing is free, or fewer than were asked for.
-    """
-    if ray_address is None:
-        return cpus or usable_cpus()
-    free, mend = free_cpus(), "Wait until some are free ('ray status' shows them)"
-    if not free:
-        raise UsageError("--ray-address", "all CPUs of the cluster are in use", mend)
-    if cpus is not None and cpus > free:
-        raise UsageError("--cpus", f"{free} of the cluster are free, not {cpus}", f"{mend}, or give fewer")
-    return cpus or free
-
-
-def describe_nodes() -> list[dict[str, Any]]:
-    """The cluster's machines, those that are alike counted together; nothing that names them, and nothing that varies."""
-    import ray
-
-    kinds = Counter(
-        (int(r.get("CPU", 0)), int(r.get("GPU", 0))) for r in (node["Resources"] for node in ray.nodes() if node["Alive"])
-    )
-    return [{"cpus": cpus, "gpus": gpus, "count": count} for (cpus, gpus), count in sorted(kinds.items(), reverse=True)]
-
-
-def cpus_by_node(ray_address: str | None) -> tuple[int, ...] | None:
-    """CPUs of each node of the cluster joined that nobody has reserved; None where this machine is all there is."""
-    if ray_address is None:
-        return None
-    from ray._private.state import available_resources_per_node
-
-    return tuple(int(free.get("CPU", 0)) for free in available_resources_per_node().values())
-
-
-def gpus_there() -> float:
-    """GPUs that Ray knows; this process must have joined it."""
-    import ray
-
-    return float(ray.cluster_resources().get("GPU", 0))
-
-
-def share_beside_learner(ray_address: str | None) -> float:
-    """The part of the actors that is put on the machine which this command learns on; they are spread evenly over nodes."""
-    if ray_address is None:
-        return 1.0
-    import ray
-
-    here = ray.get_runtime_context().get_node_id()
-    offering = [node["NodeID"] for node in ray.nodes() if node["Resources"].get("CPU", 0) > 0]
-    return 1 / len(offering) if here in offering else 0.0
-
-
-def offered_cpus(ray_address: str | None) -> float:
-    """CPUs of all nodes of the cluster joined, whoever uses them; inf where this machine is all there is."""
-    if ray_address is None:
-        return math.inf
-    import ray
-
-    return sum(node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"])
-
-
-@contextlib.contextmanager
-def hold_folder(folder: Path) -> Iterator[None]:
-    """Make the folder of a record, and hold it for this process: two that wrote the record would drop each other's results.
-
-    Raises:
-        UsageError: it cannot be made or written to, or another process holds it.
-    """
-    make_folder(folder, "--out")
-    lock = lock_folder(folder, "--out")
-    try:
-        yield
-    finally:
-        os.close(lock)
 
 
 def check_options(options: WorkersOptions) -> float | None:

@@ -16,13 +16,21 @@ from typing import Any
 from rich.console import Console
 
 from rlscale.agents.cluster import connected, watch_head
+from rlscale.agents.cluster.resources import (
+    cpus_by_node,
+    cpus_for_actors,
+    describe_nodes,
+    gpus_there,
+    offered_cpus,
+    share_beside_learner,
+)
 from rlscale.agents.compute import Compute, resolve_compute
 from rlscale.agents.config import TrainConfig, default_config
 from rlscale.agents.machine import busy_cpus, describe_machine, find_commit, find_versions
 from rlscale.cpus import usable_cpus
 from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
-from rlscale.records.files import folder_name, write_atomically
+from rlscale.records.files import folder_name, hold_folder, write_atomically
 from rlscale.report.workers_page import WorkersPage, write_workers_page
 from rlscale.sizing import Choice, CostPlan, FleetTime
 
@@ -44,17 +52,7 @@ from .display import (
 )
 from .kept import KeptFleets
 from .measuring import Measuring, Readings, check_laws, held_out
-from .options import (
-    WorkersOptions,
-    check_options,
-    cpus_by_node,
-    cpus_for_actors,
-    describe_nodes,
-    gpus_there,
-    hold_folder,
-    offered_cpus,
-    share_beside_learner,
-)
+from .options import WorkersOptions, check_options
 from .plan import Known, check_gpus, choose, find_frontier, gpus_to_act_on, make_plan, price_of, say_asked, say_beyond
 from .recommendation import (
     Recommendation,

@@ -34,6 +34,7 @@ __all__ = [
     "fault_of",
     "finite",
     "folder_name",
+    "hold_folder",
     "is_full",
     "is_written",
     "lock_folder",
@@ -320,6 +321,21 @@ def lock_folder(folder: Path, field: str) -> int:
         mend = "Choose a folder of your own, on a file system with locks"
         raise UsageError(field, f"cannot lock {folder}: {error.strerror}", mend) from None
     return descriptor
+
+
+@contextmanager
+def hold_folder(folder: Path) -> Iterator[None]:
+    """Make the folder of a record, and hold it for this process: two that wrote the record would drop each other's results.
+
+    Raises:
+        UsageError: it cannot be made or written to, or another process holds it.
+    """
+    make_folder(folder, "--out")
+    lock = lock_folder(folder, "--out")
+    try:
+        yield
+    finally:
+        os.close(lock)
 
 
 def this_process() -> dict[str, Any]:

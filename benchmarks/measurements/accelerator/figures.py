@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from rlscale.agents.cluster import connected
+from rlscale.agents.cluster.resources import gpus_there
 from rlscale.agents.compute import computes_bfloat16
 from rlscale.agents.devices import upload
 from rlscale.agents.learning import Learner, RemoteLearners, arrange_slots, learn_batch
@@ -142,7 +143,7 @@ def measure_several(device: torch.device, batch: int, rounds: int) -> tuple[list
     config = replace(config_for("nature_cnn", fragments), noise=JOINT)
     shared = replace(config, update=replace(config.update, learners=SEVERAL))
     with connected(None, SEVERAL):
-        if ray.cluster_resources().get("GPU", 0) < SEVERAL:  # torch knows accelerators that Ray does not
+        if gpus_there() < SEVERAL:  # torch knows accelerators that Ray does not
             return [], {}
         references = [ray.put(fragment) for fragment in fragments]
         slots = arrange_slots([f.group for f in fragments], fragments[0].environments)

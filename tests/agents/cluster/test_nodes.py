@@ -17,8 +17,9 @@ from ray.cluster_utils import Cluster
 from ray.util.placement_group import placement_group_table, remove_placement_group
 
 from rlscale.agents.cluster import placement
-from rlscale.agents.cluster.connect import connect, disconnect, store_bytes
+from rlscale.agents.cluster.connect import connect, disconnect
 from rlscale.agents.cluster.placement import keep_together, require_room
+from rlscale.agents.cluster.resources import store_bytes
 from rlscale.agents.networks import flatten_parameters, make_network
 from rlscale.agents.rollout.ray_fleet import RayFleet
 from rlscale.agents.rollout.worker import WorkerSettings

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import ray
 
-from rlscale.agents.cluster.connect import free_places, store_bytes
 from rlscale.agents.cluster.placement import keep_together, require_room
+from rlscale.agents.cluster.resources import free_places, store_bytes
 from rlscale.agents.metrics import RayMetrics
 from rlscale.errors import UsageError
 

@@ -41,7 +41,7 @@ LEARNERS, ACTORS = [{"CPU": 8.0}] * 4, [{"CPU": 1.0}] * 2
     ],
 )
 def test_learners_are_not_taken_for_actors(monkeypatch, learners, actors, nodes, field, text):
-    monkeypatch.setattr(placement, "_nodes", lambda: [{"CPU": 4.0}] * nodes)
+    monkeypatch.setattr(placement, "living_nodes", lambda: {f"node {number}": {"CPU": 4.0} for number in range(nodes)})
     with pytest.raises(UsageError) as caught:
         require_room(LEARNERS[:learners] + ACTORS[:actors], learners)
     assert str(caught.value) == f"{field}: {text}"

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from rlscale.agents.cluster import resources
 from rlscale.agents.config import default_config
 from rlscale.benchmarks.bench import BenchOptions, run_bench, suite
 from rlscale.benchmarks.bench import run as bench
 from rlscale.benchmarks.bench.compare import compare_files, rate_ratio
 from rlscale.benchmarks.bench.suite import SUITE, VERSION, actor_counts
 from rlscale.benchmarks.commands.bench import run
-from rlscale.benchmarks.workers import options as workers_options
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
 from rlscale.records.files import lock_folder
@@ -242,11 +242,11 @@ def test_published_results_can_be_compared():
 def test_on_a_shared_cluster_fleets_use_what_is_free(tmp_path, rounds, monkeypatch):
     monkeypatch.setattr(bench, "describe_nodes", lambda: [{"cpus": 16, "gpus": 0, "count": 1}])
     monkeypatch.setattr(bench, "watch_head", lambda address: contextlib.nullcontext())
-    monkeypatch.setattr(workers_options, "free_cpus", lambda: 6)
+    monkeypatch.setattr(resources, "free_cpus", lambda: 6)
     options = BenchOptions(ray_address="127.0.0.1:6379", rounds=1, out=str(tmp_path / "here.json"))
     assert run_bench(options, ["rlscale", "bench"], Console(quiet=True)) == 0
     assert rounds == [(1, [1, 2, 4, 6])]
-    monkeypatch.setattr(workers_options, "free_cpus", lambda: 0)
+    monkeypatch.setattr(resources, "free_cpus", lambda: 0)
     with pytest.raises(UsageError, match="--ray-address: all CPUs of the cluster are in use"):
         run_bench(options, ["rlscale", "bench"], Console(quiet=True))
 

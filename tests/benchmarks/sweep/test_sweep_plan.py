@@ -15,8 +15,9 @@ from regressions import NOISE_SCALE, Regression
 
 from rlscale.agents.checks import check_config
 from rlscale.agents.learning.results import NoiseRecord
+from rlscale.benchmarks.options import parse_sizes
 from rlscale.benchmarks.sweep import run as sweep_module
-from rlscale.benchmarks.sweep.options import SweepOptions, make_plan, parse_sizes
+from rlscale.benchmarks.sweep.options import SweepOptions, make_plan
 from rlscale.benchmarks.sweep.trial import _gain, _noise_at_goals, _noise_windows, run_trial
 from rlscale.crossing import Crossing, Evaluated, GoalSearch
 from rlscale.errors import UsageError

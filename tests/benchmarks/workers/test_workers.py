@@ -15,23 +15,18 @@ import torch
 from planted import FIXED, PARALLEL, PONG, known_frontier, reading, readings
 
 from rlscale.agents import machine
+from rlscale.agents.cluster import resources
 from rlscale.agents.cluster.processes import pickle_settings
+from rlscale.agents.cluster.resources import cpus_by_node, cpus_for_actors, offered_cpus, share_beside_learner
 from rlscale.agents.compute import resolve_compute
 from rlscale.agents.config import default_config
 from rlscale.agents.rollout.fleet import LocalFleet
 from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.workers import calibration
-from rlscale.benchmarks.workers import options as options_module
 from rlscale.benchmarks.workers import run as workers
 from rlscale.benchmarks.workers.calibration import Shape, fit_fleet, measure_learner, sample_fragments
 from rlscale.benchmarks.workers.display import say_busy, say_resets
-from rlscale.benchmarks.workers.options import (
-    WorkersOptions,
-    cpus_by_node,
-    cpus_for_actors,
-    offered_cpus,
-    share_beside_learner,
-)
+from rlscale.benchmarks.workers.options import WorkersOptions
 from rlscale.benchmarks.workers.plan import make_plan, price_of
 from rlscale.benchmarks.workers.recommendation import candidates, to_measure
 from rlscale.envs import find_task
@@ -180,7 +175,7 @@ def test_the_learner_s_cpus_are_paid_once_where_it_takes_turns(monkeypatch, addr
 )
 def test_actors_get_what_is_free_of_a_cluster(monkeypatch, asked, free, found):
     """More would be waited for, and the fleet refused under the name of an option of another command."""
-    monkeypatch.setattr(options_module, "free_cpus", lambda: free)
+    monkeypatch.setattr(resources, "free_cpus", lambda: free)
     if isinstance(found, int):
         assert cpus_for_actors(asked, "auto") == found
     else:
