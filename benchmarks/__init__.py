@@ -1,8 +1,9 @@
 """What a person runs: the `rlscale` command, and the measurements of this project's own speed.
 
-`cli` is the command; `commands` has one module for each of its subcommands, and `options` turns typed words into settings. Two
-of them are studies with a room of their own: `sweep` measures the critical batch size, `workers` measures a cluster and
-recommends how many rollout workers to use. `bench` holds the suite of `rlscale bench`. `steps` shows the progress of a series
+`cli` is the command; `commands` has one module for each of its subcommands, and `options` turns typed words into settings. Five
+of them are studies with a room of their own: `sweep` measures the critical batch size of a run, `branch` that at one point of it;
+`workers` measures a cluster and recommends how many rollout workers to use, `advise` a batch size as well; `bench` compares
+machines. `steps` shows the progress of a series
 of measurements, `console` is where commands print. `measurements` holds scripts that check this project's own speed and claims;
 nothing else imports them.
 

@@ -158,7 +158,8 @@ class VectorTaskEnv(TaskEnv):
         return observation.reshape(self.num_envs, -1).astype(self._task.frame_dtype, order="C")
 
     def _require(self, fits: np.ndarray, observation: np.ndarray, why: str) -> None:
-        """
+        """Make sure that every observation of a batch fits its space.
+
         Raises:
             UsageError: an observation does not fit; says which.
         """

@@ -4,6 +4,8 @@
     noise, crossing, frontier               the mathematics, without files, Ray or environments
     records, analysis                       what a run and a sweep write, and the results that follow from it
     sizing, report                          how many workers and at what cost; pages and charts
+    cpus, control_groups, returns           what this process may use; the return that is shown everywhere
+    rllib, sb3                              the noise measurement inside other libraries' jobs
     envs, agents, benchmarks                environments; training; the command, the sweeps and the measurements
 
 The names below are those to start with. Each is imported when it is first used, because every rollout worker imports this

@@ -123,6 +123,14 @@ def test_rooms_are_small():
         assert len(path.read_text().splitlines()) <= 400, path
 
 
+def test_a_folder_s_first_lines_name_every_module_in_it():
+    for path in MODULES.values():
+        if path.name == "__init__.py":
+            said = ast.get_docstring(ast.parse(path.read_text()))
+            inside = [module.stem for module in path.parent.glob("*.py") if not module.name.startswith("__")]
+            assert [name for name in inside if not re.search(rf"\b{name}\b", said)] == [], path
+
+
 def test_the_mathematics_needs_neither_ray_nor_environments_nor_files():
     for name, path in MODULES.items():
         if name.split(".")[1:2] in (["noise"], ["estimate"], ["frontier"], ["crossing"]):

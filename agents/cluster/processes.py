@@ -1,6 +1,6 @@
-"""What every Ray process of a run needs: its settings, the user's folder, fragments by reference, and how its loss is told.
+"""What every Ray process of a run needs: its settings, the user's folder, and how its loss is told.
 
-Which processes there are is in `fleet` and `remote_learners`; how Ray itself is reached, in `connect`.
+Which processes there are is in `rollout.actors` and `learning.remote_learners`; how Ray itself is reached, in `connect`.
 """
 
 import inspect

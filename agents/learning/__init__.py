@@ -3,10 +3,11 @@
 What lives here, in the order in which a fragment passes it: `batch` lays fragments side by side, their frames in `frames`, and
 `advantages` estimates advantages; `blocks` chooses which observations form a block; `losses` is PPO's loss, `proximal` the
 averaged policy that PPO-EWMA clips about, and `gradients` the loss's gradient for each block; `optimizer` turns those into an
-optimizer step and noise statistics, plain ones and those in Adam's metric (`preconditioner`). `Learner` holds these together in
-one process, `RemoteLearners` shares every update between several. `schedule` adapts the learning rate and the batch size. `sums`
-holds the block gradients of losses that another library's learner computes.
-What does not: the noise scale itself (`rlscale.noise`), the networks, and how fragments are made (`rlscale.agents.rollout`).
+optimizer step and noise statistics, plain ones and those in Adam's metric (`preconditioner`). `Learner` holds these together
+in one process, `RemoteLearners` (`remote_learners`) shares every update between several; both report as in `results`.
+`schedule` adapts the learning rate and the batch size. `sums` holds the block gradients of losses that another library's
+learner computes, `frozen` measures at parameters that stay as they are. What does not: the noise scale itself
+(`rlscale.noise`), the networks, and how fragments are made (`rlscale.agents.rollout`).
 
 Start with `Learner.begin`, `accept` and `finish`.
 """

@@ -5,7 +5,7 @@ A `RolloutWorker` steps groups of environments with a frozen policy; each call g
 `ray_fleet` finds lost actors, `actors` starts and ends them, `assignment` keeps the books of which actor holds which group, and
 `requests` holds what was asked for and not taken yet.
 `actor_search` finds how many actors are worth their price.
-`Evaluator` plays whole episodes with a frozen policy, outside of any run's observations.
+`Evaluator` (`evaluate`) plays whole episodes with a frozen policy, outside of any run's observations.
 
 Nothing is learned here. The environments themselves are in `rlscale.envs`, and how a Ray cluster is reached in `..cluster`.
 Start with `fragments`, then `worker`, then `fleet`.

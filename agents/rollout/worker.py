@@ -1,7 +1,8 @@
 """`RolloutWorker`: steps its environments with a frozen policy and yields fixed T x N fragments.
 
 A worker's environments come in groups of N, each with its own stream of random numbers; one call of `sample` lets one group make
-one fragment. Where workers run (in this process or as Ray actors) is decided in `fleet`. Nothing here learns.
+one fragment. Where workers run (in this process or as Ray actors) is decided by `agents.setup`. Nothing here
+learns.
 """
 
 import time

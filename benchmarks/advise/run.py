@@ -1,6 +1,6 @@
 """`run_advise`: train for a minute or read a run, measure a few fleets, put both together.
 
-What a run or another library's job was is read in `job`; what is said of it all is in `report`.
+What a run or another library's job was is read in `job`; what is said of it all is in `rlscale.report.advice_page`.
 """
 
 import json

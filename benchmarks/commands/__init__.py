@@ -1,14 +1,15 @@
 """The subcommands of `rlscale`, one module each: the options that it takes and what it does with them.
 
-`COMMANDS` is the one list of them. Its order is that of `rlscale --help`. The module `NAME` has a function
-`run(arguments) -> int`, which gets the words after `rlscale NAME` and returns the exit code. It is imported when its command is
-run, so that `rlscale --help` and `rlscale tasks` need not wait for PyTorch and Ray.
+`COMMANDS` is the one list of them. Its order is that of `rlscale --help`. The module `NAME` has a function `run(arguments) ->
+int`, which gets the words after `rlscale NAME` and returns the exit code. It is imported when its command is run, so that
+`rlscale --help` and `rlscale tasks` need not wait for PyTorch and Ray.
 
 A command that can be continued adds a note (`error.add_note`) to what interrupts it; `rlscale.benchmarks.cli` prints it.
 
-The measurements behind `sweep`, `workers` and `bench` are in the folders of those names. `train_display` is the live panel of
-`rlscale train`, and `guard` is the process that watches a training run on an existing cluster. Start with `tasks` or `report`,
-the shortest.
+What is behind `sweep`, `workers`, `advise`, `branch` and `bench` is in the folders of those names; `compare`, `report`,
+`runs`, `tasks`, `play` and `demo` are here as a whole. `watch` serves pages that follow a run, `train_display` is the live
+panel of `rlscale train`, and `guard` is the process that watches a training run on an existing cluster. Start with `tasks` or
+`report`, the shortest.
 """
 
 from dataclasses import dataclass

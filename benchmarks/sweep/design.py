@@ -81,7 +81,7 @@ class Candidate:
     """A run to make.
 
     Attributes:
-        stage: pilot, span or sharpen.
+        stage: pilot, span, sharpen or noise.
         batch_size: B.
         learning_rate: its rate.
         most_steps: optimizer steps after which it is given up; inf where nothing is known yet.

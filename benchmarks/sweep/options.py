@@ -1,4 +1,4 @@
-"""`SweepOptions`: what a person can say about a sweep, and the plan it makes for a task. Nothing is run here."""
+"""`SweepOptions`: what a person can say about a sweep, and the plan it makes for a task. No run is made here."""
 
 import math
 from dataclasses import dataclass, replace

@@ -7,6 +7,7 @@ rate is chosen already, and returns a `Frontier`. `adaptive_gain` says what a ba
     runs        the runs as they were given, checked: `Point`
     surface     the frontier over batch size and learning rate: `fit_surface`, `Surface`
     response    the likelihood of all runs around that surface
+    profile     how far that likelihood lets a figure be moved
     hyperbola   the curve, its fit and the result: `fit`, `Frontier`
     likelihood  the likelihood of runs of which some missed their goal, and how far an interval reaches
     advice      which batch size to add where the runs do not identify the frontier

@@ -5,7 +5,7 @@
     begun.jsonl        one line per run that began, so that an interrupted one begins again as it was decided
     trials/<id>/       the record of each run (`rlscale.records.run`)
 
-What a plan means is the business of `plan`; what is concluded from results, of `comparison`.
+What a plan means is the business of `rlscale.benchmarks.sweep.plan`; what is concluded from results, of `rlscale.analysis`.
 """
 
 from __future__ import annotations

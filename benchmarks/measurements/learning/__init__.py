@@ -5,6 +5,7 @@
 * `adaptive`: with a batch size that follows the noise scale, and with the best fixed one.
 * `quick`: quick sweeps of the ladder's tasks beside the whole ones.
 * `advised`: with what `rlscale advise` prints, and with the default settings, in the same time.
+* `noise_without_sweep`: the noise scale of single runs of games that no sweep has measured.
 * `time_to_score`: until a stated return is reached, beside Stable-Baselines3.
 
 What runs share lives in `..measuring`. Start with `beside`.

@@ -70,6 +70,7 @@ def test_a_fleet_says_how_many_actors_it_may_come_to_have(monkeypatch, grows, mo
         return SimpleNamespace(working={0: None, 1: None}, take_first_states=dict)
 
     monkeypatch.setattr(ray_fleet, "RolloutActors", actors)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "here"))
     settings = WorkerSettings(TASK, 2, 8, "mlp", False, 1, True, 0, 0, groups=6)
     RayFleet(settings, 6, actors=2, grows=grows)
     assert asked == [{"fewest": 1 if grows else 2, "most": most}]

@@ -146,7 +146,7 @@ def test_of_thousands_of_mini_batches_the_last_is_shown(monkeypatch):
     metrics = object.__new__(RayMetrics)
     metrics._labels, metrics._gauges, metrics._noise = {}, {}, {"trace_cov": gauge}
     metrics._observations = SimpleNamespace(inc=lambda *_: None)
-    monkeypatch.setattr("rlscale.agents.metrics.estimate", lambda s: made.append(s) or SimpleNamespace(trace_cov=s))
+    monkeypatch.setattr("rlscale.agents.metrics.noise_scale", lambda s: made.append(s) or SimpleNamespace(trace_cov=s))
     noise = [SimpleNamespace(head=head, kind="mini-batch", statistics=n) for n in range(1000) for head in ("joint", "policy")]
     metrics.write({"batch_observations": 1}, noise)
     assert shown == [("joint", 999), ("policy", 999)]
