@@ -508,7 +508,10 @@ def test_the_names_of_groups_do_not_matter():
     b, s, _ = random_runs((6, 3, 7))
     numbers = np.tile([0, 1, 2], 6)
     assert_scaled(fit(b, s, group=numbers), fit(b, s, group=[f"seed {n}" for n in 7 - numbers]), 1, 1)
-    assert_scaled(fit(b, s, group=numbers), fit(b, s, group=torch.from_numpy(numbers)), 1, 1)
+    apart = s * np.exp(0.4 * numbers)  # the groups matter
+    known, tensor, unknown = (fit(b, apart, group=group) for group in (numbers, torch.from_numpy(numbers), None))
+    assert_scaled(known, tensor, 1, 1)
+    assert known.s_min.interval != pytest.approx(unknown.s_min.interval, rel=0.01)
     # every run a group of its own, or all runs one: no offset can be told apart
     assert_scaled(fit(b, s), fit(b, s, group=list(range(18))), 1, 1)
     assert_scaled(fit(b, s), fit(b, s, group=["one"] * 18), 1, 1)
