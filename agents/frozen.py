@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from .checkpoints import TrainedPolicy
 from .learning import NoiseRecord, arrange_slots
 from .learning.frozen import FrozenLearner, HessianNoise
 from .rollout.fleet import LocalFleet
 from .setup import RunSetup
 
-__all__ = ["FrozenRun", "TrainedPolicy"]  # the latter is `checkpoints`' own; programs of users import it from here as well
+__all__ = ["FrozenRun"]
 
 
 class FrozenRun:
