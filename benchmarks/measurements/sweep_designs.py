@@ -30,7 +30,7 @@ __all__ = ["CELLS", "DESIGNS", "Cell", "planted_sweep"]
 
 B_CRIT, S_MIN = 1000.0, 300.0
 E_MIN = B_CRIT * S_MIN
-EVALUATION = 0.5  # E_min for each run of the sequential design; MinAtar Breakout takes 0.1 to 0.5
+EVALUATION = 0.5  # E_min for each run of the sequential design; MinAtar Breakout takes 0.1 to 0.5, the ladder's tasks 0.07 to 32
 SIZES = tuple(5 * 2**j for j in range(16))
 JOBS, RATIO, NOISE_RUNS = 2, 2.0, 8
 MOST = 3000.0  # E_min, after which the sequential design gives up

@@ -47,7 +47,10 @@ class TrainingPlan(SweepPlan):
         return {"id": task.id, "preprocessing": task.preprocessing, "frame_skip": task.frame_skip, "goals": list(self.goals)}
 
     def config_of(self, trial: Trial) -> TrainConfig:
-        """Settings of one trial's run. Noise runs measure every loss, other runs that measure noise the joint loss alone."""
+        """Settings of one trial's run.
+
+        Noise runs measure the policy, value and joint losses, other runs that measure noise the joint loss alone.
+        """
         config, joint, heads = self.config, int(trial.measures_noise), int(trial.stage == "noise")
         environments = trial.batch_size // config.rollout.rollout_length
         # As many actors as were asked for, or as the environments, clones together, can be dealt to.

@@ -65,8 +65,8 @@ class SweepOptions:
     pilot_batch: int | None = None
     """Batch size of the first runs, which look for the rate and the noise scale; None: 640, or a supervised task's own."""
     noise_runs: int = 8
-    """Runs at the end that measure the noise of every loss, at a batch size near the noise scale and the cheapest rate there;
-    with --quick the most, of which four may be enough."""
+    """Runs at the end that measure the noise of the policy, value and joint losses, at a batch size near the noise scale and the
+    cheapest rate there; with --quick the most, of which four may be enough."""
     observations: int | None = None
     """A run that has spent so many is given up; None: the task's own limit."""
     evaluation_episodes: int | None = None

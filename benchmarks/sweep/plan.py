@@ -61,7 +61,7 @@ class SweepPlan(ABC):
         mini_batches: optimizer steps of one epoch over the iteration batch; B is the iteration batch, and S counts iterations.
         pilot_batch: batch size of the pilot; in a grid the runs nearest to it measure the noise that the noise runs' size
             follows.
-        noise_runs: runs that measure the noise of every loss, when all others have ended.
+        noise_runs: runs that measure the noise of the policy, value and joint losses, when all others have ended.
         interval_ratio: of the upper to the lower end of B_crit's interval, at which a sequential sweep ends.
         total_observations: at which a sequential sweep ends, evaluations counted; None for no such limit.
         hours: of all jobs together over their number, which another session of the sweep may change, at which a sequential sweep

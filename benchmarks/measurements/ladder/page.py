@@ -44,16 +44,19 @@ from .afterwards import (
     JOINT,
     agreement,
     beside_the_paper,
+    second_hypothesis,
+    third_hypothesis,
+)
+from .again import AGAIN, repetitions
+from .readings import (
     doubtful_crossings,
     earlier_goals,
+    fewer_rungs,
     for_mini_batches,
     iterations_or_mini_batches,
     missed_runs,
-    second_hypothesis,
-    third_hypothesis,
     with_missed_runs,
 )
-from .again import AGAIN, repetitions
 
 __all__ = ["PAGE", "PUBLISHED", "read_ladder", "rewritten", "what_is_published", "write_page"]
 
@@ -298,10 +301,11 @@ def _cost(comparison: Comparison, rungs: Sequence[Rung]) -> str:
                 str(len(results)),
                 format_quantity(float(observations)),
                 f"{seconds / 7200:.1f}",
+                f"{sum(result.evaluation_seconds for result in results) / seconds:.0%}",
                 str(sweep.record.ladder.get("state", "")),
             ]
         )
-    columns = ["rung", "runs", "observations and evaluation steps", "hours, two runs side by side", "state"]
+    columns = ["rung", "runs", "observations and evaluation steps", "hours, two runs side by side", "of them evaluation", "state"]
     machines = " or ".join(dict.fromkeys(_machine(sweep.record) for sweep in comparison.sweeps))
     return f"{markdown_table(columns, rows)}\n\nThe machine: {machines}. The commits are in the records."
 
@@ -351,6 +355,7 @@ _PARTS: dict[str, Callable[[Comparison, Sequence[Rung]], str]] = {
     "missed": missed_runs,
     "earlier": earlier_goals,
     "doubtful": doubtful_crossings,
+    "fewer": fewer_rungs,
     "ranking": _ranking,
     "uncounted": _uncounted,
     "growth": _growth,

@@ -1,12 +1,11 @@
 """The hypotheses for later rungs, on planted ones."""
 
 import math
-from dataclasses import replace
 
 import pytest
-from rungs import BATCH, comparison_of, row_of, rungs_of, trial_of
+from rungs import comparison_of, row_of, rungs_of
 
-from rlscale.analysis.predictions import ADVISED, PRIMARY, predict
+from rlscale.analysis.predictions import ADVISED
 from rlscale.analysis.verdict import TaskTable
 from rlscale.benchmarks.measurements.ladder.afterwards import (
     BEFORE_THIRD,
@@ -16,10 +15,8 @@ from rlscale.benchmarks.measurements.ladder.afterwards import (
     agreement,
     beside_the_paper,
     error_of,
-    missed_runs,
     second_hypothesis,
     third_hypothesis,
-    with_missed_runs,
 )
 
 FACTOR, ALWAYS = THIRD
@@ -124,28 +121,6 @@ def test_a_later_rung_shows_what_the_factor_predicts():
     """0.36 x 1,000 is 360, of which 720 is twice as much; the planted intervals are moved by the same factor."""
     line = third((720.0, 1000.0)).splitlines()[-1]
     assert line.startswith("| `later-0` | 720 [509, 1,020] | 360 [300, 432] | 2.00 [")
-
-
-def test_noise_runs_that_missed_the_goal_can_be_kept():
-    """Three runs cross after twenty updates, in the latter half of which tr Σ is 1,536; the fourth is noisier."""
-    trials = [trial_of(n, 20.0, [512.0] * 2 + [1536.0] * 2, [2.0] * 4) for n in range(3)]
-    trials.append(trial_of(3, None, [512.0] * 2 + [5120.0] * 2 + [10_240.0] * 4, [2.0] * 8))
-    trials = [replace(t, noise_sums=tuple(replace(one, head=PRIMARY[0], metric="adam") for one in t.noise_sums)) for t in trials]
-    predictions, batch = predict(trials, 4.0, BATCH)
-    row = replace(row_of("classic/a", 300.0, 1.0, goal=4.0), predictions=predictions, prediction_batch=batch)
-    comparison = comparison_of(row)
-    comparison.sweeps[0].record.results = {trial.id: trial for trial in trials}
-    judged = with_missed_runs(comparison, rungs_of(comparison))
-    found = [kept[0].row.prediction(*PRIMARY) for kept, _ in judged.values()]
-    assert [(one.resolved, one.runs) for one in found] == [(3, 4), (4, 4), (4, 4)]
-    # |G|² + tr Σ/B is 3 in the first ten updates, then 5; with the fourth run tr Σ is 2,432 there, and 10,240 later.
-    three = (30 * 512 / 3 + 30 * 1536 / 5) / (30 * 2 / 3 + 30 * 2 / 5)
-    above, below = 40 * 512 / 3 + 40 * 2432 / 6.75, 40 * 2 / 3 + 40 * 2 / 6.75
-    whole = (above + 20 * 10_240 / 22) / (below + 20 * 2 / 22)
-    assert [one.scale.value for one in found] == pytest.approx([three, above / below, whole])
-    assert missed_runs(comparison, rungs_of(comparison)).startswith("| noise runs that missed the goal | `a`, predicted |")
-    none_missed = comparison_of(row_of("classic/a", 300.0, 1.0))
-    assert with_missed_runs(none_missed, rungs_of(none_missed)) == {}
 
 
 def test_the_ladder_beside_the_paper():

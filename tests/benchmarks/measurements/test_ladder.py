@@ -26,14 +26,12 @@ from rlscale.benchmarks.measurements.ladder.afterwards import (
     JOINT,
     POLICY,
     THIRD,
-    doubtful_crossings,
-    for_mini_batches,
-    iterations_or_mini_batches,
     second_hypothesis,
 )
 from rlscale.benchmarks.measurements.ladder.again import SEED, Repetition, repetitions
 from rlscale.benchmarks.measurements.ladder.forecasts import Moment, moments_of, within
 from rlscale.benchmarks.measurements.ladder.page import PAGE, PUBLISHED, read_ladder, rewritten, what_is_published
+from rlscale.benchmarks.measurements.ladder.readings import doubtful_crossings, for_mini_batches, iterations_or_mini_batches
 from rlscale.benchmarks.measurements.ladder.rungs import read_rungs
 from rlscale.benchmarks.measurements.ladder.storage import folder_in, keep_record, restore_record
 from rlscale.benchmarks.options import parse

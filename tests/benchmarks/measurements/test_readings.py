@@ -1,0 +1,58 @@
+"""The verdict by other readings, on planted rungs."""
+
+from dataclasses import replace
+
+import pytest
+from rungs import BATCH, comparison_of, row_of, rungs_of, trial_of
+
+from rlscale.analysis.predictions import PRIMARY, predict
+from rlscale.benchmarks.measurements.ladder.readings import fewer_rungs, missed_runs, with_missed_runs
+
+
+def test_noise_runs_that_missed_the_goal_can_be_kept():
+    """Three runs cross after twenty updates, in the latter half of which tr Σ is 1,536; the fourth is noisier."""
+    trials = [trial_of(n, 20.0, [512.0] * 2 + [1536.0] * 2, [2.0] * 4) for n in range(3)]
+    trials.append(trial_of(3, None, [512.0] * 2 + [5120.0] * 2 + [10_240.0] * 4, [2.0] * 8))
+    trials = [replace(t, noise_sums=tuple(replace(one, head=PRIMARY[0], metric="adam") for one in t.noise_sums)) for t in trials]
+    predictions, batch = predict(trials, 4.0, BATCH)
+    row = replace(row_of("classic/a", 300.0, 1.0, goal=4.0), predictions=predictions, prediction_batch=batch)
+    comparison = comparison_of(row)
+    comparison.sweeps[0].record.results = {trial.id: trial for trial in trials}
+    judged = with_missed_runs(comparison, rungs_of(comparison))
+    found = [kept[0].row.prediction(*PRIMARY) for kept, _ in judged.values()]
+    assert [(one.resolved, one.runs) for one in found] == [(3, 4), (4, 4), (4, 4)]
+    # |G|² + tr Σ/B is 3 in the first ten updates, then 5; with the fourth run tr Σ is 2,432 there, and 10,240 later.
+    three = (30 * 512 / 3 + 30 * 1536 / 5) / (30 * 2 / 3 + 30 * 2 / 5)
+    above, below = 40 * 512 / 3 + 40 * 2432 / 6.75, 40 * 2 / 3 + 40 * 2 / 6.75
+    whole = (above + 20 * 10_240 / 22) / (below + 20 * 2 / 22)
+    assert [one.scale.value for one in found] == pytest.approx([three, above / below, whole])
+    assert missed_runs(comparison, rungs_of(comparison)).startswith("| noise runs that missed the goal | `a`, predicted |")
+    none_missed = comparison_of(row_of("classic/a", 300.0, 1.0))
+    assert with_missed_runs(none_missed, rungs_of(none_missed)) == {}
+
+
+def test_the_verdict_over_fewer_rungs():
+    """Eight tasks and an intervention that moved B_crit and the prediction fourfold; one task takes 90 steps, one was in step."""
+    names = ("a", "b", "c", "d", "e", "f", "umbrella", "umbrella-noise-4", "short")
+    decades = (1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 2.0, 2.602, 4.0)
+    rows = [
+        row_of(f"toy/{name}", 10**x, 3 * 10**x, s_min=90.0 if name == "short" else 200.0)
+        for name, x in zip(names, decades, strict=True)
+    ]
+    moved = {"role": "intervention", "base": "umbrella", "state": "finished"}
+    comparison = comparison_of(*rows, ladder={"toy/umbrella-noise-4": moved})
+    cells = [line.split(" | ") for line in fewer_rungs(comparison, rungs_of(comparison)).splitlines()[2:]]
+    kept = [(tasks, held, said.removesuffix(" |")) for _, tasks, _, _, _, held, said in cells]
+    assert kept == [("8", "1 of 1", "undecided"), ("7", "1 of 1", "too few"), ("7", "0 of 0", "too few")]
+    assert [name for name, *_ in cells] == [
+        "| as published",
+        "| S_min of at least 100 optimizer steps",
+        "| without rungs whose environments were in step",
+    ]
+    # The mean of the others of seven tasks: with ten thousand left out, and with the hundred of `umbrella`.
+    of = ((*decades[:7], 4.0), decades[:7], (*decades[:6], 4.0))
+    for (_, _, rms, _, constant, *_), logs in zip(cells, of, strict=True):
+        mean = sum(logs) / len(logs)
+        expected = (sum((x - mean) ** 2 for x in logs) / len(logs)) ** 0.5 * len(logs) / (len(logs) - 1)
+        assert float(constant.split()[0]) == pytest.approx(expected, abs=5e-3)
+        assert float(rms.split()[0]) == pytest.approx(0, abs=1e-6)
