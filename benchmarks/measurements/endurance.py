@@ -50,6 +50,7 @@ SAMPLE_SECONDS = 30.0
 SETTLED = 120.0  # seconds of a process's life that its growth is not read from: caches fill, libraries load
 BIN = 50_000  # observations of a point of the learning curve
 WORDS = [TASK, *shlex.split(SETTINGS), *NO_HEADS, "--seed", str(SEED), "--actors", "auto", "--learners", "2"]  # of both runs
+GUARDED = b"RLSCALE_GUARDED_RUN="  # in the environment of a run's process, not in that of the guard that started it
 WATCHED = {"run": b"rlscale\0train", "learner": b"LearnerActor", "raylet": b"raylet/raylet", "gcs": b"gcs_server"}
 
 
@@ -239,6 +240,8 @@ class Endurance:
         for what, name in WATCHED.items():
             for pid in processes_below(os.getpid(), name):
                 try:
+                    if what == "run" and GUARDED not in Path(f"/proc/{pid}/environ").read_bytes():
+                        continue  # the guard, which only waits for the run
                     self.watched.setdefault(pid, Watched(what)).samples.append([round(seconds), *Watched.look(pid)])
                 except (OSError, KeyError):  # gone, or not yet waited for
                     continue
