@@ -17,7 +17,7 @@ from rich.table import Table
 
 from rlscale.analysis.comparison import Comparison, compare
 from rlscale.analysis.export import to_csv, to_parquet
-from rlscale.analysis.verdict import rungs_of
+from rlscale.analysis.rungs import rungs_of
 from rlscale.errors import UsageError
 from rlscale.records import RunRecord, SweepRecord, is_run, is_sweep, read_run, read_sweep
 from rlscale.records.files import refuse_record

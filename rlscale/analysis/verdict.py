@@ -1,7 +1,7 @@
 """Does the noise scale predict the critical batch size? The rule of docs/preregistration.md, for the ladder and for any sweeps.
 
-Every sweep counts once, at its last goal; a prediction that is not resolved counts as an error of one decade. `rungs_of` says
-what is scored and why the rest is not, `score` says how well one predictor does, and `verdict` draws the conclusion.
+Every sweep counts once, at its last goal; a prediction that is not resolved counts as an error of one decade. What is scored, and
+why the rest is not, is in `rlscale.analysis.rungs`. `score` says how well one predictor does, and `verdict` draws the conclusion.
 `agreement_of` is the score over every goal, for exploring.
 """
 
@@ -15,29 +15,23 @@ import numpy as np
 from scipy.special import stdtrit
 
 from ..estimate import Estimate
-from .comparison import Comparison
-from .predictions import PRIMARY, ratio
+from .predictions import PRIMARY
 from .rows import LEAST_STEPS, Row
+from .rungs import Intervention, Rung
 
 __all__ = [
+    "FEWEST_MOVED",
     "FEWEST_SCORED",
     "FEWEST_TASKS",
-    "GIVEN_UP",
-    "NOT_ENDED",
     "SECONDARY",
-    "Intervention",
     "PredictorScore",
-    "Rung",
     "TaskTable",
     "Verdict",
     "agreement_of",
-    "interventions_of",
     "is_better",
-    "rungs_of",
     "score",
     "score_pairs",
     "verdict",
-    "why_left_out",
 ]
 
 AVERAGES = ("cumulative", "sums", "goal")
@@ -46,34 +40,11 @@ SECONDARY = tuple(
 )
 FEWEST_SCORED = 8
 FEWEST_TASKS = 3  # for an interval
-MOST_RATIO = 4.0  # of the upper to the lower end of B_crit's interval
 SUCCESS, FAILURE = 0.25, 0.5  # RMS about one offset, in decades
 UNRESOLVED = 1.0  # decade
-GIVEN_UP, NOT_ENDED = "it was given up", "it has not ended"
-WITHIN, FEWEST_MOVED = 1.5, 3
+FEWEST_MOVED = 3  # interventions
 _DRAWS = 20_000
 _ROUNDING = 1e-20  # decades squared
-
-
-@dataclass(frozen=True)
-class Rung:
-    """A sweep at its last goal.
-
-    Attributes:
-        name: of the sweep.
-        folder: its last part.
-        role: `task`, `development`, `control` or `intervention`.
-        base: folder of the rung that an intervention, or a control, was moved from.
-        row: of its last goal that a run reached.
-        left_out: why it is not scored, in a sentence; None where it is.
-    """
-
-    name: str
-    folder: str
-    role: str
-    base: str | None
-    row: Row
-    left_out: str | None
 
 
 @dataclass(frozen=True)
@@ -104,30 +75,6 @@ class PredictorScore:
 
 
 @dataclass(frozen=True)
-class Intervention:
-    """A sweep whose critical batch size was moved, beside the one it was moved from.
-
-    Attributes:
-        name: of the moved rung.
-        measured: factor between the two critical batch sizes.
-        predicted: factor between the two predictions.
-        counts: for the verdict; a control, whose factor is exact, does not, nor does a pair of which one is not scored.
-    """
-
-    name: str
-    measured: Estimate
-    predicted: Estimate
-    counts: bool = True
-
-    @property
-    def holds(self) -> bool | None:
-        """Whether the predicted factor is within 1.5 times the measured one; None where either is unknown."""
-        if self.measured.value is None or self.predicted.value is None:
-            return None
-        return max(self.measured.value / self.predicted.value, self.predicted.value / self.measured.value) <= WITHIN
-
-
-@dataclass(frozen=True)
 class Verdict:
     """The conclusion.
 
@@ -141,35 +88,10 @@ class Verdict:
     primary: PredictorScore | None
     interventions: tuple[Intervention, ...]
 
-
-def rungs_of(comparison: Comparison) -> list[Rung]:
-    """Every sweep that measures, at its last goal that a run reached."""
-    found = []
-    for sweep in comparison.sweeps:
-        reached = [row for row in sweep.rows if row.frontier is not None and not row.quick]
-        if reached:
-            row = max(reached, key=lambda row: row.goal or 0.0)
-            ladder = sweep.record.ladder
-            folder = sweep.record.folder.resolve().name
-            state = ladder.get("state", "finished")  # any other sweep is as it is
-            why = GIVEN_UP if state.startswith("given up") else NOT_ENDED if state != "finished" else why_left_out(row)
-            role = ladder.get("role", "intervention" if row.is_altered else "task")
-            found.append(Rung(sweep.name, folder, role, ladder.get("base"), row, why))
-    return found
-
-
-def why_left_out(row: Row) -> str | None:
-    """Why a sweep is not scored at this goal, in a sentence; None where it is."""
-    if not row.has_policy:
-        return "it has no policy, whose noise the rule is about"
-    interval = row.measured.interval
-    if row.measured.value is None or interval is None:
-        return "B_crit has no interval"
-    if interval[1] > MOST_RATIO * interval[0]:
-        return f"the ends of B_crit's interval are more than a factor of {MOST_RATIO:g} apart"
-    if row.prediction(*PRIMARY) is None:  # not the same as one without an upper end, which is a wrong prediction
-        return "its noise scale in Adam's metric was not measured to the goal"
-    return next(iter(row.why_not_scored()), None)
+    @property
+    def would_predict(self) -> bool:
+        """Whether the error is small enough for `predicts`, whatever the interventions did."""
+        return self.primary is not None and self.primary.rms.value is not None and self.primary.rms.value <= SUCCESS
 
 
 def score(rungs: Sequence[Rung], head: str, quantity: str) -> PredictorScore | None:
@@ -236,27 +158,6 @@ def is_better(rungs: Sequence[Rung], secondary: tuple[str, str]) -> bool:
     spread = (second.take(draws).square - first.take(draws).square).std()
     t = float(stdtrit(count - 1, 1 - 0.05 / len(SECONDARY) / 2)) * math.sqrt(count / (count - 1))
     return difference + t * float(spread) < 0
-
-
-def interventions_of(rungs: Sequence[Rung], which: tuple[str, str] = PRIMARY) -> list[Intervention]:
-    """The rungs that were moved from another one that is here too, by the primary predictor or another one.
-
-    Both have to have ended, and at the same goal: B_crit grows with the goal, so two goals would show that growth as well. Where
-    either is left out of the score, the pair is shown and does not count.
-    """
-    ended = [rung for rung in rungs if rung.left_out not in (GIVEN_UP, NOT_ENDED)]
-    named = {rung.folder: rung for rung in ended}
-    pairs = [(rung, named[rung.base]) for rung in ended if rung.base in named]
-    return [
-        Intervention(
-            moved.folder,
-            ratio(moved.row.measured, still.row.measured),
-            ratio(moved.row.predicted(*which), still.row.predicted(*which)),
-            counts=moved.role == "intervention" and moved.left_out is None and still.left_out is None,
-        )
-        for moved, still in pairs
-        if moved.row.goal == still.row.goal
-    ]
 
 
 def verdict(rungs: Sequence[Rung], interventions: Sequence[Intervention] = ()) -> Verdict:

@@ -15,8 +15,8 @@ from typing import Any
 from ..analysis.comparison import ComparedSweep, Comparison
 from ..analysis.predictions import HEADS
 from ..analysis.rows import Row
+from ..analysis.rungs import rungs_of
 from ..analysis.summary import distinct_names
-from ..analysis.verdict import rungs_of
 from ..frontier import Surface
 from ..records import RunRecord, SweepRecord, TrialResult
 from ..text import format_duration, format_quantity, stretches

@@ -15,7 +15,7 @@ import altair as alt
 from ..analysis import Row
 from ..analysis.paper import PAPER
 from ..analysis.predictions import PRIMARY
-from ..analysis.verdict import Rung
+from ..analysis.rungs import Rung
 from .answers import CONFIDENCE, Answer
 from .chart_style import (
     GREY,

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from ..analysis.comparison import ComparedSweep
 from ..analysis.predictions import ADVISED, HEADS, ONLY_LOSS, PLAIN, PRIMARY, QUANTITIES
 from ..analysis.rows import LEAST_STEPS, Row
-from ..analysis.verdict import FEWEST_SCORED, FEWEST_TASKS, Rung, Verdict, agreement_of, interventions_of, verdict
+from ..analysis.rungs import Rung, interventions_of
+from ..analysis.verdict import FEWEST_MOVED, FEWEST_SCORED, FEWEST_TASKS, Verdict, agreement_of, verdict
 from ..estimate import Estimate
 from ..text import format_quantity
 
@@ -247,6 +248,11 @@ def say_verdict_details(verdict: Verdict) -> str:
         said.append(f"{some} {'did not move' if known == [False] else 'moved'} B_crit as predicted.")
     if unknown := [one.name for one in verdict.interventions if one.counts and one.holds is None]:
         said.append(f"Whether B_crit moved as predicted is not resolved for {', '.join(unknown)}.")
+    if verdict.state == "undecided" and verdict.would_predict:
+        said.append(
+            f"It would be “predicts” with {FEWEST_MOVED} interventions that move B_crit as predicted: sweeps with --reward-noise "
+            f"to the goals of sweeps that are here."
+        )
     said.append("The noise scale is that of the joint loss on the policy's parameters, in Adam's metric, averaged to the goal.")
     return " ".join(said)
 

@@ -8,7 +8,7 @@ import pytest
 
 from rlscale.analysis.predictions import PRIMARY, Prediction
 from rlscale.analysis.rows import Row
-from rlscale.analysis.verdict import rungs_of
+from rlscale.analysis.rungs import rungs_of
 from rlscale.estimate import Estimate
 from rlscale.noise import RUN_WINDOW
 from rlscale.records.trial import GoalCrossing, NoiseAtGoal, NoiseSums, TrialResult

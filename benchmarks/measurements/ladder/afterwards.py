@@ -12,15 +12,8 @@ import numpy as np
 from rlscale.analysis import Comparison
 from rlscale.analysis.paper import PAPER, PaperTask, score_paper
 from rlscale.analysis.predictions import ADVISED, PRIMARY
-from rlscale.analysis.verdict import (
-    FAILURE,
-    SECONDARY,
-    SUCCESS,
-    UNRESOLVED,
-    Rung,
-    TaskTable,
-    score,
-)
+from rlscale.analysis.rungs import Rung
+from rlscale.analysis.verdict import FAILURE, SECONDARY, SUCCESS, UNRESOLVED, TaskTable, score
 from rlscale.text import format_quantity
 
 from ..measuring import markdown_table

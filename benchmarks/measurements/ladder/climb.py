@@ -7,9 +7,10 @@
     python -m rlscale.benchmarks.measurements.ladder again RUNG [...]
 
 `climb` runs every rung that has not ended, or those that are named, at low priority, from a clone of the commit that rungs.toml
-names; a rung that has begun goes on from the commit and with the command that it began with, on another machine too. The file is
-read again after every rung. Sweeps are in runs/ladder. Every few minutes their compact records are copied to results/ladder,
-which is what is committed; `collect` does nothing but that. Ctrl-C stops after the copy, and the same command goes on.
+names; a rung that has begun goes on from the commit and with the command that it began with, on another machine too. Only more
+hours are taken over from the file, and reopen a rung that has finished. The file is read again after every rung. Sweeps are in
+runs/ladder. Every few minutes their compact records are copied to results/ladder, which is what is committed; `collect` does
+nothing but that. Ctrl-C stops after the copy, and the same command goes on.
 """
 
 import json
@@ -82,11 +83,11 @@ def climb(names: tuple[str, ...] = ()) -> int:
     failed = 0
     while True:
         code, rungs = read_rungs()
-        rung = next((rung for rung in _chosen(rungs, names) if rung.name not in tried and not _has_ended(rung.name)), None)
+        rung = next((rung for rung in _chosen(rungs, names) if rung.name not in tried and not _has_ended(rung)), None)
         if rung is None:
             return failed
         tried.add(rung.name)
-        progress = Progress.read(rung.name) or Progress(rung.role, rung.base, _commit(code), rung.command("sweeps"))
+        progress = _progress(rung) or Progress(rung.role, rung.base, _commit(code), rung.command("sweeps"))
         print(f"== {rung.name}: rlscale {' '.join(progress.command)}", flush=True)
         exit_code = _run(rung, progress)
         if _is_stopped(exit_code):
@@ -110,9 +111,22 @@ def again(names: tuple[str, ...]) -> int:
     return failed
 
 
-def _has_ended(name: str) -> bool:
-    progress = Progress.read(name)
+def _has_ended(rung: Rung) -> bool:
+    progress = _progress(rung)
     return progress is not None and progress.ended
+
+
+def _progress(rung: Rung) -> Progress | None:
+    """How far the rung is, with the hours that rungs.toml gives it by now; None where it has not begun."""
+    progress = Progress.read(rung.name)
+    if progress is None or progress.state.startswith("given up"):
+        return progress
+    command, hours = list(progress.command), rung.options["hours"]
+    at = command.index("--hours") + 1
+    if float(hours) <= float(command[at]):
+        return progress
+    command[at] = hours
+    return replace(progress, command=command, state="begun", finished=None)
 
 
 def _chosen(rungs: list[Rung], names: tuple[str, ...]) -> list[Rung]:
@@ -176,7 +190,7 @@ def status() -> int:
     collect()
     rows, spent_all, left_all = [], 0.0, 0.0
     for rung in read_rungs()[1]:
-        progress = Progress.read(rung.name)
+        progress = _progress(rung)
         budget, jobs = float(rung.options["hours"]), max(1, int(rung.options["jobs"]))
         runs, spent, counted = 0, 0.0, 0.0
         if progress is not None and (RECORDS / rung.name / _MANIFEST).exists():

@@ -18,18 +18,8 @@ import numpy as np
 from rlscale.analysis import Comparison, Row, compare
 from rlscale.analysis.comparison import ComparedSweep
 from rlscale.analysis.predictions import ADVISED, PRIMARY, ratio
-from rlscale.analysis.verdict import (
-    GIVEN_UP,
-    NOT_ENDED,
-    SECONDARY,
-    PredictorScore,
-    Rung,
-    interventions_of,
-    is_better,
-    rungs_of,
-    score,
-    verdict,
-)
+from rlscale.analysis.rungs import GIVEN_UP, NOT_ENDED, Rung, interventions_of, rungs_of
+from rlscale.analysis.verdict import SECONDARY, PredictorScore, is_better, score, verdict
 from rlscale.estimate import Estimate
 from rlscale.records import SweepRecord, read_sweep
 from rlscale.records.files import dump_json

@@ -16,7 +16,8 @@ import numpy as np
 from rlscale.analysis import Comparison
 from rlscale.analysis.points import fit_points, surface_points
 from rlscale.analysis.predictions import PRIMARY, Prediction, at_crossings, pooled_noise
-from rlscale.analysis.verdict import Rung, Verdict, interventions_of, verdict, why_left_out
+from rlscale.analysis.rungs import Rung, interventions_of, why_left_out
+from rlscale.analysis.verdict import Verdict, verdict
 from rlscale.records import SweepRecord, TrialResult
 
 from ..measuring import markdown_table

@@ -17,7 +17,8 @@ from rungs import comparison_of, row_of, skip_without_its_engine
 from rlscale.analysis import compare
 from rlscale.analysis.paper import score_paper
 from rlscale.analysis.predictions import PRIMARY, at_crossings, pooled_noise
-from rlscale.analysis.verdict import SUCCESS, rungs_of, score
+from rlscale.analysis.rungs import rungs_of
+from rlscale.analysis.verdict import SUCCESS, score
 from rlscale.benchmarks.measurements.ladder import climb as ladder
 from rlscale.benchmarks.measurements.ladder import page as ladder_page
 from rlscale.benchmarks.measurements.ladder import storage
@@ -32,7 +33,7 @@ from rlscale.benchmarks.measurements.ladder.again import SEED, Repetition, repet
 from rlscale.benchmarks.measurements.ladder.forecasts import Moment, moments_of, within
 from rlscale.benchmarks.measurements.ladder.page import PAGE, PUBLISHED, read_ladder, rewritten, what_is_published
 from rlscale.benchmarks.measurements.ladder.readings import doubtful_crossings, for_mini_batches, iterations_or_mini_batches
-from rlscale.benchmarks.measurements.ladder.rungs import read_rungs
+from rlscale.benchmarks.measurements.ladder.rungs import Rung, read_rungs
 from rlscale.benchmarks.measurements.ladder.storage import folder_in, keep_record, restore_record
 from rlscale.benchmarks.options import parse
 from rlscale.benchmarks.sweep.options import SweepOptions, make_plan
@@ -123,6 +124,33 @@ def test_a_rung_is_climbed_and_goes_on_from_its_compact_record(checkout, capfd):
     assert "==" not in capfd.readouterr().out, "what is finished is not begun again"
     assert ladder.main(["status"]) == 0
     assert "finished" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("state", "hours", "goes_on_with"),
+    [
+        ("finished", "10", "10"),
+        ("begun", "10", "10"),
+        ("finished", "8.0", None),
+        ("finished", "6", None),
+        ("given up: why", "10", None),
+    ],
+)
+def test_more_hours_reopen_a_rung(tmp_path, monkeypatch, state, hours, goes_on_with):
+    monkeypatch.chdir(tmp_path)
+    command = ["sweep", "classic/cartpole", "--hours", "8", "--seed", "0"]
+    ladder.Progress("task", None, "abc", command, state, "2026-11-30").write("a")
+    rung = Rung("a", "classic/cartpole", "task", None, {"seed": "1", "hours": hours})
+    monkeypatch.setattr(ladder, "read_rungs", lambda: ("HEAD", [rung]))
+    ran = []
+    monkeypatch.setattr(ladder, "_run", lambda _, progress: ran.append(progress) or 0)
+    assert ladder.climb() == 0
+    if goes_on_with is None:
+        assert ran == []
+    else:
+        (progress,) = ran
+        assert progress.command == ["sweep", "classic/cartpole", "--hours", goes_on_with, "--seed", "0"]
+        assert (progress.state, progress.code, progress.finished) == ("begun", "abc", None)
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ from regressions import NOISE_SCALE, planted_course
 from rich.console import Console
 
 from rlscale.analysis.comparison import compare
-from rlscale.analysis.verdict import rungs_of
+from rlscale.analysis.rungs import rungs_of
 from rlscale.benchmarks.commands.compare import terminal_tables
 from rlscale.benchmarks.sweep import kinds
 from rlscale.benchmarks.sweep.next_command import next_command, with_next_words

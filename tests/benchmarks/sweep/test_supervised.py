@@ -11,8 +11,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from rlscale.analysis.comparison import compare
+from rlscale.analysis.rungs import rungs_of
 from rlscale.analysis.summary import noise_over_run
-from rlscale.analysis.verdict import rungs_of
 from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.sweep.kinds import SupervisedPlan, TrainingPlan
 from rlscale.benchmarks.sweep.options import SweepOptions, make_plan

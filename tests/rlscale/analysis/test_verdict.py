@@ -11,18 +11,8 @@ from rungs import comparison_of, row_of, rungs, trial_of
 from rlscale.analysis.paper import score_paper
 from rlscale.analysis.points import SurfacePoint
 from rlscale.analysis.predictions import PRIMARY
-from rlscale.analysis.verdict import (
-    GIVEN_UP,
-    NOT_ENDED,
-    SECONDARY,
-    _draws,
-    interventions_of,
-    is_better,
-    rungs_of,
-    score,
-    score_pairs,
-    verdict,
-)
+from rlscale.analysis.rungs import GIVEN_UP, NOT_ENDED, interventions_of, rungs_of
+from rlscale.analysis.verdict import SECONDARY, _draws, is_better, score, score_pairs, verdict
 from rlscale.estimate import Estimate
 from rlscale.report.ladder_charts import tasks_figure, verdict_figure
 from rlscale.report.words import _say_factor, say_verdict, say_verdict_details
@@ -83,15 +73,6 @@ def test_a_prediction_that_was_not_measured_is_no_wrong_one():
         None,
     ]
     assert (score(found, *PRIMARY).tasks, score(found, *PRIMARY).unresolved) == (3, 0)
-
-
-@pytest.mark.parametrize("altered", [dict(clones=4), dict(reward_noise=0.5)])
-def test_a_sweep_of_altered_environments_is_no_task_of_its_own(altered):
-    plain = row_of("a", 100.0, 100.0)
-    moved = replace(row_of("a", 400.0, 400.0), name="a (moved)", source="moved", **altered)
-    assert [rung.role for rung in rungs_of(comparison_of(plain, moved))] == ["task", "intervention"]
-    kept = rungs_of(comparison_of(plain, moved, ladder={"a (moved)": {"role": "development"}}))
-    assert [rung.role for rung in kept] == ["task", "development"]
 
 
 def test_two_rungs_of_a_task_count_as_their_mean():
@@ -323,7 +304,7 @@ def test_an_intervention_that_is_not_resolved_has_not_failed():
         "Of 2 interventions 1 moved B_crit as predicted. Whether B_crit moved as predicted is not resolved for unknown." in both
     )
     alone = say_verdict_details(verdict(ladder(SMALL), (unknown,)))
-    assert "intervention" not in alone
+    assert "The one intervention" not in alone
     assert "Whether B_crit moved as predicted is not resolved for unknown." in alone
 
 

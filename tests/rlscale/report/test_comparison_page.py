@@ -18,8 +18,8 @@ from run_records import add_joint, charts_of, make_run
 from rlscale.analysis.comparison import compare
 from rlscale.analysis.paper import PAPER
 from rlscale.analysis.predictions import PRIMARY, Prediction
+from rlscale.analysis.rungs import rungs_of
 from rlscale.analysis.summary import noise_of_sums
-from rlscale.analysis.verdict import rungs_of
 from rlscale.benchmarks.commands.compare import CompareOptions, read_folders, run_compare
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
