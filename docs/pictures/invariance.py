@@ -35,7 +35,7 @@ def panel(runs: list[dict[str, Any]], title: str, top: float) -> alt.LayerChart:
         x=x, y=alt.Y("low:Q", title="mean return", scale=alt.Scale(domain=[0, top])), y2="high:Q", color=colour
     )
     return alt.layer(band, chart.mark_line(strokeWidth=2.5).encode(x=x, y="return:Q", color=colour)).properties(
-        width=330, height=220, title=title
+        width=440, height=190, title=title
     )
 
 
@@ -46,10 +46,10 @@ def main() -> None:
         mine = [run for run in runs if run["task"] == task]
         top = max(value for run in mine for _, value in run["curve"])
         panels = [panel([r for r in mine if r["averaged"] == kind], f"{task}: {name}", top) for kind, name in NAMES.items()]
-        rows.append(alt.hconcat(*panels))
+        rows += panels
     chart = alt.vconcat(*rows).configure_axis(labelFontSize=13, titleFontSize=14).configure_title(fontSize=13)
     chart = chart.configure_legend(labelFontSize=13, orient="bottom", symbolOpacity=1).configure_view(stroke=None)
-    chart.save(str(Path(__file__).with_name("invariance.png")), scale_factor=1.5)
+    chart.save(str(Path(__file__).with_name("invariance.png")), scale_factor=2)
 
 
 if __name__ == "__main__":
