@@ -53,8 +53,9 @@ __all__ = ["PAGE", "PUBLISHED", "read_ladder", "rewritten", "what_is_published",
 MISSED = "noise-runs-that-missed-the-goal"  # the page's section
 INNER = "an-iteration-or-a-mini-batch"  # likewise
 SURE = "how-sure-the-verdict-is"  # likewise
-# The verdict is also given without these: noise scales of single runs of theirs had been published before their rungs began.
-SEEN = ("atari/pong", "atari/space_invaders")
+# The verdict is also given without these: noise scales of single runs of theirs had been published before their rungs began, of
+# Breakout before its rung had ended.
+SEEN = tuple(f"atari/{game}" for game in ("alien", "beam_rider", "breakout", "pong", "qbert", "seaquest", "space_invaders"))
 PAGE, PICTURES = Path("docs/ladder.md"), Path("docs/pictures")
 UNSWEPT = "noise-without-sweep*.json"  # beside the records of the rungs
 PUBLISHED = Path("rlscale/analysis/published.json")
@@ -292,10 +293,19 @@ def _cost(comparison: Comparison, rungs: Sequence[Rung]) -> str:
                 format_quantity(float(observations)),
                 f"{seconds / 7200:.1f}",
                 f"{sum(result.evaluation_seconds for result in results) / seconds:.0%}",
+                str(len({result.commit for result in results})),
                 str(sweep.record.ladder.get("state", "")),
             ]
         )
-    columns = ["rung", "runs", "observations and evaluation steps", "hours, two runs side by side", "of them evaluation", "state"]
+    columns = [
+        "rung",
+        "runs",
+        "observations and evaluation steps",
+        "hours, two runs side by side",
+        "of them evaluation",
+        "commits",
+        "state",
+    ]
     machines = " or ".join(dict.fromkeys(_machine(sweep.record) for sweep in comparison.sweeps))
     return f"{markdown_table(columns, rows)}\n\nThe machine: {machines}. The commits are in the records."
 

@@ -16,6 +16,7 @@ import numpy as np
 from rlscale.analysis import Comparison
 from rlscale.analysis.points import fit_points, surface_points
 from rlscale.analysis.predictions import PRIMARY, Prediction, at_crossings, pooled_noise
+from rlscale.analysis.rows import LEAST_STEPS
 from rlscale.analysis.rungs import Rung, interventions_of, why_left_out
 from rlscale.analysis.verdict import Verdict, verdict
 from rlscale.records import SweepRecord, TrialResult
@@ -35,14 +36,18 @@ __all__ = [
 MORE_STEPS = 100  # optimizer steps of S_min, for which the preregistration's issue asks beside the 50 of the rule
 # Their environments were at the same step of their episodes in every batch; docs/log.md, 26 November 2026, third session.
 IN_STEP = ("umbrella", "umbrella-noise-4", "umbrella-noise-16", "cliffwalking-2", "minatar-freeway-2")
+# Their results are in the first commit of this repository that holds docs/preregistration.md; earlier ones are lost.
+WITH_THE_RULE = ("frozenlake", "frozenlake-8x8")
 
 
 def fewer_rungs(comparison: Comparison, rungs: Sequence[Rung]) -> str:
-    """The verdict over goals that take more steps, and over rungs whose environments were out of step."""
+    """The verdict over goals that take more steps, over rungs whose environments were out of step, and over registered ones."""
     choices = {
         "as published": rungs,
         f"S_min of at least {MORE_STEPS} optimizer steps": [rung for rung in rungs if not rung.row.has_few_steps(MORE_STEPS)],
+        f"S_min of at least {LEAST_STEPS} iterations": [rung for rung in rungs if (rung.row.s_min.value or 0.0) >= LEAST_STEPS],
         "without rungs whose environments were in step": [rung for rung in rungs if rung.folder not in IN_STEP],
+        "without rungs that this repository has no earlier rule of": [rung for rung in rungs if rung.folder not in WITH_THE_RULE],
     }
     rows = []
     for name, those in choices.items():

@@ -31,7 +31,7 @@ from ..measuring import print_table, say_recorded, settings_of, write_result
 
 GAMES = ("alien", "beam_rider", "breakout", "pong", "qbert", "seaquest", "space_invaders")  # the paper's seven
 HEADS = ("policy", "value", "joint", "joint_policy_parameters")
-SHOWN = HEADS[:3]  # in the table
+SHOWN = {**{head: (head, "plain") for head in HEADS[:3]}, "preregistered": ("joint_policy_parameters", "adam")}  # in the table
 METRICS = ("plain", "adam")
 KIND = "rollout"
 
@@ -146,14 +146,15 @@ def at(curve: list[tuple[int, float]], observations: float) -> float | None:
 
 
 def table(found: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows: each task's return at the end, and the noise scale of each loss, averaged over the run."""
+    """Columns and rows: each task's return at the end, and the noise scales, averaged over the run.
+
+    Of each loss in the plain metric, and the preregistered one, of the joint loss on the policy's parameters in Adam's metric.
+    """
     rows = []
     for task in found:
-        over = {
-            one["head"]: say_recorded(**one["over_run"]) for one in task["noise"] if one["metric"] == "plain" and one["over_run"]
-        }
+        over = {(one["head"], one["metric"]): say_recorded(**one["over_run"]) for one in task["noise"] if one["over_run"]}
         end = f"{task['curve'][-1][1]:,.1f}" if task["curve"] else "–"
-        rows.append([task["task"], f"{task['observations'] / 1e6:.2f}", end, *(over.get(head, "–") for head in SHOWN)])
+        rows.append([task["task"], f"{task['observations'] / 1e6:.2f}", end, *(over.get(which, "–") for which in SHOWN.values())])
     return ["task", "observations, millions", "return at the end", *SHOWN], rows
 
 

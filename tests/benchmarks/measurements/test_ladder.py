@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import json
 import math
+import re
 import shutil
 import statistics
 import subprocess
@@ -298,7 +299,7 @@ def test_the_page_says_what_the_records_say(records):
     """Every figure of docs/ladder.md is what `page` would write now."""
     text = (ROOT / PAGE).read_text()
     assert rewritten(text, records) == text, "run: python -m rlscale.benchmarks.measurements.ladder page"
-    assert text.count("<!-- made: ") == 20
+    assert text.count("<!-- made: ") == 21
 
 
 def test_without_tasks_whose_noise_scale_was_seen_the_verdict_is_said_again():
@@ -401,6 +402,52 @@ def test_the_pages_own_sentences_say_what_the_records_say(records):
     assert len(measured) == 11
     papers = [score_paper(autoencoders=which).rms.value for which in (True, False)]
     assert f"{papers[0]:.2f} decades about one offset, {papers[1]:.2f} without its two autoencoders" in text
+
+
+@pytest.mark.long
+def test_what_a_buyer_reads_is_what_the_records_say(records):
+    text = " ".join((ROOT / PAGE).read_text().split())
+    scored = [rung for rung in rungs_of(records) if rung.role == "task" and rung.left_out is None]
+    small = [rung for rung in scored if rung.row.inner_steps == 1]
+    games = [rung for rung in scored if rung.row.inner_steps > 1]
+    hours = {
+        sweep.name: sum(result.seconds for result in sweep.record.results.values()) / 3600 / sweep.record.plan["jobs"]
+        for sweep in records.sweeps
+    }
+
+    def numbers(pattern, text=text):
+        """What stands in the sentence in the places of #."""
+        found = re.search(re.escape(pattern).replace(r"\#", r"([\d.,]*\d)"), text)
+        assert found, pattern
+        return [float(number.replace(",", "")) for number in found.groups()]
+
+    ends = [end for those in (small, games) for end in _ends(rung.row.measured.value for rung in those)]
+    said = "B_crit was # to # observations an optimizer step on eleven small tasks and # to # an iteration on three Atari games"
+    assert numbers(said) == pytest.approx(ends, rel=0.006)
+    assert (len(small), len(games)) == (11, 3)
+    ends = [end for those in (small, games) for end in _ends(hours[rung.name] for rung in those)]
+    said = "A sweep took # to # hours of two cores on a small task and # to # on an Atari game"
+    assert numbers(said) == pytest.approx(ends, abs=0.05)
+    resolved = [rung for rung in small if math.isfinite(rung.row.predicted(*PRIMARY).interval[1])]
+    times = sorted(rung.row.predicted(*PRIMARY).value / rung.row.measured.value for rung in resolved)
+    said = "was # to # times too large on eight of the small tasks, # times on one, and not resolved on two"
+    assert numbers(said) == pytest.approx([times[0], times[-2], times[-1]], rel=0.06)
+    assert (len(times), len(small)) == (9, 11)
+    eight = score([rung for rung in small if not rung.row.task.startswith("gym/")], *PRIMARY)
+    said = "over the first eight the verdict was the same (off by a factor of #, the mean of the others by #)"
+    assert numbers(said) == pytest.approx([10**error.value for error in (eight.left_out, eight.constant)], abs=0.05)
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    least, *_, most = sorted(scored, key=lambda rung: rung.row.measured.value)
+    assert (least.folder, most.folder) == ("inverted-pendulum", "atari-breakout")
+    said = "from # observations an optimizer step on InvertedPendulum to # an iteration on Atari Breakout"
+    assert numbers(said, readme) == pytest.approx([least.row.measured.value, most.row.measured.value], rel=0.005)
+    assert "fourteen tasks" in readme
+    assert len(scored) == 14
+
+
+def _ends(values):
+    values = list(values)
+    return min(values), max(values)
 
 
 @pytest.mark.long
