@@ -84,12 +84,13 @@ def test_a_return_before_the_first_episode_is_none():
     assert [at(curve, observations) for observations in (99, 100, 199.5, 1000)] == [None, 1.0, 1.0, 2.0]
 
 
-def test_the_table_has_the_plain_metric_over_the_run():
+def test_the_table_has_the_plain_metric_and_the_preregistered_noise_scale_over_the_run():
+    known = {("value", "plain"): 100.0, ("value", "adam"): 7.0, ("joint_policy_parameters", "adam"): 40.0}
     noise = [
-        {"head": "value", "metric": metric, "over_run": {"value": value, "interval": [value / 2, value * 2]}, "windows": []}
-        for metric, value in (("plain", 100.0), ("adam", 7.0))
+        {"head": head, "metric": metric, "over_run": {"value": value, "interval": [value / 2, value * 2]}, "windows": []}
+        for (head, metric), value in known.items()
     ]
     task = {"task": "atari/alien", "observations": 1_250_000, "curve": [[5, 1.0], [9, 512.34]], "noise": noise}
     columns, rows = table([task])
-    assert columns[:3] == ["task", "observations, millions", "return at the end"]
-    assert rows == [["atari/alien", "1.25", "512.3", "–", "100 [50.0, 200]", "–"]]
+    assert columns == ["task", "observations, millions", "return at the end", "policy", "value", "joint", "preregistered"]
+    assert rows == [["atari/alien", "1.25", "512.3", "–", "100 [50.0, 200]", "–", "40.0 [20.0, 80.0]"]]

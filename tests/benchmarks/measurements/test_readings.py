@@ -32,27 +32,28 @@ def test_noise_runs_that_missed_the_goal_can_be_kept():
 
 
 def test_the_verdict_over_fewer_rungs():
-    """Eight tasks and an intervention that moved B_crit and the prediction fourfold; one task takes 90 steps, one was in step."""
-    names = ("a", "b", "c", "d", "e", "f", "umbrella", "umbrella-noise-4", "short")
-    decades = (1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 2.0, 2.602, 4.0)
-    rows = [
-        row_of(f"toy/{name}", 10**x, 3 * 10**x, s_min=90.0 if name == "short" else 200.0)
-        for name, x in zip(names, decades, strict=True)
-    ]
-    moved = {"role": "intervention", "base": "umbrella", "state": "finished"}
-    comparison = comparison_of(*rows, ladder={"toy/umbrella-noise-4": moved})
-    cells = [line.split(" | ") for line in fewer_rungs(comparison, rungs_of(comparison)).splitlines()[2:]]
-    kept = [(tasks, held, said.removesuffix(" |")) for _, tasks, _, _, _, held, said in cells]
-    assert kept == [("8", "1 of 1", "undecided"), ("7", "1 of 1", "too few"), ("7", "0 of 0", "too few")]
-    assert [name for name, *_ in cells] == [
-        "| as published",
-        "| S_min of at least 100 optimizer steps",
-        "| without rungs whose environments were in step",
-    ]
-    # The mean of the others of seven tasks: with ten thousand left out, and with the hundred of `umbrella`.
-    of = ((*decades[:7], 4.0), decades[:7], (*decades[:6], 4.0))
-    for (_, _, rms, _, constant, *_), logs in zip(cells, of, strict=True):
+    """Eight tasks, and an intervention that moved B_crit and the prediction fourfold; all that differs is which tasks count."""
+    decades = {"a": 1.0, "iterated": 1.5, "frozenlake": 2.0, "b": 2.5, "c": 3.0, "d": 3.5, "umbrella": 2.2, "short": 4.0}
+    of_steps = {"short": {"s_min": 90.0}, "iterated": {"s_min": 30.0, "inner_steps": 12}}
+    rows = [row_of(f"toy/{name}", 10**x, 3 * 10**x, **of_steps.get(name, {})) for name, x in decades.items()]
+    moved = row_of("toy/umbrella-noise-4", 10**2.802, 3 * 10**2.802)
+    ladder = {moved.name: {"role": "intervention", "base": "umbrella", "state": "finished"}}
+    comparison = comparison_of(*rows, moved, ladder=ladder)
+    table = [line.strip("| ").split(" | ") for line in fewer_rungs(comparison, rungs_of(comparison)).splitlines()[2:]]
+    without = {
+        "as published": ("", "1 of 1", "undecided"),
+        "S_min of at least 100 optimizer steps": ("short", "1 of 1", "too few"),
+        "S_min of at least 50 iterations": ("iterated", "1 of 1", "too few"),
+        "without rungs whose environments were in step": ("umbrella", "0 of 0", "too few"),
+        "without rungs that this repository has no earlier rule of": ("frozenlake", "1 of 1", "too few"),
+    }
+    assert [name for name, *_ in table] == list(without)
+    for name, tasks, rms, _, constant, held, said in table:
+        left, *expected = without[name]
+        assert [held, said] == expected
+        logs = [x for task, x in decades.items() if task != left]
+        assert int(tasks) == len(logs)
         mean = sum(logs) / len(logs)
-        expected = (sum((x - mean) ** 2 for x in logs) / len(logs)) ** 0.5 * len(logs) / (len(logs) - 1)
-        assert float(constant.split()[0]) == pytest.approx(expected, abs=5e-3)
+        spread = (sum((x - mean) ** 2 for x in logs) / len(logs)) ** 0.5
+        assert float(constant.split()[0]) == pytest.approx(spread * len(logs) / (len(logs) - 1), abs=5e-3), "the others' mean"
         assert float(rms.split()[0]) == pytest.approx(0, abs=1e-6)
