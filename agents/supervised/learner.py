@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from rlscale.envs.supervised import Examples
-from rlscale.noise import BlockStatistics, NotFiniteError, block_statistics
+from rlscale.noise import BlockStatistics, NotFiniteError, block_products, statistics_of
 
+from ..devices import fetch, upload
 from ..learning.optimizer import without_compiler
 from ..networks import flatten_parameters
 from .config import SupervisedConfig
@@ -83,23 +84,27 @@ class SupervisedLearner:
         return self._flat.detach().cpu().numpy().copy()
 
     def step(self) -> SupervisedStep:
-        """Draw a batch and make one optimizer step.
+        """Draw a batch and make one optimizer step. The host waits for an accelerator once.
 
         Raises:
             NotFiniteError: a gradient is not finite.
         """
-        drawn = self._rng.integers(0, len(self._inputs), self._config.batch_size // self._length)
-        parts = np.array_split(drawn, len(self._rows))
-        total = sum(self._differentiate(row, part) for row, part in zip(self._rows, parts, strict=True))
+        count = self._config.batch_size // self._length
+        drawn = upload(torch.from_numpy(self._rng.integers(0, len(self._inputs), count)), self._device)
+        parts = torch.tensor_split(drawn, len(self._rows))
+        total = torch.zeros((), dtype=torch.float64, device=self._device)
+        for row, part in zip(self._rows, parts, strict=True):
+            total += self._differentiate(row, part)
         started = time.perf_counter()
-        statistics, mean = None, self._rows[0]
+        sizes = np.array([len(part) * self._length for part in parts], dtype=np.float64)
+        products, mean = [], self._rows[0]
         if self._blocks:
             mean = torch.empty_like(mean)
-            sizes = [len(part) * self._length for part in parts]
-            statistics = block_statistics(self._rows, sizes, mean_out=mean)
+            products = [block_products(self._rows, sizes=sizes, mean_out=mean)[0]]
         noise_seconds = time.perf_counter() - started
-        norm = float(torch.linalg.vector_norm(mean))
-        if not np.isfinite(norm):
+        loss, norm, *products = fetch([total / count, torch.linalg.vector_norm(mean), *products])
+        statistics = statistics_of(products[0], sizes) if products else None
+        if not norm.isfinite():
             raise NotFiniteError("gradient: not finite")
         update = self._config.update
         rate = update.learning_rate * min(1.0, (self.optimizer_steps + 1) / max(update.warm_up, 1))
@@ -107,18 +112,22 @@ class SupervisedLearner:
         self._flat.grad = mean
         self._optimizer.step()
         self.optimizer_steps += 1
-        return SupervisedStep(len(drawn) * self._length, total / len(drawn), norm, rate, statistics, noise_seconds)
+        return SupervisedStep(count * self._length, float(loss), float(norm), rate, statistics, noise_seconds)
 
-    def _differentiate(self, row: torch.Tensor, part: np.ndarray) -> float:
-        """Write the mean gradient over some examples into a row; the sum of their losses."""
+    def _differentiate(self, row: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+        """Write the mean gradient over some examples into a row; the sum of their losses, () float64.
+
+        Args:
+            row: (P,).
+            part: (n,) int64, the examples' numbers, on the device.
+        """
         row.zero_()
-        parameters, total = list(self._network.parameters()), 0.0
-        for chunk in np.array_split(part, -(-len(part) // CHUNK)):
-            index = torch.from_numpy(chunk).to(self._device)
+        parameters, total = list(self._network.parameters()), torch.zeros((), dtype=torch.float64, device=self._device)
+        for index in torch.tensor_split(part, -(-len(part) // CHUNK)):
             losses = self._network.losses(self._inputs[index], self._targets[index], self._generator)
             gradients = torch.autograd.grad(losses.sum() / len(part), parameters)
             row += torch.cat([gradient.reshape(-1) for gradient in gradients])
-            total += float(losses.detach().sum())
+            total += losses.detach().sum()
         return total
 
 
@@ -148,8 +157,8 @@ class SupervisedEvaluator:
 
         What the loss draws is the same at every call, so that parameters are compared on the same draws.
         """
-        self._flat.copy_(torch.from_numpy(weights))
+        self._flat.copy_(upload(torch.from_numpy(weights), self._device))
         generator = torch.Generator().manual_seed(0)
         parts = zip(torch.split(self._inputs, CHUNK), torch.split(self._targets, CHUNK), strict=True)
-        scores = [self._network.scores(inputs, targets, generator).cpu() for inputs, targets in parts]
-        return torch.cat(scores).double().numpy()
+        scores = [self._network.scores(inputs, targets, generator) for inputs, targets in parts]
+        return torch.cat(scores).cpu().double().numpy()

@@ -8,6 +8,8 @@ from torch.nn import functional
 
 from rlscale.envs.supervised import Examples, SupervisedTask
 
+from ..devices import upload
+
 __all__ = ["Autoencoder", "Classifier", "LanguageModel", "SupervisedNetwork", "make_network"]
 
 CHANNELS, HIDDEN = (16, 32), 64  # of the classifier
@@ -100,7 +102,7 @@ class Autoencoder(SupervisedNetwork):
         if not self.variational:
             return (self.decoder(code) - pictures).square().mean(1)
         mean, log_std = code.chunk(2, dim=1)
-        drawn = mean + log_std.exp() * torch.randn(mean.shape, generator=generator).to(mean.device)
+        drawn = mean + log_std.exp() * upload(torch.randn(mean.shape, generator=generator), mean.device)
         error = (self.decoder(drawn) - pictures).square().sum(1) / (2 * PIXEL_NOISE**2)
         divergence = ((mean.square() + (2 * log_std).exp() - 1) / 2 - log_std).sum(1)  # KL(N(μ, σ²) ‖ N(0, 1))
         return (error + divergence) / self.pixels

@@ -10,11 +10,12 @@ device waits too unless it comes from page-locked memory and says `non_blocking`
 
 import traceback
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
 import torch
+from torch.nn import functional
 from torch.utils._pytree import tree_map_only
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
@@ -112,6 +113,8 @@ class FakeTensor(torch.Tensor):
             raise DeviceError("numpy() of a tensor of the fake device: copy it to the CPU first")
         if func is torch.Tensor.tolist:
             return args[0].cpu().tolist()
+        if func is torch._VF.lstm:
+            return _lstm(*args)
         if func == torch.Tensor.data.__set__:  # torch would move the storage, which is not where the numbers are
             into, new = args
             if not isinstance(new, FakeTensor):
@@ -160,7 +163,10 @@ def _run(func, args, kwargs):
     if func is aten._local_scalar_dense.default:
         return result
 
-    return _wrap(result, wrappers)
+    # Of an ordinary tensor a view is an ordinary one too, also in inference mode; torch refuses any other.
+    view = any(returned.alias_info is not None for returned in func._schema.returns) and isinstance(args[0], FakeTensor)
+    with torch.inference_mode(False) if view and not args[0].is_inference() else nullcontext():
+        return _wrap(result, wrappers)
 
 
 def _unwrap(x, tensors):
@@ -175,6 +181,21 @@ def _wrap(x, wrappers):
     if isinstance(x, torch.Tensor):
         return wrappers[id(x)] if id(x) in wrappers else FakeTensor(x)
     return type(x)(_wrap(part, wrappers) for part in x) if type(x) in (tuple, list) else x
+
+
+def _lstm(inputs, state, weights, *settings):
+    """One layer without dropout, from operators that the device has: torch would look for a kernel of the whole cell."""
+    *_, batch_first = settings
+    of_input, of_hidden, *biases = weights
+    hidden, cell = state[0][0], state[1][0]
+    outputs = []
+    for step in functional.linear(inputs.transpose(0, 1) if batch_first else inputs, of_input, biases[0]).unbind():
+        into, forget, new, out = (functional.linear(hidden, of_hidden, biases[1]) + step).chunk(4, dim=1)
+        cell = forget.sigmoid() * cell + into.sigmoid() * new.tanh()
+        hidden = out.sigmoid() * cell.tanh()
+        outputs.append(hidden)
+    output = torch.stack(outputs)
+    return output.transpose(0, 1) if batch_first else output, hidden[None], cell[None]
 
 
 def _is_mask(index):

@@ -99,6 +99,24 @@ def test_views_share_memory_and_data_is_moved():
     assert layer.weight.tolist() == [[1, 1], [1, 1]]
 
 
+@pytest.mark.parametrize("view", [lambda x: x.chunk(2), lambda x: (x[:2], x[2:]), lambda x: torch.unbind(x.view(2, 2))])
+def test_views_of_parameters_can_be_taken_in_inference_mode(view):
+    parameter = torch.nn.Parameter(torch.arange(4.0)).to(THERE)
+    with torch.inference_mode():
+        first, second = view(parameter)
+        assert (first + second).tolist() == [2, 4]
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_an_lstm_is_torchs(batch_first):
+    layer = torch.nn.LSTM(3, 5, batch_first=batch_first)
+    inputs = torch.randn(4, 2, 3)
+    output, (hidden, cell) = layer(inputs)
+    found, (last, kept) = layer.to(THERE)(inputs.to(THERE))
+    for here, there in ((output, found), (hidden, last), (cell, kept)):
+        torch.testing.assert_close(there.cpu(), here)
+
+
 def test_autocast_computes_in_its_type(counts):
     layer = torch.nn.Linear(2, 2).to(THERE)
     with torch.autocast("fake", torch.bfloat16):
