@@ -24,9 +24,10 @@ TASKS = {
     "small_cnn": "atari/pong",
     "nature_cnn": "atari/pong",
 }
+CONTINUOUS = "classic/pendulum"
 ENVIRONMENTS, STEPS, GROUPS = 8, 6, 2
-# Bytes of an observation beside its frame: action 8, log-probability, advantage and target 4 each, valid 1, age of a reset 1;
-# and, each time that it goes through the network, its position 8 and its block's size 4.
+# Bytes of an observation beside its frame: action 8 (4 for each continuous one), log-probability, advantage and target 4 each,
+# valid 1, age of a reset 1; and, each time that it goes through the network, its position 8 and its block's size 4.
 SMALL, EACH_TIME = 22, 12
 
 
@@ -39,6 +40,7 @@ class Setting:
         rounds: fragments that each environment gives to a batch.
         lag: of the rollouts.
         update: changes to the update's settings.
+        continuous: whether actions are.
     """
 
     network: str
@@ -46,10 +48,16 @@ class Setting:
     rounds: int = 1
     lag: int = 0
     update: dict = field(default_factory=dict)
+    continuous: bool = False
+
+    @property
+    def task(self):
+        return find_task(CONTINUOUS if self.continuous else TASKS[self.network])
 
     def __str__(self):
-        words = [self.network, "bfloat16" if self.bfloat16 else "", f"rounds={self.rounds}" if self.rounds > 1 else ""]
-        words += ["lag=1" if self.lag else "", *(f"{name}={value}" for name, value in self.update.items())]
+        words = [self.network, "continuous" if self.continuous else "", "bfloat16" if self.bfloat16 else ""]
+        words += [f"rounds={self.rounds}" if self.rounds > 1 else "", "lag=1" if self.lag else ""]
+        words += [f"{name}={value}" for name, value in self.update.items()]
         return " ".join(word for word in words if word)
 
 
@@ -76,7 +84,7 @@ class Learned:
 
 def config_of(setting, learners=1, blocks=4):
     """The run's settings, with a chunk that makes every device cut its passes alike."""
-    config = default_config(find_task(TASKS[setting.network]))
+    config = default_config(setting.task)
     plain = {
         "network": setting.network,
         "epochs": 1,
@@ -96,13 +104,13 @@ def config_of(setting, learners=1, blocks=4):
 
 def fragments_of(setting, seed=0):
     """The fragments of one batch: random frames and actions, some steps masked."""
-    rng, task = np.random.default_rng(seed), find_task(TASKS[setting.network])
+    rng, task = np.random.default_rng(seed), setting.task
     each, made = ENVIRONMENTS // GROUPS, []
     shape = (task.frame_stack - 1 + STEPS, each, *task.frame_shape)
     brightest = {"minatar_cnn": 1}.get(setting.network, 255)
     for _ in range(setting.rounds):
         for group in range(GROUPS):
-            frames = {}
+            frames = {"features": task.frame_shape[-1]}
             if task.frame_dtype == "uint8":
                 frames["frames"] = rng.integers(0, brightest + 1, shape, dtype=np.uint8)
             reset = rng.random((STEPS, each)) < 0.2
@@ -120,8 +128,7 @@ def sum_in_equal_pieces():
 
 def learn(setting, device, updates=2):
     """That many updates of a new learner on the device."""
-    task = find_task(TASKS[setting.network])
-    learner = Learner(config_of(setting), task, torch.device(device), setting.bfloat16)
+    learner = Learner(config_of(setting), setting.task, torch.device(device), setting.bfloat16)
     learned = Learned(np.empty(0), {}, [], [], [], 0, set())
     add, forward = BlockGradients.add, PolicyValueNet.forward
 
@@ -179,7 +186,7 @@ def check_update(setting, updates=2):
         assert len(counts.syncs) <= steps, f"{len(counts.syncs)} waits in {steps} optimizer steps: {counts.syncs}"
         fragments = fragments_of(setting, number)
         frames = sum(fragment.frames.nbytes for fragment in fragments)
-        observations = sum(fragment.action.size for fragment in fragments)
+        observations = sum(fragment.reward.size for fragment in fragments)
         passes = there.passes / updates / observations + (setting.lag and steps > 1)  # with lag all go through once more
         small = observations * (SMALL + EACH_TIME * passes) + 64 * (steps + 5)
         crossed = counts.uploads.total()

@@ -6,7 +6,7 @@ import fake_accelerator as fake
 import numpy as np
 import pytest
 import torch
-from accelerated import TASKS, sum_in_equal_pieces
+from accelerated import CONTINUOUS, TASKS, sum_in_equal_pieces
 
 from rlscale.agents.compute import resolve_compute, resolve_device
 from rlscale.agents.config import Budget, default_config
@@ -25,18 +25,20 @@ fake.register()
 STEPS = 5
 
 
-def worker_on(device, network, bfloat16):
-    task = find_task(TASKS[network])
-    return RolloutWorker(WorkerSettings(task, 4, STEPS, network, bfloat16, 1, True, 0, seed=3, device=device), 0)
+def worker_on(device, network="mlp", bfloat16=False, task="classic/cartpole"):
+    return RolloutWorker(WorkerSettings(find_task(task), 4, STEPS, network, bfloat16, 1, True, 0, seed=3, device=device), 0)
 
 
 @pytest.mark.parametrize("bfloat16", [False, True])
-@pytest.mark.parametrize("network", TASKS)
-def test_a_fragment_is_the_cpus(network, bfloat16, monkeypatch):
+@pytest.mark.parametrize(("network", "played"), [*TASKS.items(), ("mlp", CONTINUOUS)])
+def test_a_fragment_is_the_cpus(network, played, bfloat16, monkeypatch):
     """The host waits once a step, for the action, and nothing else crosses than observations, weights and what is acted by."""
     # On the CPU dense layers above pixels are packed for oneDNN, whose sums round otherwise.
     monkeypatch.setattr(Dense, "prepare_for_inference", lambda self, dtype: None)
-    here, there = worker_on("cpu", network, bfloat16), worker_on("fake", network, bfloat16)
+    here, there = (worker_on(device, network, bfloat16, played) for device in ("cpu", "fake"))
+    task = find_task(played)
+    frame = int(np.prod(task.observation_shape)) * np.dtype(task.frame_dtype).itemsize
+    numbers = 2 * len(task.actions) if played == CONTINUOUS else task.actions  # of what an action is drawn from
     weights = here._flat.numpy() * 1.25
     for version in range(2):
         weights = weights + np.float32(0.01)
@@ -49,10 +51,8 @@ def test_a_fragment_is_the_cpus(network, bfloat16, monkeypatch):
         with fake.counting() as counts:
             other = there.sample(version)
         assert len(counts.syncs) == STEPS + 1  # and the value of the last observation
-        task = find_task(TASKS[network])
-        frame = int(np.prod(task.observation_shape)) * np.dtype(task.frame_dtype).itemsize
         assert counts.uploads == {f"torch.{task.frame_dtype}": (STEPS + 1) * 4 * frame}
-        assert counts.fetches == {"torch.float32": (STEPS + 1) * 4 * (task.actions + 1) * 4}
+        assert counts.fetches == {"torch.float32": (STEPS + 1) * 4 * (numbers + 1) * 4}
         for name in ("frames", "action", "log_prob", "value", "bootstrap_value", "reward"):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
     for worker in (here, there):
@@ -184,7 +184,7 @@ def test_a_process_uses_the_device_that_it_is_given_by_number(monkeypatch):
     for device in ("cpu", "fake", "fake:1"):
         resolve_compute(config_on(device)).prepare_process()
     assert used == [0, 1]
-    worker_on("fake:1", "mlp", False).close()
+    worker_on("fake:1").close()
     assert used == [0, 1, 1]
 
 

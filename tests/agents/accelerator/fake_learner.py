@@ -27,6 +27,9 @@ SETTINGS = [
     Setting("mlp", lag=1),
     Setting("small_cnn", lag=1, update={**MINI, "shuffle": "environments"}),
     Setting("mlp", lag=1, update={"stream": True}),
+    Setting("mlp", continuous=True),
+    Setting("mlp", continuous=True, bfloat16=True, rounds=2, update={**MINI, "shuffle": "transitions"}),
+    Setting("mlp", continuous=True, lag=1, update={"stream": True}),
     Setting("mlp", update={**MINI, "proximal_average": 3.0, "tuned_batch": 96}),
     Setting("small_cnn", bfloat16=True, lag=1, update={"stream": True, "proximal_average": 3.0}),
 ]
