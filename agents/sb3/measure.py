@@ -13,6 +13,7 @@ from stable_baselines3 import A2C, PPO
 from torch.nn import functional
 
 from ..config import FEWEST_BLOCKS
+from ..devices import upload
 from ..learning import GradientSums, NoiseRecord, adam_metric, deal_lengths, noise_records
 
 __all__ = ["deal_rollout", "losses_of", "measure_rollout"]
@@ -48,7 +49,7 @@ def measure_rollout(model: PPO | A2C, blocks: int, optimizer_step: int) -> list[
                 most = getattr(model, "batch_size", MOST_OBSERVATIONS)
                 for start in range(0, len(steps), most):
                     index = steps[start : start + most], environments[start : start + most]
-                    losses = losses_of(model, index, advantages[index].to(model.device))
+                    losses = losses_of(model, index, upload(advantages[index], model.device))
                     # Where a part of the network is frozen, a loss may depend on no other.
                     sums.add(k, {head: loss for head, loss in losses.items() if loss.requires_grad}, len(index[0]))
     finally:
@@ -92,7 +93,7 @@ def losses_of(model: PPO | A2C, index: tuple[np.ndarray, np.ndarray], advantage:
     def chosen(values: Any) -> Any:
         if isinstance(values, dict):
             return {name: chosen(value) for name, value in values.items()}
-        return torch.as_tensor(values[index]).to(model.device)
+        return upload(torch.as_tensor(values[index]), model.device)
 
     # As its buffer gives them to `train`: of bytes, such as MultiBinary's, no log-probability can be computed.
     action = chosen(buffer.actions).float()
