@@ -30,7 +30,13 @@ T = TypeVar("T")
 ROLLOUT = 64
 FIRST_STEPS = 100  # random ones, so that environments differ
 CHECKED = 512  # observations of a batch that both devices learn from
-NETWORKS: dict[Network, str] = {"mlp": "classic/cartpole", "minatar_cnn": "minatar/breakout", "nature_cnn": "atari/pong"}
+POLICIES: dict[str, tuple[Network, str]] = {  # with the task that each learns
+    "mlp": ("mlp", "classic/cartpole"),
+    "mlp, continuous actions": ("mlp", "classic/pendulum"),
+    "minatar_cnn": ("minatar_cnn", "minatar/breakout"),
+    "small_cnn": ("small_cnn", "atari/pong"),
+    "nature_cnn": ("nature_cnn", "atari/pong"),
+}
 
 
 @dataclass(frozen=True)
@@ -48,18 +54,20 @@ class Check:
 
 
 @cache
-def sample(network: Network, observations: int, groups: int = 2, seed: int = 0) -> Sequence[Fragment]:
-    """Fragments of a network's task, by its initial policy on the CPU."""
-    task = find_task(NETWORKS[network])
+def sample(policy: str, observations: int, groups: int = 2, seed: int = 0) -> Sequence[Fragment]:
+    """Fragments of the task of one of `POLICIES`, by it as it begins, on the CPU."""
+    network, task_id = POLICIES[policy]
+    task = find_task(task_id)
     each = max(observations // ROLLOUT // groups, 1)
     settings = WorkerSettings(task, each, ROLLOUT, network, False, 0, True, FIRST_STEPS, seed, groups=groups)
     with closing(RolloutWorker(settings, 0)) as worker:
         return [worker.sample(0, group) for group in range(groups)]
 
 
-def config_for(network: Network, fragments: Sequence[Fragment], **update: Any) -> TrainConfig:
+def config_for(policy: str, fragments: Sequence[Fragment], **update: Any) -> TrainConfig:
     """Settings of one optimizer step from these fragments."""
-    config = default_config(find_task(NETWORKS[network]))
+    network, task_id = POLICIES[policy]
+    config = default_config(find_task(task_id))
     environments = sum(fragment.environments for fragment in fragments)
     plain = {"network": network, "epochs": 1, "mini_batch": None, "advantage_scale": "running"}
     rollout = replace(config.rollout, environments=environments, rollout_length=ROLLOUT)
@@ -90,10 +98,10 @@ def far(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.linalg.norm(other - one)) / max(float(np.linalg.norm(one)), 1e-30)
 
 
-def compare(name: str, network: Network, device: torch.device, visits: bool = False, **update: Any) -> list[Check]:
+def compare(name: str, policy: str, device: torch.device, visits: bool = False, **update: Any) -> list[Check]:
     """One update from the same parameters and fragments on the CPU and the device, in float32 throughout."""
-    fragments = sample(network, CHECKED)
-    config, task = config_for(network, fragments, **update), find_task(NETWORKS[network])
+    fragments = sample(policy, CHECKED)
+    config, task = config_for(policy, fragments, **update), find_task(POLICIES[policy][1])
     learned: list[tuple[UpdateResult, np.ndarray]] = []
     begun = Learner(config, task, CPU, False).weights()
     for where in (CPU, device):
@@ -138,23 +146,25 @@ def compare_exactly(device: torch.device) -> list[Check]:
     return checks
 
 
-def compare_acting(device: torch.device) -> list[Check]:
-    """The logits that policies act by."""
-    fragment = sample("nature_cnn", CHECKED, groups=1)[0]
-    seen = np.ascontiguousarray(fragment.frames[:4].swapaxes(0, 1))
-    logits = []
+def compare_acting(policy: str, device: torch.device) -> list[Check]:
+    """The numbers that actions are drawn from: logits, or means and log σ."""
+    network, task_id = POLICIES[policy]
+    task = find_task(task_id)
+    frames = sample(policy, CHECKED)[0].frames[: task.frame_stack]
+    seen = np.ascontiguousarray(frames.swapaxes(0, 1)).reshape(-1, *task.observation_shape)
+    drawn_from = []
     for where in (CPU, device):
-        network = make_network(find_task("atari/pong"), "nature_cnn", 0).to(where)
-        logits.append(ActingNetwork(network, False)(upload(torch.from_numpy(seen), where)).policy.cpu().numpy())
-    return [Check("acting: logits", far(*logits), 1e-3)]
+        acting = ActingNetwork(make_network(task, network, 0).to(where), False)
+        drawn_from.append(acting(upload(torch.from_numpy(seen), where)).policy.cpu().numpy())
+    return [Check(f"acting, {policy}: what actions are drawn from", far(*drawn_from), 1e-3)]
 
 
 def check_all(device: torch.device) -> list[Check]:
     """All checks of one accelerator, which this process must use already (`use_device`), or float32 might be TF32."""
     cases: dict[str, Callable[[], list[Check]]] = {
         "observations and a checkpoint": partial(compare_exactly, device),
-        "acting": partial(compare_acting, device),
-        **{network: partial(compare, network, network, device) for network in NETWORKS},
+        **{f"acting, {policy}": partial(compare_acting, policy, device) for policy in POLICIES},
+        **{policy: partial(compare, policy, policy, device) for policy in POLICIES},
         "nature_cnn, streamed": partial(compare, "nature_cnn, streamed", "nature_cnn", device, stream=True),
         "nature_cnn, frames visiting": partial(compare, "nature_cnn, frames visiting", "nature_cnn", device, visits=True),
     }

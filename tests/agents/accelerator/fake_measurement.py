@@ -32,9 +32,9 @@ def test_it_prints_a_block_to_paste_and_keeps_a_record(tmp_path, capsys):
     assert command.main(rounds=1, batch=32, runs=0, out=tmp_path / "record.json") == 0
     printed = capsys.readouterr().out
     block = printed.partition("Please paste what follows into an issue:")[2]
-    assert "### rlscale on fake accelerator (fake): none of 24 checks failed" in block
+    assert "### rlscale on fake accelerator (fake): none of 36 checks failed" in block
     readings = json.loads((tmp_path / "record.json").read_text())["readings"]
-    assert len(readings["checks"]) == 24
+    assert len(readings["checks"]) == 36
     for name in ("float32", "bfloat16", "joint noise", "all heads", "streamed", "frames visiting", "chunk 32", "on the CPU"):
         assert len(readings["learner_seconds"][name]) == 1
         assert f"| learning, {name}: observations/s | " in block
@@ -55,13 +55,14 @@ def test_what_fails_is_a_check_that_failed_and_the_rest_is_measured_all_the_same
     monkeypatch.setattr(command, "measure_runs", lambda *_: sys.exit("a run failed"))
     assert command.main(rounds=1, batch=32, runs=1, out=tmp_path / "record.json") == 1
     block = capsys.readouterr().out.partition("Please paste what follows into an issue:")[2]
-    assert "### rlscale on fake accelerator (fake): 3 of 26 checks failed" in block
-    said = "| acting: NotImplementedError: Could not run 'aten::im2col' / on this backend | nan | 0 | **failed** |"
-    assert block.count(said) == 2
+    assert "### rlscale on fake accelerator (fake): 7 of 38 checks failed" in block
+    said = "NotImplementedError: Could not run 'aten::im2col' / on this backend | nan | 0 | **failed** |"
+    assert f"| acting, small_cnn: {said}" in block
+    assert block.count(said) == 6  # of five policies, and the speed of acting
     assert "| whole runs: SystemExit: a run failed | nan | 0 | **failed** |" in block
     assert "| learning, float32: observations/s | " in block
     readings = json.loads((tmp_path / "record.json").read_text())["readings"]
-    assert sum(not check["passed"] for check in readings["checks"]) == 3
+    assert sum(not check["passed"] for check in readings["checks"]) == 7
 
 
 @pytest.mark.parametrize("factor", [1.1, float("nan")])
