@@ -26,9 +26,9 @@ TASKS = {
 }
 CONTINUOUS = "classic/pendulum"
 ENVIRONMENTS, STEPS, GROUPS = 8, 6, 2
-# Bytes of an observation beside its frame: action 8 (4 for each continuous one), log-probability, advantage and target 4 each,
-# valid 1, age of a reset 1; and, each time that it goes through the network, its position 8 and its block's size 4.
-SMALL, EACH_TIME = 22, 12
+# Bytes of an observation beside its frame and action: log-probability, advantage and target 4 each, valid 1, age of a reset 1;
+# and, each time that it goes through the network, its position 8 and its block's size 4.
+SMALL, EACH_TIME = 14, 12
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,8 @@ def check_update(setting, updates=2):
         frames = sum(fragment.frames.nbytes for fragment in fragments)
         observations = sum(fragment.reward.size for fragment in fragments)
         passes = there.passes / updates / observations + (setting.lag and steps > 1)  # with lag all go through once more
-        small = observations * (SMALL + EACH_TIME * passes) + 64 * (steps + 5)
+        actions = sum(fragment.action.nbytes for fragment in fragments)
+        small = actions + observations * (SMALL + EACH_TIME * passes) + 64 * (steps + 5)
         crossed = counts.uploads.total()
         assert frames <= crossed <= frames + small, f"{crossed} bytes crossed; frames are {frames}, all else {small:.0f}"
         if fragments[0].frames.dtype == np.uint8:
