@@ -188,7 +188,7 @@ def say_conclusion(rungs: Sequence[Rung]) -> str:
         if found.primary is None:
             reasons = [f"{rung.folder}: {rung.left_out or f'its role is {rung.role}'}" for rung in rungs]
             return f"{say_verdict(found)} {'; '.join(reasons)}."
-        return f"{say_verdict(found)} {_say_missed(rungs)}{say_verdict_details(found)}".strip()
+        return f"{say_verdict(found)} {_say_missed(rungs)}{_say_inner(rungs)}{say_verdict_details(found)}".strip()
     row = rungs[-1].row
     compared = row.ratio(*row.predictor)
     which = f"for {row.name} to" if len(rungs) > 1 else "to"
@@ -225,6 +225,17 @@ def _say_missed(rungs: Sequence[Rung]) -> str:
     if not some:
         return ""
     return f"Noise runs that missed the goal are left out ({', '.join(some)}): with them the verdict may be another. "
+
+
+def _say_inner(rungs: Sequence[Rung]) -> str:
+    """On which scored tasks a noise scale might be read otherwise; empty where on none."""
+    several = [rung.folder for rung in rungs if rung.role == "task" and rung.left_out is None and rung.row.inner_steps > 1]
+    if not several:
+        return ""
+    return (
+        f"Where an iteration has several optimizer steps ({', '.join(several)}) the noise scale is taken for the iteration's: if "
+        "it were a mini-batch's, the verdict might be another. "
+    )
 
 
 def say_verdict_details(verdict: Verdict) -> str:

@@ -300,6 +300,11 @@ def test_one_task_is_no_conclusion(tmp_path):
     rungs = [plain, replace(missed, row=few, left_out=None)]
     said = say_conclusion(rungs)
     assert "Noise runs that missed the goal are left out (v): with them the verdict may be another." in said
+    assert "several optimizer steps" not in said
+    said = say_conclusion([plain, replace(missed, row=replace(few, inner_steps=12), left_out=None)])
+    assert (
+        "several optimizer steps (v) the noise scale is taken for the iteration's: if it were a mini-batch's, the verdict" in said
+    )
     silent = write_sweep(tmp_path / "u", Planted(), plan=make_plan(noise_runs=0))
     assert say_conclusion(rungs_of(compare([silent], []))).endswith(
         "; here, to a return of 200, the predicted figure is not resolved."
