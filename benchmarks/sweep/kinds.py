@@ -56,11 +56,14 @@ class TrainingPlan(SweepPlan):
         # As many actors as were asked for, or as the environments, clones together, can be dealt to.
         actors = max(n for n in range(config.actors + 1) if n == 0 or environments % (n * config.rollout.clones) == 0)
         mini_batch = None if self.mini_batches == 1 else trial.batch_size // self.mini_batches
+        age = config.update.proximal_average  # in optimizer steps of the pilot's batch size
+        if age is not None:
+            age *= self.pilot_batch / trial.batch_size
         return replace(
             config,
             seed=trial.seed,
             rollout=replace(config.rollout, environments=environments, actors=actors),
-            update=replace(config.update, learning_rate=trial.learning_rate, mini_batch=mini_batch),
+            update=replace(config.update, learning_rate=trial.learning_rate, mini_batch=mini_batch, proximal_average=age),
             noise=replace(
                 config.noise,
                 joint_noise_period=joint if self.mini_batches == 1 else 0,

@@ -102,6 +102,9 @@ class SweepOptions:
     """Lambda of generalized advantage estimation."""
     entropy_coef: float = 0.01
     """Weight of the entropy bonus."""
+    proximal_average: float | None = None
+    """PPO-EWMA: clip about an average of past policies; its center of mass in optimizer steps at --pilot-batch, and in as many
+    observations at every other size."""
     advantage_scale: Literal["batch", "running", "none"] = "running"
     """How advantages are scaled; over a batch would make another algorithm of every batch size where rewards are rare."""
     max_grad_norm: float | None = None
@@ -179,6 +182,7 @@ def make_training_plan(task_id: str, options: SweepOptions) -> TrainingPlan:
             discount=task.discount if options.discount is None else options.discount,
             gae_lambda=options.gae_lambda,
             entropy_coef=options.entropy_coef,
+            proximal_average=options.proximal_average,
             max_grad_norm=options.max_grad_norm,
             advantage_scale=options.advantage_scale,
             network=options.network or task.network,
@@ -296,7 +300,7 @@ def _check(task_id: str, options: SweepOptions, goals: tuple[float, ...]) -> Non
         raise UsageError("--goals", f"{' '.join(map(str, goals))} are not ascending", "Name each once, the lowest first")
     positive = (
         *("rates", "seeds", "rollout_length", "observations", "total_observations", "hours", "learning_rate"),
-        *("evaluation_episodes", "epochs", "mini_batches", "pilot_batch", "clones", "rate_batch"),
+        *("evaluation_episodes", "epochs", "mini_batches", "pilot_batch", "clones", "rate_batch", "proximal_average"),
     )
     require_positive({name.replace("_", "-"): getattr(options, name) for name in positive})
     check_counts(options)

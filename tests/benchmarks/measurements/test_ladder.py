@@ -45,8 +45,8 @@ from rlscale.text import format_quantity
 ROOT = Path(__file__).parent.parent.parent.parent
 RUNGS = read_rungs()[1]
 # Where the sweep lies and runs is no part of its protocol; data are supervised tasks', of which no rung is;
-# and no rung is quick.
-OUTSIDE = {"tasks", "out", "report", "ray-address", "data", "quick"}
+# no rung is quick, and none has an averaged policy, which is younger than their code.
+OUTSIDE = {"tasks", "out", "report", "ray-address", "data", "quick", "proximal-average"}
 MADE = "<!-- made: {} -->\n<!-- end -->"
 
 

@@ -393,6 +393,19 @@ def test_batch_sizes_differ_in_the_batch_alone():
     assert make_plan("atari/pong", SweepOptions(tasks=("atari/pong",))).config.rollout.random_first_steps == 500
 
 
+def test_an_averaged_policy_reaches_as_far_back_in_observations_at_every_size():
+    options = SweepOptions(tasks=("minatar/breakout",), epochs=3, mini_batches=4, pilot_batch=2560, proximal_average=8.0)
+    plan = make_plan("minatar/breakout", options)
+    pilot, *_ = plan.next_trials({})
+    assert plan.config_of(pilot).update.proximal_average == 8.0
+    smaller, larger = (replace(pilot, batch_size=size) for size in (640, 40_960))
+    assert [plan.config_of(trial).update.proximal_average for trial in (smaller, larger)] == [32.0, 0.5]
+    without = make_plan("minatar/breakout", replace(options, proximal_average=None))
+    assert without.config_of(smaller).update.proximal_average is None
+    with pytest.raises(UsageError, match="--proximal-average"):
+        make_plan("minatar/breakout", replace(options, proximal_average=0.0))
+
+
 # --- both -----------------------------------------------------------------------------------------------------------------------
 
 
