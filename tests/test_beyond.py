@@ -12,7 +12,9 @@ import altair as alt
 import pytest
 from scipy.special import stdtrit
 
+from rlscale.analysis import compare
 from rlscale.estimate import Estimate
+from rlscale.records import read_sweep
 
 ROOT = Path(__file__).parent.parent
 PICTURES = ROOT / "docs" / "pictures"
@@ -122,3 +124,16 @@ def test_the_table_of_quick_sweeps_holds_what_the_sweeps_own_noise_runs_predict(
     said = " ".join(PARTS["B_crit without a sweep"].split())
     for rung in published.keys() - cases.keys():
         assert f"`{rung}` (measured / that: {published[rung]:.2f})" in said or f"`{rung}` ({published[rung]:.2f})" in said
+
+
+@pytest.mark.long
+def test_what_an_averaged_policy_does_to_the_critical_batch_size_is_what_the_records_say():
+    found = {}
+    for averaged, folder in (("no", "ladder/minatar-breakout-people-3"), ("yes", "minatar-breakout-ewma")):
+        for row in compare([read_sweep(ROOT / "results" / folder)], []).rows:
+            figures = [figure.say() for figure in (row.measured, row.s_min, row.e_min)]
+            warns = ", warns" if row.frontier.warning else ""
+            found[f"{row.goal:g}", averaged] = [*figures, f"{row.frontier.exponent.value:.2f}{warns}"]
+    part = PARTS["Is PPO-EWMA batch size-invariant?"].split("does to the critical batch size**")[1]
+    table = [line.strip("| ").split(" | ") for line in part.splitlines() if re.match(r"\| \d", line)]
+    assert {(goal, averaged): cells for goal, averaged, *cells in table} == found
