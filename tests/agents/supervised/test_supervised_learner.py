@@ -72,6 +72,16 @@ def test_an_observation_of_a_text_counts_for_itself():
         np.testing.assert_array_equal(other.statistics.square, one.statistics.square)
 
 
+@pytest.mark.parametrize("blocks", [0, 3])
+def test_the_loss_of_a_step_is_the_mean_of_its_examples(monkeypatch, blocks):
+    """All examples are alike: from w = 0 half the square of 3, and G = -3 x, however many pieces a batch is learned in."""
+    monkeypatch.setattr("rlscale.agents.supervised.learner.CHUNK", 4)
+    examples = Examples(np.tile(np.float32([[0.6, 0.8]]), (5, 1)), np.full(5, 3.0, np.float32))
+    step = learner_of(examples, batch_size=14, blocks=blocks).step()
+    assert step.loss == pytest.approx(4.5)
+    assert step.gradient_norm == pytest.approx(3.0)
+
+
 def test_measuring_changes_no_step():
     examples = regression(1000, np.array([1.0, 2.0, 0.5]), 1.0)
     update = {"learning_rate": 0.01, "warm_up": 5}
