@@ -45,6 +45,7 @@ from .readings import (
     for_mini_batches,
     iterations_or_mini_batches,
     missed_runs,
+    with_fewer_rungs,
     with_missed_runs,
 )
 
@@ -52,6 +53,7 @@ __all__ = ["PAGE", "PUBLISHED", "read_ladder", "rewritten", "what_is_published",
 
 MISSED = "noise-runs-that-missed-the-goal"  # the page's section
 INNER = "an-iteration-or-a-mini-batch"  # likewise
+FEWER = "fewer-rungs"  # likewise
 SURE = "how-sure-the-verdict-is"  # likewise
 # The verdict is also given without these: noise scales of single runs of theirs had been published before their rungs began, of
 # Breakout before its rung had ended.
@@ -137,7 +139,9 @@ def _other_readings(comparison: Comparison, rungs: Sequence[Rung]) -> list[tuple
     readings = [(state, f"The verdict leaves out {missed}; with them it can be “{state}”.") for state in states]
     by_mini_batch = for_mini_batches(comparison, rungs)
     other = verdict(by_mini_batch, interventions_of(by_mini_batch)).state
-    return [*readings, (other, f"It would be “{other}” if a noise scale were read as that of [a mini-batch](#{INNER}).")]
+    readings.append((other, f"It would be “{other}” if a noise scale were read as that of [a mini-batch](#{INNER})."))
+    fewer = [(one.state, f"It would be “{one.state}” {name} ([why](#{FEWER})).") for name, one in with_fewer_rungs(rungs).items()]
+    return [*readings, *fewer]
 
 
 def _without_seen(rungs: Sequence[Rung]) -> list[tuple[str, str]]:

@@ -30,6 +30,7 @@ __all__ = [
     "for_mini_batches",
     "iterations_or_mini_batches",
     "missed_runs",
+    "with_fewer_rungs",
     "with_missed_runs",
 ]
 
@@ -42,16 +43,8 @@ WITH_THE_RULE = ("frozenlake", "frozenlake-8x8")
 
 def fewer_rungs(comparison: Comparison, rungs: Sequence[Rung]) -> str:
     """The verdict over goals that take more steps, over rungs whose environments were out of step, and over registered ones."""
-    choices = {
-        "as published": rungs,
-        f"S_min of at least {MORE_STEPS} optimizer steps": [rung for rung in rungs if not rung.row.has_few_steps(MORE_STEPS)],
-        f"S_min of at least {LEAST_STEPS} iterations": [rung for rung in rungs if (rung.row.s_min.value or 0.0) >= LEAST_STEPS],
-        "without rungs whose environments were in step": [rung for rung in rungs if rung.folder not in IN_STEP],
-        "without rungs that this repository has no earlier rule of": [rung for rung in rungs if rung.folder not in WITH_THE_RULE],
-    }
     rows = []
-    for name, those in choices.items():
-        found = verdict(those, interventions_of(those))
+    for name, found in with_fewer_rungs(rungs).items():
         if found.primary is None:
             rows.append([name, "0", "–", "–", "–", "–", found.state])
             continue
@@ -61,6 +54,22 @@ def fewer_rungs(comparison: Comparison, rungs: Sequence[Rung]) -> str:
         rows.append([name, str(found.primary.tasks), *(error.say("–") for error in errors), held, found.state])
     columns = ["", "tasks", "RMS about the offset", "a task left out", "by the mean of the others", "interventions as predicted"]
     return markdown_table([*columns, "verdict"], rows)
+
+
+def with_fewer_rungs(rungs: Sequence[Rung]) -> dict[str, Verdict]:
+    """The verdict by which rungs are left out, which the rule keeps."""
+    choices = {
+        "as published": rungs,
+        f"where S_min is at least {MORE_STEPS} optimizer steps": [
+            rung for rung in rungs if not rung.row.has_few_steps(MORE_STEPS)
+        ],
+        f"where S_min is at least {LEAST_STEPS} iterations": [
+            rung for rung in rungs if (rung.row.s_min.value or 0.0) >= LEAST_STEPS
+        ],
+        "without rungs whose environments were in step": [rung for rung in rungs if rung.folder not in IN_STEP],
+        "without rungs that this repository has no earlier rule of": [rung for rung in rungs if rung.folder not in WITH_THE_RULE],
+    }
+    return {name: verdict(those, interventions_of(those)) for name, those in choices.items()}
 
 
 def missed_runs(comparison: Comparison, rungs: Sequence[Rung]) -> str:

@@ -42,8 +42,8 @@ def test_the_verdict_over_fewer_rungs():
     table = [line.strip("| ").split(" | ") for line in fewer_rungs(comparison, rungs_of(comparison)).splitlines()[2:]]
     without = {
         "as published": ("", "1 of 1", "undecided"),
-        "S_min of at least 100 optimizer steps": ("short", "1 of 1", "too few"),
-        "S_min of at least 50 iterations": ("iterated", "1 of 1", "too few"),
+        "where S_min is at least 100 optimizer steps": ("short", "1 of 1", "too few"),
+        "where S_min is at least 50 iterations": ("iterated", "1 of 1", "too few"),
         "without rungs whose environments were in step": ("umbrella", "0 of 0", "too few"),
         "without rungs that this repository has no earlier rule of": ("frozenlake", "1 of 1", "too few"),
     }
