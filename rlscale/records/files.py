@@ -317,10 +317,26 @@ def lock_folder(folder: Path, field: str) -> int:
         if descriptor >= 0:
             os.close(descriptor)
         if isinstance(error, BlockingIOError):
-            raise UsageError(field, f"{folder} is being written by another process", "Wait for it, or stop it") from None
+            raise UsageError(field, *_who_holds(folder)) from None
         mend = "Choose a folder of your own, on a file system with locks"
         raise UsageError(field, f"cannot lock {folder}: {error.strerror}", mend) from None
+    with suppress(OSError):  # a full disk: the lock holds all the same
+        os.truncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(this_process()).encode(), 0)
     return descriptor
+
+
+def _who_holds(folder: Path) -> tuple[str, str]:
+    """What is wrong and its mend, where the folder is locked: the process that holds it, as far as the lock tells."""
+    try:
+        holder = json.loads((folder / ".lock").read_text(encoding="utf-8"))
+        process, here = int(holder["process"]), holder["host"] == this_process()["host"]
+    except (OSError, ValueError, KeyError, TypeError):  # one of an earlier version, or not written yet
+        return f"{folder} is being written by another process", "Wait for it, or stop it"
+    if here and process == os.getpid():
+        return f"{folder} is being written by this process already", "Close the session that writes it, or write elsewhere"
+    where = "" if here else " on another machine"
+    return f"{folder} is being written by process {process}{where}", "Wait for it, or stop it"
 
 
 @contextmanager

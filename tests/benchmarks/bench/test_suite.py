@@ -218,7 +218,7 @@ def test_a_file_that_cannot_be_written_is_said_before_a_round(tmp_path, rounds, 
 
 def test_two_commands_do_not_write_one_folder(tmp_path, rounds):
     lock = lock_folder(tmp_path, "--out")
-    with pytest.raises(UsageError, match=f"--out: {tmp_path} is being written by another process"):
+    with pytest.raises(UsageError, match=f"--out: {tmp_path} is being written by this process already"):
         measure(tmp_path / "here.json")
     os.close(lock)
     assert rounds == []

@@ -227,7 +227,7 @@ def test_two_commands_do_not_write_one_record(without_branches, capsys):
     lock = lock_folder(path.parent, "--out")
     assert main(words) == 2
     os.close(lock)
-    assert f"--out: {path.parent} is being written by another process" in capsys.readouterr().err
+    assert f"--out: {path.parent} is being written by this process already" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -415,7 +415,7 @@ def test_two_writers_are_kept_apart(undisturbed, capfd):
         assert main(["sweep", *QUICK_WORDS, "--out", str(undisturbed.folder.parent)]) == 2
     finally:
         held.close()
-    assert "being written by another process" in capfd.readouterr().err
+    assert "being written by this process already" in capfd.readouterr().err
 
 
 def copy_of(record, folder):

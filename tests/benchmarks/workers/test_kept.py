@@ -285,5 +285,5 @@ def test_two_commands_do_not_write_one_record(tmp_path, measuring, capsys):
     lock = lock_folder(tmp_path, "--out")
     assert main(["workers", "classic/cartpole", "--cpus", "2", "--out", str(tmp_path)]) == 2
     os.close(lock)
-    assert f"--out: {tmp_path} is being written by another process" in capsys.readouterr().err
+    assert f"--out: {tmp_path} is being written by this process already" in capsys.readouterr().err
     assert measuring.begun == []

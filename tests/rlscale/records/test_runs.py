@@ -19,7 +19,7 @@ from rlscale.agents.job_record import refuse_existing
 from rlscale.errors import UsageError
 from rlscale.noise import BlockStatistics
 from rlscale.records import files
-from rlscale.records.files import make_folder, read_lines, unpack
+from rlscale.records.files import lock_folder, make_folder, read_lines, unpack
 from rlscale.records.run import Run, pack_statistics, read_checkpoint, read_run, unpack_statistics
 
 
@@ -211,9 +211,33 @@ def test_an_existing_run_is_never_overwritten(run):
     assert (run.folder / "manifest.json").read_bytes() == before
 
 
-def test_only_one_process_writes(run):
-    with pytest.raises(UsageError, match="another process"):
+HOLDS = """
+import sys
+from pathlib import Path
+from rlscale.records.files import lock_folder
+lock_folder(Path(sys.argv[1]), "--out")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_only_one_process_writes(run, tmp_path):
+    with pytest.raises(UsageError, match=r"is being written by this process already\. Close the session that writes it"):
         Run.resume(run.folder)
+    with subprocess.Popen([sys.executable, "-c", HOLDS, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(UsageError, match=rf"^--out: {tmp_path} is being written by process {other.pid}\. Wait for it"):
+            lock_folder(tmp_path, "--out")
+        elsewhere = {"process": other.pid, "host": "of another machine"}
+        (tmp_path / ".lock").write_text(json.dumps(elsewhere))
+        with pytest.raises(UsageError, match=rf"by process {other.pid} on another machine"):
+            lock_folder(tmp_path, "--out")
+        (tmp_path / ".lock").write_text("")
+        with pytest.raises(UsageError, match=r"by another process\. Wait for it, or stop it$"):
+            lock_folder(tmp_path, "--out")
+        other.stdin.close()
+        other.wait()
+    os.close(lock_folder(tmp_path, "--out"))
 
 
 def test_no_run_there(tmp_path):
@@ -296,7 +320,7 @@ def test_a_job_of_another_library_is_told_of_its_own_word_for_the_folder(tmp_pat
         with pytest.raises(UsageError, match=r"^run: cannot write .*: .*[Ee]xists|^run: cannot write .*: Not a directory"):
             make_folder(folder.parent, "run")
     held = Run.create(tmp_path / "held", {**FACTS, "segments": []}, "run")
-    with pytest.raises(UsageError, match=r"^run: .*another process"):
+    with pytest.raises(UsageError, match=r"^run: .*by this process already"):
         Run.resume(held.folder, "run")
     held.close()
 
