@@ -60,77 +60,18 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
     check_options(options)
     started = time.monotonic()
     console = plain_console(stderr=options.json)
-    task = None if options.task is None else find_task(options.task)
-    if options.run is not None:
-        folder = Path(options.out or options.run)
-        record = read_run(Path(options.run), "--run")
-        if task is not None and not is_foreign(record) and record.manifest["task"]["id"] != task.id:
-            problem = f"{options.run} is a run of {record.manifest['task']['id']}, not of {task.id}"
-            raise UsageError("TASK", problem, "Leave the task out, or name a run of it")
-        task = task or task_of(record)
-        if task is None:
-            refuse_to_measure(options, record.manifest["task"]["id"])
-        else:
-            say_if_busy(console, busy_cpus())
-    else:
-        assert task is not None
-        folder = Path(options.out or f"advice/{folder_name(task.id)}-{datetime.now():%Y%m%d-%H%M%S}")
-        make_folder(folder, "--out")
-        if (folder / "run").exists():
-            mend = f"Choose another folder, or read that run: {_go_on_from(options, folder / 'run')}"
-            raise UsageError("--out", f"{folder} holds a run already", mend)
-        if options.ray_address is not None:
-            with connected(options.ray_address, 1):
-                pass  # one that cannot be joined is told of before the training
-        say_if_busy(console, busy_cpus())
-        record = _trained(options, task, folder / "run", command, console)
-        if not record.rows:
-            raise UsageError("--seconds", f"no iteration of {task.id} ended within {options.seconds:g} seconds", "Give more")
-    if not record.rows:
-        raise UsageError("--run", f"{record.folder} has no finished iteration", "Let it run longer")
+    folder, record, task = _read_run(options, console) if options.run is not None else _train_run(options, command, console)
     config = config_of(record)
     if config.rollout.clones > 1:
         problem = f"{record.folder} has {config.rollout.clones} clones of every environment, noise that no other run has"
         raise UsageError("--run", problem, "Name one without")
-    reading = read_noise(record)
     make_folder(folder, "--out")
-    suggestion = _NOTHING if shows_value_alone(reading.suggestion, reading.policy) else reading.suggestion
-    valid = valid_share(record)
-    suggestion = suggestion.map(lambda observations: observations / valid)  # in steps, as the settings count
-    settings = settings_for(config, suggestion, max(config.actors, 1))
-    throughput: Throughput | None = None
-    more: list[ScaleOut] = []
-    beside: list[str] = []
-    if task is not None:
-        usual = default_config(task, config.update.algorithm)
-        advised = as_advised(as_this_task(config, usual) if is_foreign(record) else config, usual, options.ray_address)
-        try:
-            settings, throughput, more = _measured(options, advised, task, suggestion, console)
-        except (KeyboardInterrupt, LostWorkerError, UsageError) as error:
-            if options.run is None:
-                error.add_note(_run_is_kept(options, folder / "run"))
-            raise
-        beside = flags_beside(advised, usual)
-    lines = lines_for("TASK" if task is None else task.id, settings, learners_of(record), config.update.algorithm, beside)
-    advice = Advice(
-        task=record.manifest["task"]["id"] if task is None else task.id,
-        known=task is not None,
-        run=str(record.folder),
-        reading=reading,
-        throughput=throughput,
-        more=more,
-        unit="machine" if options.ray_address is None else "cluster",
-        price_hour=options.price_hour,
-        mini_batch=config.update.mini_batch or config.batch,
-        settings=asdict(settings) | {"batch_size": settings.batch_size},
-        lines={name: line for name, line in lines.items() if task is not None or name != "rlscale"},
-        seconds=time.monotonic() - started,
-        command=command,
-        commit=find_commit(),
-        date=now(),
-        has_goals=task is None or bool(task.goals),
-        valid=valid,
-    )
+    try:
+        advice = _advice(options, record, task, config, command, console, started)
+    except (KeyboardInterrupt, LostWorkerError, UsageError) as error:
+        if options.run is None:
+            error.add_note(_run_is_kept(options, folder / "run"))
+        raise
     page, path = folder / "advice.html", folder / "advice.json"
     write_advice_page(page, advice, record)
     text = json.dumps(advice.as_json(), indent=1)
@@ -142,6 +83,43 @@ def run_advise(options: AdviseOptions, command: list[str]) -> int:
         say(console, line)
     say(console, f"wrote {page} and {path}")
     return 0
+
+
+def _read_run(options: AdviseOptions, console: Console) -> tuple[Path, RunRecord, Task | None]:
+    """The folder for the advice, the run that `--run` names, and its task; None for another library's, if none is named."""
+    assert options.run is not None
+    record = read_run(Path(options.run), "--run")
+    task = None if options.task is None else find_task(options.task)
+    if task is not None and not is_foreign(record) and record.manifest["task"]["id"] != task.id:
+        problem = f"{options.run} is a run of {record.manifest['task']['id']}, not of {task.id}"
+        raise UsageError("TASK", problem, "Leave the task out, or name a run of it")
+    task = task or task_of(record)
+    if task is None:
+        refuse_to_measure(options, record.manifest["task"]["id"])
+    else:
+        say_if_busy(console, busy_cpus())
+    if not record.rows:
+        raise UsageError("--run", f"{record.folder} has no finished iteration", "Let it run longer")
+    return Path(options.out or options.run), record, task
+
+
+def _train_run(options: AdviseOptions, command: list[str], console: Console) -> tuple[Path, RunRecord, Task]:
+    """The folder for the advice, a short run of the task that was trained in it, and the task."""
+    assert options.task is not None
+    task = find_task(options.task)
+    folder = Path(options.out or f"advice/{folder_name(task.id)}-{datetime.now():%Y%m%d-%H%M%S}")
+    make_folder(folder, "--out")
+    if (folder / "run").exists():
+        mend = f"Choose another folder, or read that run: {_go_on_from(options, folder / 'run')}"
+        raise UsageError("--out", f"{folder} holds a run already", mend)
+    if options.ray_address is not None:
+        with connected(options.ray_address, 1):
+            pass  # one that cannot be joined is told of before the training
+    say_if_busy(console, busy_cpus())
+    record = _trained(options, task, folder / "run", command, console)
+    if not record.rows:
+        raise UsageError("--seconds", f"no iteration of {task.id} ended within {options.seconds:g} seconds", "Give more")
+    return folder, record, task
 
 
 def _trained(options: AdviseOptions, task: Task, folder: Path, command: list[str], console: Console) -> RunRecord:
@@ -163,6 +141,51 @@ def _trained(options: AdviseOptions, task: Task, folder: Path, command: list[str
         error.add_note(_run_is_kept(options, folder))
         raise error
     return read_run(folder)
+
+
+def _advice(
+    options: AdviseOptions,
+    record: RunRecord,
+    task: Task | None,
+    config: TrainConfig,
+    command: list[str],
+    console: Console,
+    started: float,
+) -> Advice:
+    """What follows from the run, which learned as `config` says, and from what is measured here of a task that rlscale knows."""
+    reading = read_noise(record)
+    suggestion = _NOTHING if shows_value_alone(reading.suggestion, reading.policy) else reading.suggestion
+    valid = valid_share(record)
+    suggestion = suggestion.map(lambda observations: observations / valid)  # in steps, as the settings count
+    settings = settings_for(config, suggestion, max(config.actors, 1))
+    throughput: Throughput | None = None
+    more: list[ScaleOut] = []
+    beside: list[str] = []
+    if task is not None:
+        usual = default_config(task, config.update.algorithm)
+        advised = as_advised(as_this_task(config, usual) if is_foreign(record) else config, usual, options.ray_address)
+        settings, throughput, more = _measured(options, advised, task, suggestion, console)
+        beside = flags_beside(advised, usual)
+    lines = lines_for("TASK" if task is None else task.id, settings, learners_of(record), config.update.algorithm, beside)
+    return Advice(
+        task=record.manifest["task"]["id"] if task is None else task.id,
+        known=task is not None,
+        run=str(record.folder),
+        reading=reading,
+        throughput=throughput,
+        more=more,
+        unit="machine" if options.ray_address is None else "cluster",
+        price_hour=options.price_hour,
+        mini_batch=config.update.mini_batch or config.batch,
+        settings=asdict(settings) | {"batch_size": settings.batch_size},
+        lines={name: line for name, line in lines.items() if task is not None or name != "rlscale"},
+        seconds=time.monotonic() - started,
+        command=command,
+        commit=find_commit(),
+        date=now(),
+        has_goals=task is None or bool(task.goals),
+        valid=valid,
+    )
 
 
 def _run_is_kept(options: AdviseOptions, folder: Path) -> str:
