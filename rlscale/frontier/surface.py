@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.special import expit
+from scipy.special import expit, stdtrit
 
 from ..estimate import Estimate, from_logarithms
 from . import response
@@ -142,7 +142,9 @@ def fit_surface(
     seed share. Weak priors stand where a sweep resolves nothing, such as the curvature where one rate was tried; see `response`.
 
     The interval is that of the profile likelihood: twice its logarithm may fall by t² n/(n - 8), with n the runs that reached
-    the goal and t of n - 8 degrees of freedom. Coverage, bias and warnings over planted sweeps are in results/sweep-designs.json.
+    the goal and t of n - 8 degrees of freedom. Where the runs of a seed share an offset, the intervals of S_min and E_min are
+    wider, since few seeds say little of how far all offsets lie from their mean: t has Satterthwaite's degrees of freedom then.
+    Coverage, bias and warnings over planted sweeps are in results/sweep-designs.json.
 
     Args:
         batch_size: (N,) B of every run, observations per optimizer step; exactly the same number for runs meant as one size.
@@ -193,7 +195,8 @@ def _fit(points: tuple[Point, ...], learning_rates: tuple[float, ...], confidenc
     def estimate(known: bool, *summed: int) -> Estimate:
         along = unit(theta, *summed)
         value = float(along @ theta)
-        least, most = ends(best, rise, along, (value - 30.0, value + 30.0), scanned)
+        wider = _wider_for_seeds(best, along, confidence)
+        least, most = (value + wider * (end - value) for end in ends(best, rise, along, (value - 30.0, value + 30.0), scanned))
         return from_logarithms(value, (least if known else -math.inf, most), None if known else reason)
 
     return Surface(
@@ -251,6 +254,29 @@ def far_rates(fitted: Fitted) -> list[FarRate]:
 def allowed_rise(points: Sequence[Point], confidence: float) -> float:
     """How far twice the loss may rise inside an interval, of which only runs that reached the goal say something."""
     return rise_for(sum(not p.censored for p in points), Surface._fitted_parameters, confidence)
+
+
+def _wider_for_seeds(best: Fitted, along: np.ndarray, confidence: float) -> float:
+    """How many times as far the ends of the interval of a sum lie from it because few seeds tell the sd of what each shares.
+
+    The variance of the sum is in parts that of the runs, of n - 8 degrees of freedom, and that of the seeds' offsets, of one
+    fewer than there are seeds. Both are read from the curvature of the loss, with the offsets and without.
+    """
+    runs, alike = best.runs, np.arange(len(along)) < response.OFFSETS
+    if not runs.offsets:
+        return 1.0
+    curvature, free = runs.curvature(best.theta), np.arange(len(along)) != response.ALPHA
+
+    def variance(kept: np.ndarray) -> float:
+        return float(along[kept] @ np.linalg.pinv(curvature[np.ix_(kept, kept)], hermitian=True) @ along[kept])
+
+    of_runs, both = variance(free & alike), variance(free)
+    of_seeds = max(both - of_runs, 0.0)
+    degrees = max(int((~runs.missed).sum()) - Surface._fitted_parameters, 1)
+    seeds = int((np.bincount(runs.group[~runs.missed]) > 1).sum())  # as `_shared_offsets` counts them
+    mixed = both**2 / max(of_runs**2 / degrees + of_seeds**2 / (seeds - 1), 1e-300)
+    usual, wide = (float(stdtrit(each, 0.5 + confidence / 2)) for each in (degrees, min(mixed, degrees)))
+    return wide / usual
 
 
 def _shared_offsets(best: Fitted) -> float:

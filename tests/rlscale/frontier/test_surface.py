@@ -222,6 +222,21 @@ def test_offsets_that_seeds_share_have_the_standard_deviation_of_the_seeds_means
     assert surface.fitted.runs.offset_sd == pytest.approx(np.std([-0.3, 0.3], ddof=1), rel=0.05)
 
 
+@pytest.mark.parametrize("offsets", [(-0.3, 0.3), (-0.3, 0.0, 0.3), (-0.3, -0.1, 0.1, 0.3)])
+def test_few_seeds_that_differ_say_little_of_the_fewest_steps(offsets):
+    """Of seeds that differ by far more than their runs scatter, S_min has the interval of the mean of so many numbers."""
+    rng = np.random.default_rng(0)
+    sizes, rates, steps = (np.tile(v, len(offsets)) for v in exact())
+    seeds = np.repeat(range(len(offsets)), len(SIZES))
+    steps = steps * np.exp(np.array(offsets)[seeds] + 0.02 * rng.standard_normal(len(steps)))
+    surface = fit_surface(sizes, rates, steps, group=seeds)
+    far = t(len(offsets) - 1).ppf(0.975) * np.std(offsets, ddof=1) / math.sqrt(len(offsets))
+    for found in (surface.s_min, surface.e_min):
+        assert np.log(np.array(found.interval) / found.value) == pytest.approx([-far, far], rel=0.1)
+    low, high = surface.b_crit.interval
+    assert high / low < 1.2, "offsets cancel in B_crit"
+
+
 def test_without_a_size_there_is_a_figure_where_a_sweep_without_it_would_have_one():
     """Where the other sizes leave an end open there is none, though the best fit bends among them."""
     sizes, u = np.repeat([128.0, 512.0, 2048.0, 8192.0], 5), np.tile([-0.8, -0.3, 0.0, 0.3, 0.8], 4)
