@@ -55,7 +55,8 @@ def comparison_of(*rows, ladder=None):
     sweeps = []
     for row in rows:
         of_sweep = row if isinstance(row, list) else [row]
-        record = SimpleNamespace(ladder=(ladder or {}).get(of_sweep[0].name, {}), folder=Path(of_sweep[0].source))
+        facts = (ladder or {}).get(of_sweep[0].name, {})
+        record = SimpleNamespace(ladder=facts, folder=Path(of_sweep[0].source), results={})
         sweeps.append(SimpleNamespace(name=of_sweep[0].name, rows=tuple(of_sweep), record=record))
     return SimpleNamespace(sweeps=tuple(sweeps))
 

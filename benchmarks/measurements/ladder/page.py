@@ -39,12 +39,14 @@ from .afterwards import (
 )
 from .again import AGAIN, repetitions
 from .readings import (
+    by_windows,
     doubtful_crossings,
     earlier_goals,
     fewer_rungs,
     for_mini_batches,
     iterations_or_mini_batches,
     missed_runs,
+    windows_of_few_iterations,
     with_fewer_rungs,
     with_missed_runs,
 )
@@ -54,6 +56,7 @@ __all__ = ["PAGE", "PUBLISHED", "read_ladder", "rewritten", "what_is_published",
 MISSED = "noise-runs-that-missed-the-goal"  # the page's section
 INNER = "an-iteration-or-a-mini-batch"  # likewise
 FEWER = "fewer-rungs"  # likewise
+WINDOWS = "windows-of-five-iterations"  # likewise
 SURE = "how-sure-the-verdict-is"  # likewise
 # The verdict is also given without these: noise scales of single runs of theirs had been published before their rungs began, of
 # Breakout before its rung had ended.
@@ -141,7 +144,9 @@ def _other_readings(comparison: Comparison, rungs: Sequence[Rung]) -> list[tuple
     other = verdict(by_mini_batch, interventions_of(by_mini_batch)).state
     readings.append((other, f"It would be “{other}” if a noise scale were read as that of [a mini-batch](#{INNER})."))
     fewer = [(one.state, f"It would be “{one.state}” {name} ([why](#{FEWER})).") for name, one in with_fewer_rungs(rungs).items()]
-    return [*readings, *fewer]
+    windows = {verdict(those, interventions_of(those)).state for those in by_windows(comparison, rungs).values()}
+    windowed = [(one, f"It can be “{one}” by other [windows](#{WINDOWS}) of the noise scale.") for one in sorted(windows)]
+    return [*readings, *fewer, *windowed]
 
 
 def _without_seen(rungs: Sequence[Rung]) -> list[tuple[str, str]]:
@@ -356,6 +361,7 @@ _PARTS: dict[str, Callable[[Comparison, Sequence[Rung]], str]] = {
     "sure": _sure,
     "details": _details,
     "inner": iterations_or_mini_batches,
+    "windows": windows_of_few_iterations,
     "missed": missed_runs,
     "earlier": earlier_goals,
     "doubtful": doubtful_crossings,

@@ -19,17 +19,21 @@ from rlscale.analysis.predictions import PRIMARY, Prediction, at_crossings, pool
 from rlscale.analysis.rows import LEAST_STEPS
 from rlscale.analysis.rungs import Rung, interventions_of, why_left_out
 from rlscale.analysis.verdict import Verdict, verdict
+from rlscale.noise import RUN_WINDOW
 from rlscale.records import SweepRecord, TrialResult
+from rlscale.records.trial import NoiseSums
 
 from ..measuring import markdown_table
 
 __all__ = [
+    "by_windows",
     "doubtful_crossings",
     "earlier_goals",
     "fewer_rungs",
     "for_mini_batches",
     "iterations_or_mini_batches",
     "missed_runs",
+    "windows_of_few_iterations",
     "with_fewer_rungs",
     "with_missed_runs",
 ]
@@ -131,6 +135,76 @@ def iterations_or_mini_batches(comparison: Comparison, rungs: Sequence[Rung]) ->
     errors = [(one.primary.left_out.say("–"), one.primary.constant.say("–"), one.state) for one in found if one.primary]
     said = [f"{error} decades with a task left out, against {constant}: {state}" for error, constant, state in errors]
     return f"{table}\n\nThe verdict by the first reading: {said[0]}. By the second: {said[1]}."
+
+
+def windows_of_few_iterations(comparison: Comparison, rungs: Sequence[Rung]) -> str:
+    """The scored rungs whose noise runs are few windows long, by which windows of them count, and the verdict by each."""
+    of = {sweep.name: sweep.record for sweep in comparison.sweeps}
+    readings = {"as published": list(rungs), **by_windows(comparison, rungs)}
+    rows = []
+    for number, rung in enumerate(rungs):
+        goal = rung.row.goal
+        if rung.left_out is not None or rung.row.inner_steps == 1 or goal is None:
+            continue
+        _, ends = at_crossings(_noise_runs(rung, of[rung.name]), goal)
+        predicted = [those[number].row.predicted(*PRIMARY).say() for those in readings.values()]
+        rows.append([f"`{rung.folder}`", rung.role, f"{min(ends):.0f} to {max(ends):.0f}", rung.row.measured.say(), *predicted])
+    if not rows:
+        return "No scored rung has several optimizer steps an iteration."
+    found = {name: verdict(those, interventions_of(those)) for name, those in readings.items()}
+    said = [
+        f"{name}, {one.primary.left_out.say('–')} against {one.primary.constant.say('–')}: {one.state}"
+        for name, one in found.items()
+        if one.primary is not None
+    ]
+    table = markdown_table(
+        ["rung", "role", "iterations to the goal", "B_crit", *(f"predicted, {name}" for name in readings)], rows
+    )
+    return f"{table}\n\nThe verdict over all rungs, in decades with a task left out: {'; '.join(said)}."
+
+
+def by_windows(comparison: Comparison, rungs: Sequence[Rung]) -> dict[str, list[Rung]]:
+    """The rungs by the windows that their primary prediction is taken in."""
+    of = {sweep.name: sweep.record for sweep in comparison.sweeps}
+    return {
+        "with the window of the goal": [_in_windows(rung, of[rung.name]) for rung in rungs],
+        "with it, in windows of ten": [_in_windows(rung, of[rung.name], merged=2) for rung in rungs],
+    }
+
+
+def _in_windows(rung: Rung, record: SweepRecord, merged: int = 1) -> Rung:
+    """The rung with the primary prediction from so many windows at a time, the one in which a run reached its goal counted too.
+
+    That window counts with the updates before the goal; within it the noise scale is taken for constant.
+    """
+    goal = rung.row.goal
+    if goal is None or rung.row.prediction(*PRIMARY) is None:
+        return rung
+    chosen, ends = at_crossings(_noise_runs(rung, record), goal)
+    cut, windows = [], []
+    for run, steps in zip(chosen, ends, strict=True):
+        sums = [_cut(one, max(int(steps), 1), merged) for one in run.noise_sums]
+        cut.append(replace(run, noise_sums=tuple(sums)))
+        windows.append(float(RUN_WINDOW * max((len(one.updates) for one in sums), default=1)))
+    scale = pooled_noise(cut, windows, *PRIMARY)
+    if scale is None:
+        return rung
+    others = [one for one in rung.row.predictions if (one.head, one.quantity) != PRIMARY]
+    mine = [replace(one, scale=scale) for one in rung.row.predictions if (one.head, one.quantity) == PRIMARY]
+    return replace(rung, row=replace(rung.row, predictions=(*others, *mine)))
+
+
+def _cut(sums: NoiseSums, steps: int, merged: int) -> NoiseSums:
+    """What was measured in the first so many steps, `merged` windows at a time."""
+    count = np.array(sums.updates[: -(-steps // RUN_WINDOW)])
+    count[-1] = min(count[-1], steps - RUN_WINDOW * (len(count) - 1))
+    begins = range(0, len(count), merged)
+    updates = np.add.reduceat(count, begins)
+    trace, grad = (
+        np.add.reduceat(np.array(part[: len(count)]) * count, begins) / np.maximum(updates, 1)
+        for part in (sums.trace_cov, sums.grad_sq)
+    )
+    return replace(sums, trace_cov=tuple(trace.tolist()), grad_sq=tuple(grad.tolist()), updates=tuple(updates.tolist()))
 
 
 def earlier_goals(comparison: Comparison, rungs: Sequence[Rung]) -> str:

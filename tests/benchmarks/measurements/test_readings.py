@@ -6,7 +6,13 @@ import pytest
 from rungs import BATCH, comparison_of, row_of, rungs_of, trial_of
 
 from rlscale.analysis.predictions import PRIMARY, predict
-from rlscale.benchmarks.measurements.ladder.readings import fewer_rungs, missed_runs, with_missed_runs
+from rlscale.benchmarks.measurements.ladder.readings import (
+    by_windows,
+    fewer_rungs,
+    missed_runs,
+    windows_of_few_iterations,
+    with_missed_runs,
+)
 
 
 def test_noise_runs_that_missed_the_goal_can_be_kept():
@@ -29,6 +35,24 @@ def test_noise_runs_that_missed_the_goal_can_be_kept():
     assert missed_runs(comparison, rungs_of(comparison)).startswith("| noise runs that missed the goal | `a`, predicted |")
     none_missed = comparison_of(row_of("classic/a", 300.0, 1.0))
     assert with_missed_runs(none_missed, rungs_of(none_missed)) == {}
+
+
+def test_a_goal_that_is_reached_within_few_windows():
+    """Three runs cross after eight iterations; tr Σ is 512 in the first five, 1,536 in the three that are in no whole window."""
+    trials = [trial_of(n, 8.4, [512.0, 1536.0, 9999.0], [2.0] * 3) for n in range(3)]
+    trials = [replace(t, noise_sums=tuple(replace(one, head=PRIMARY[0], metric="adam") for one in t.noise_sums)) for t in trials]
+    predictions, batch = predict(trials, 4.0, BATCH)
+    row = replace(row_of("atari/a", 300.0, 1.0, goal=4.0, inner_steps=12), predictions=predictions, prediction_batch=batch)
+    comparison = comparison_of(row)
+    comparison.sweeps[0].record.results = {trial.id: trial for trial in trials}
+    rungs = rungs_of(comparison)
+    found = [rungs[0], *(those[0] for those in by_windows(comparison, rungs).values())]
+    # |G|² + tr Σ/B is 3 in the first window, 5 in the second; in both together tr Σ is 896 and |G|² is 2.
+    begun = (5 * 512 / 3 + 3 * 1536 / 5) / (5 * 2 / 3 + 3 * 2 / 5)
+    assert [one.row.predicted(*PRIMARY).value for one in found] == pytest.approx([256, begun, 448])
+    assert "| `a` | task | 8 to 8 | 300 " in windows_of_few_iterations(comparison, rungs)
+    one_step = comparison_of(row_of("classic/a", 300.0, 1.0))
+    assert windows_of_few_iterations(one_step, rungs_of(one_step)).startswith("No scored rung has several optimizer steps")
 
 
 def test_the_verdict_over_fewer_rungs():
