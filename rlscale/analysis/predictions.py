@@ -12,6 +12,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from ..estimate import Estimate
+from ..frontier import adaptive_gain
 from ..noise import POOL_WINDOW, RUN_WINDOW, average_windows, ratio_of_sums
 from ..records import RunRecord
 from ..records.trial import TrialResult
@@ -28,6 +29,7 @@ __all__ = [
     "Prediction",
     "at_crossings",
     "geometric_mean",
+    "pooled_gain",
     "pooled_noise",
     "predict",
     "predict_from_run",
@@ -67,7 +69,8 @@ class Prediction:
         scale: in observations.
         resolved: of `runs`, those that count: they reached the goal and, where they are not summed, resolve it by themselves.
         runs: runs of that batch size that measured the noise and went on to that goal or a later one.
-        gain: γ of a batch size that follows the noise scale, geometric mean over runs; None where unknown.
+        gain: γ of a batch size that follows the noise scale, of the plain metric's sums over runs; None where a window shows no
+            signal. The geometric mean over the runs that resolve it where these are not summed.
     """
 
     head: str
@@ -152,14 +155,15 @@ def predict(runs: Sequence[TrialResult], goal: float, batch_size: int) -> tuple[
     for head in HEADS:
         for quantity in (*QUANTITIES, *MORE_QUANTITIES):
             mine = [noise for noise in at_goal if (noise.head, noise.quantity) == (head, quantity)]
-            gains = [noise.gain for noise in mine if noise.gain is not None]
-            gain = statistics.geometric_mean(gains) if gains else None
             pooled = pooled_noise(chosen, ends, head, quantity)
             if pooled is not None:
+                gain = pooled_gain(chosen, ends, head) if quantity == "cumulative" else None
                 found.append(Prediction(head, quantity, pooled, len(chosen), len(made), gain))
             elif mine:
                 resolved = sum(noise.scale.value is not None for noise in mine)
                 scale = geometric_mean([noise.scale for noise in mine])
+                gains = [noise.gain for noise in mine if noise.gain is not None]
+                gain = statistics.geometric_mean(gains) if gains else None
                 found.append(Prediction(head, quantity, scale, resolved, len(made), gain))
     return tuple(found), nearest
 
@@ -181,28 +185,59 @@ def pooled_noise(
         head, quantity: which noise scale, see `Prediction`.
         steps_each: parts of what a sweep counts as a step, an iteration, of which the mean over full-batch steps is taken.
     """
-    metric = "adam" if quantity.endswith("_adam") else "plain"
+    windows = _windows_before(runs, ends, head, "adam" if quantity.endswith("_adam") else "plain")
     few = POOL_WINDOW // RUN_WINDOW  # windows of a momentary figure
-    parts = []
-    for run, steps in zip(runs, ends, strict=True):
-        for sums in run.noise_sums:
-            if (sums.head, sums.metric) == (head, metric):
-                last = max(1, min(len(sums.updates), int(steps // RUN_WINDOW)))
-                span = slice(0, last)
-                if quantity == "start":
-                    span = slice(0, min(few, last))
-                elif quantity.startswith("goal"):
-                    span = slice(max(0, last - few), last)
-                parts.append(np.array([sums.trace_cov[span], sums.grad_sq[span], sums.updates[span]], dtype=np.float64))
-    parts = [part for part in parts if part[2].any()]
+    if quantity == "start":
+        windows = [part[:, :few] for part in windows]
+    elif quantity.startswith("goal"):
+        windows = [part[:, -few:] for part in windows]
+    parts = [part for part in windows if part[2].any()]
     if len(parts) < FEWEST_POOLED:
         return None
     if quantity.startswith("sums"):
         return ratio_of_sums(np.array([trace @ updates for trace, _, updates in parts]), np.array([g @ n for _, g, n in parts]))
+    trace_cov, grad_sq, updates = _stacked(parts)
+    return average_windows(trace_cov, grad_sq, updates, _batch_of(runs) / steps_each)
+
+
+def pooled_gain(runs: Sequence[TrialResult], ends: Sequence[float], head: str) -> float | None:
+    """γ of three runs or more together, from sums over runs and some twenty updates; None where one of these shows no signal.
+
+    The noise of an estimate looks like a noise scale that varies, so that γ of single runs is too small. Arguments as of
+    `pooled_noise`.
+    """
+    parts = [part for part in _windows_before(runs, ends, head, "plain") if part[2].any()]
+    if len(parts) < FEWEST_POOLED:
+        return None
+    trace_cov, grad_sq, updates = _stacked(parts)
+    begins = range(0, updates.shape[1], POOL_WINDOW // RUN_WINDOW)
+    trace, grad, count = (
+        np.add.reduceat(part.sum(0), begins) for part in (trace_cov * updates, grad_sq * updates, updates / len(parts))
+    )
+    if not (grad > 0).all() or not (trace > 0).all():
+        return None
+    return adaptive_gain(trace / grad, count / (1 + trace / grad / _batch_of(runs)))
+
+
+def _windows_before(runs: Sequence[TrialResult], ends: Sequence[float], head: str, metric: str) -> list[np.ndarray]:
+    """(3, windows) mean of tr Σ, of |G|² and updates in the whole windows before each run's end, the first one at least."""
+    return [
+        np.array([sums.trace_cov, sums.grad_sq, sums.updates], dtype=np.float64)[:, : max(1, int(steps // RUN_WINDOW))]
+        for run, steps in zip(runs, ends, strict=True)
+        for sums in run.noise_sums
+        if (sums.head, sums.metric) == (head, metric)
+    ]
+
+
+def _stacked(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """(3, runs, windows); beyond the end of a run no update."""
     longest = max(part.shape[1] for part in parts)
-    padded = np.stack([np.pad(part, ((0, 0), (0, longest - part.shape[1]))) for part in parts])
-    batch = sum(run.observations for run in runs) / sum(run.optimizer_steps for run in runs)
-    return average_windows(padded[:, 0], padded[:, 1], padded[:, 2], batch / steps_each)
+    return np.stack([np.pad(part, ((0, 0), (0, longest - part.shape[1]))) for part in parts], axis=1)
+
+
+def _batch_of(runs: Sequence[TrialResult]) -> float:
+    """Observations of a step, on average."""
+    return sum(run.observations for run in runs) / sum(run.optimizer_steps for run in runs)
 
 
 def predict_from_run(run: RunRecord) -> tuple[Prediction, ...]:

@@ -27,7 +27,19 @@ def test_trials_are_summed_to_their_own_crossings_before_anything_is_divided():
     found = predicted([*long, short])
     assert found.scale.value == pytest.approx(trace / grad)
     assert found.scale.interval[0] < found.scale.value < found.scale.interval[1]
-    assert (found.runs, found.gain) == (3, pytest.approx(0.9))
+    assert (found.runs, found.gain) == (3, pytest.approx(1)), "of twenty updates there is one noise scale"
+
+
+def test_the_gain_of_a_batch_that_follows_the_noise_is_of_sums_over_trials():
+    """Twenty updates at a noise scale of 256 and ten at 2,048, of trials none of which shows a signal in all of them."""
+    grad = [(-2.0, 3.0), (2.0, -1.0), (6.0, 1.0)]  # a mean of 2, then of 1
+    trials = [trial_of(n, 30.0, [512.0] * 4 + [2048.0] * 2, [g] * 4 + [later] * 2) for n, (g, later) in enumerate(grad)]
+    steps = np.array([20 / (1 + 256 / BATCH), 10 / (1 + 2048 / BATCH)])
+    roots = np.array([16.0, math.sqrt(2048)])
+    assert predicted(trials).gain == pytest.approx((roots @ steps) ** 2 / (steps.sum() * (roots**2 @ steps)))
+    assert predicted(trials, quantity="goal").gain is None
+    unseen = [replace(t, noise_sums=(replace(t.noise_sums[0], grad_sq=(2.0,) * 4 + (-1.0,) * 2),)) for t in trials]
+    assert predicted(unseen).gain is None
 
 
 def test_the_start_and_the_goal_are_the_windows_there():
