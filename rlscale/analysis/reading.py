@@ -37,7 +37,7 @@ class NoiseReading:
             run has that, else the preregistered predictor, else the policy's plain noise scale.
         policy: the noise scale of the policy's loss alone, averaged over the run.
         first, last: the policy's noise scale in the first window of updates and in the last.
-        first_return, last_return: mean raw return when these windows ended; None where no episode had finished.
+        first_return, last_return: mean raw return amid the first window and at the end; None where no episode had finished.
         observations: that are read.
         idle: observations that the run made after them, when nine tenths of its rise in return were long made. They are left out,
             since a run that no longer learns has no gradient to measure.
@@ -158,7 +158,8 @@ def published() -> Mapping[str, Any]:
     """How far such predictions were off on the published tasks, and what a sweep costs: published.json, made from the records.
 
     `measured_over_predicted` holds a number for every published task with one optimizer step a batch whose prediction is
-    resolved, `unresolved` the number of the others. `with_epochs` is the same for tasks with several epochs, of a mini-batch.
+    resolved, `unresolved` the number of the others. `with_epochs` and `unresolved_with_epochs` are the same for tasks with
+    several epochs, of a mini-batch.
     `sweep_cost` says what the scored tasks' sweeps of one optimizer step a batch cost: the least, the ends of the middle half and
     the most of their training observations, each in units of the fewest to its last goal, E_min. Evaluation is not in it.
     """

@@ -80,7 +80,8 @@ def fit_branches(
 
     The likelihood is Student's with four degrees of freedom, beside one branch in ten that has collapsed and may end anywhere.
     Its scale is that of the seeds, proportional to the progress at a size's best rate, and of the evaluation. The error of the
-    evaluation at the start is common to all branches: it is a parameter with that standard deviation. The interval is that of
+    evaluation at the start is common to all branches: it is a parameter with that standard deviation. A return with a ceiling,
+    which small batches reach first, makes B_local too large: no branch gains more than that. The interval is that of
     the profile likelihood, twice its logarithm falling by t² n/(n - 6). Coverage over planted branches is in results/README.md.
 
     Args:
@@ -137,7 +138,7 @@ def fit_branches(
     if not learned:
         low, high = -math.inf, math.inf
     resolved = math.isfinite(high) and math.isfinite(low)
-    reason = None if resolved else _say_why(low, high) if learned else _NOTHING
+    reason = None if resolved else _say_why(g, low, high) if learned else _NOTHING
     return LocalFrontier(
         b_local=from_logarithms(c, (low, high), reason),
         progress=math.exp(theta[_P]) if learned else math.nan,
@@ -148,8 +149,10 @@ def fit_branches(
     )
 
 
-def _say_why(low: float, high: float) -> str:
+def _say_why(gain: np.ndarray, low: float, high: float) -> str:
     here = "or more seeds, with another --out"
+    if np.ptp(gain) == 0:
+        return "all branches gained the same, so the return may have a ceiling: branch where the run still learns"
     if math.isinf(low) and math.isinf(high):
         return "these branches scatter too much to show where progress falls: add more seeds, with another --out"
     if math.isinf(high):

@@ -105,7 +105,7 @@ class Surface(Frontier):
     def warning(self) -> str | None:
         """Why B_crit should not be trusted to its interval; None where the surface fits.
 
-        The runs are compared with the free exponent's surface. At a true exponent of 1 it warns of one sweep in twenty, or fewer.
+        The runs are compared with the free exponent's surface. At a true exponent of 1 it warns in 1 to 9% of simulated sweeps.
         """
         if self.fitted is None or self.b_crit.value is None:
             return None

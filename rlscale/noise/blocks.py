@@ -273,7 +273,7 @@ def statistics_of(products: torch.Tensor, sizes: np.ndarray, blocks: Any = None)
     """
     square, dot = products.cpu().numpy()
     if not (np.isfinite(square).all() and np.isfinite(dot).all()):
-        raise NotFiniteError("block_gradients: not finite")
+        raise NotFiniteError("block_gradients: not finite, or their squares are not")
     return BlockStatistics(sizes, square, dot, blocks)
 
 

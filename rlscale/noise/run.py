@@ -150,5 +150,6 @@ def _over_full_batch_steps(
 
 def _tell_apart(runs: Sequence[Sequence[BlockStatistics]]) -> list[BlockStatistics]:
     """The updates of all runs, one run after the other, with block numbers that no two runs share."""
-    apart = 1 + max((int(s.block.max()) for run in runs for s in run), default=0)
+    numbers = [int(number) for run in runs for s in run for number in (s.block.min(), s.block.max())]
+    apart = 1 + max(numbers, default=0) - min(numbers, default=0)
     return [BlockStatistics(s.size, s.square, s.dot, s.block + number * apart) for number, run in enumerate(runs) for s in run]

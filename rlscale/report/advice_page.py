@@ -235,6 +235,7 @@ def _caution(advice: Advice) -> str:
     others = f"; of {known['unresolved']} more the prediction was not resolved" if known["unresolved"] else ""
     if epochs := [f"{ratio:.2g}" for ratio in sorted(known["with_epochs"].values())]:
         others += f"; with several epochs, {', '.join(epochs)} times"
+        others += f", and {missing} not resolved" if (missing := known["unresolved_with_epochs"]) else ""
     if not ratios:
         return "This is a prediction, not a measurement; on no published task was such a prediction resolved yet."
     low, high = (f"{ratio:.2g}" for ratio in (ratios[0], ratios[-1]))

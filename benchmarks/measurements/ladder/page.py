@@ -116,6 +116,7 @@ def what_is_published(comparison: Comparison) -> dict[str, Any]:
         "measured_over_predicted": {name: round(ratio, 3) for name, ratio in ratios.items() if ratio is not None},
         "unresolved": sum(ratio is None for ratio in ratios.values()),
         "with_epochs": {name: round(ratio / parts[name], 3) for name, ratio in outer.items() if ratio is not None},
+        "unresolved_with_epochs": sum(ratio is None for ratio in outer.values()),
         "sweep_cost": [int(float(f"{cost:.2g}")) for cost in np.quantile(costs, [0, 0.25, 0.75, 1])] if costs else [],
     }
 

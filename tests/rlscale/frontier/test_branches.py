@@ -88,7 +88,7 @@ def test_a_bend_beyond_the_sizes_is_no_measurement():
 
 
 def test_branches_that_show_neither_end_are_too_few():
-    said = _say_why(-math.inf, math.inf)
+    said = _say_why(np.arange(2.0), -math.inf, math.inf)
     assert "add more seeds" in said
     assert "larger" not in said
 
@@ -111,6 +111,13 @@ def test_branches_that_a_high_rate_ruined_do_not_hide_what_the_others_gained():
     found = fit_branches(size, rate, gain, np.full(len(size), OBSERVATIONS), gain_error=np.full(len(size), 0.02))
     low, high = found.b_local.interval
     assert low <= B_LOCAL <= high < 3 * B_LOCAL
+
+
+def test_branches_that_all_end_at_the_ceiling_of_the_return_say_so():
+    size, rate, gain, observations = planted(np.random.default_rng(2), 0.1)
+    found = fit_branches(size, rate, np.full(len(gain), 300.0), observations, gain_error=np.full(len(gain), 1.0))
+    assert found.b_local.value is None
+    assert "may have a ceiling" in found.b_local.reason
 
 
 def test_a_gain_within_the_evaluation_error_is_none():

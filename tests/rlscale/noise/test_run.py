@@ -159,6 +159,8 @@ def test_two_runs_are_deleted_block_by_block():
     runs = [planted(rng, 5, 1.0, blocks=4) for _ in range(2)]
     together = run_average(runs, 128)
     renamed = [BlockStatistics(s.size, s.square, s.dot, s.block + 4) for s in runs[1]]
+    about_zero = [[BlockStatistics(s.size, s.square, s.dot, s.block - 2) for s in run] for run in runs]
+    assert run_average(about_zero, 128).interval == together.interval, "whatever their numbers are"
     same = pool([*runs[0], *renamed])
     assert together.blocks == same.blocks == 8
     assert together.b_simple == pytest.approx(same.b_simple)
