@@ -14,7 +14,7 @@ from rlscale.text import first_line
 
 from .interface import TaskEnv
 from .task import Task, TaskListing
-from .vector import SyncEnvs, SyncTaskEnv, VectorTaskEnv, task_of_spaces
+from .vector import SyncEnvs, SyncTaskEnv, VectorTaskEnv, refuse_statistics, task_of_spaces
 
 __all__ = ["find_task", "list_tasks"]
 
@@ -58,26 +58,14 @@ def find_task(name: str) -> Task:
     if env.metadata.get("autoreset_mode") != AutoresetMode.NEXT_STEP:
         mend = "Let it, as SyncVectorEnv does by default, and set metadata['autoreset_mode'] = AutoresetMode.NEXT_STEP"
         raise UsageError("TASK", f"{name} does not say that it resets on the step after an end", mend)
-    _refuse_statistics(name, env)
-    task = task_of_spaces(name, env.single_observation_space, env.single_action_space, make_env=make_env, user_make=make)
-    if isinstance(env, SyncVectorEnv):
-        _try_one(name, env.envs[0])
-    env.close()
+    try:
+        task = task_of_spaces(name, env.single_observation_space, env.single_action_space, make_env=make_env, user_make=make)
+        if isinstance(env, SyncVectorEnv):
+            _try_one(name, env.envs[0])
+    finally:
+        env.close()
+    refuse_statistics(name, env)  # last: it may make one more, and there may be room for one at a time
     return task
-
-
-def _refuse_statistics(name: str, env: Any) -> None:
-    """Refuse wrappers that scale by what they have seen: groups of environments, and evaluations, have wrappers of their own.
-
-    Raises:
-        UsageError: one of them is around the vector environment, or around a single one in it.
-    """
-    while env is not None:
-        for kind in type(env).__mro__:
-            if kind.__name__ in ("NormalizeObservation", "NormalizeReward"):
-                problem = f"{name} uses {kind.__name__}, whose statistics no evaluation and no second actor would share"
-                raise UsageError("TASK", problem, "Scale by fixed numbers instead, with TransformObservation or TransformReward")
-        env = env.envs[0] if isinstance(env, SyncVectorEnv) else getattr(env, "env", None)
 
 
 def _try_one(name: str, env: Any) -> None:

@@ -10,7 +10,7 @@ from rlscale.text import first_line
 
 from .interface import TaskEnv
 from .task import Task, TaskListing
-from .vector import SyncEnvs, SyncTaskEnv, task_of_spaces
+from .vector import SyncEnvs, SyncTaskEnv, refuse_statistics, task_of_spaces
 
 __all__ = ["find_task", "list_tasks"]
 
@@ -53,6 +53,7 @@ def find_task(name: str) -> Task:
         problem = f"Gymnasium cannot make {name!r}: {first_line(error).rstrip('.')}"
         raise UsageError("TASK", problem, "Check the id, or install what it needs") from error
     try:
+        refuse_statistics(f"gym/{name}", env)
         skip = getattr(env.unwrapped, "frame_skip", None)  # MuJoCo's; others may mean something else by it
         skip = int(skip) if isinstance(skip, int | np.integer) else 1
         return task_of_spaces(f"gym/{name}", env.observation_space, env.action_space, make_env=make_env, frame_skip=skip)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from rlscale.errors import UsageError
 
@@ -17,7 +17,15 @@ from .actions import actions_of_space, to_space
 from .interface import Step, TaskEnv
 from .task import Task
 
-__all__ = ["ArraysTaskEnv", "RestartableTaskEnv", "SyncEnvs", "VectorTaskEnv", "shows_pixels", "task_of_spaces"]
+__all__ = [
+    "ArraysTaskEnv",
+    "RestartableTaskEnv",
+    "SyncEnvs",
+    "VectorTaskEnv",
+    "refuse_statistics",
+    "shows_pixels",
+    "task_of_spaces",
+]
 
 
 def task_of_spaces(task_id: str, observation: Any, action: Any, **rest: Any) -> Task:
@@ -56,6 +64,31 @@ def shows_pixels(observation: Any) -> bool:
     The bounds decide, because a dark picture and planes of 0 and 1 look alike.
     """
     return isinstance(observation, Box) and observation.dtype == np.uint8 and bool((observation.high == 255).all())
+
+
+def refuse_statistics(name: str, env: Any) -> None:
+    """Refuse wrappers that scale by what they have seen: groups of environments, and evaluations, have wrappers of their own.
+
+    Args:
+        name: of the task.
+        env: a single environment, or a vector environment, which may be closed. Those of an `AsyncVectorEnv` are in other
+            processes, so one more is made here.
+
+    Raises:
+        UsageError: one of them is around the vector environment, or around a single one in it.
+    """
+    while env is not None:
+        for kind in type(env).__mro__:
+            if kind.__name__ in ("NormalizeObservation", "NormalizeReward"):
+                problem = f"{name} uses {kind.__name__}, whose statistics no evaluation and no second actor would share"
+                raise UsageError("TASK", problem, "Scale by fixed numbers instead, with TransformObservation or TransformReward")
+        if isinstance(env, AsyncVectorEnv):
+            one = env.env_fns[0]()
+            try:
+                return refuse_statistics(name, one)
+            finally:
+                one.close()
+        env = env.envs[0] if isinstance(env, SyncVectorEnv) else getattr(env, "env", None)
 
 
 class VectorTaskEnv(TaskEnv):

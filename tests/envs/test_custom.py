@@ -177,13 +177,15 @@ def test_infos_may_be_of_any_kind(here, info):
         ("NormalizeObservation(SyncVectorEnv([one] * n))", "NormalizeObservation"),
         ("RecordEpisodeStatistics(NormalizeReward(SyncVectorEnv([one] * n)))", "NormalizeReward"),
         ("SyncVectorEnv([lambda: gymnasium.wrappers.NormalizeReward(one())] * n)", "NormalizeReward"),
+        ("AsyncVectorEnv([lambda: gymnasium.wrappers.NormalizeObservation(one())] * n)", "NormalizeObservation"),
         ("RecordEpisodeStatistics(SyncVectorEnv([one] * n))", None),
+        ("RecordEpisodeStatistics(AsyncVectorEnv([one] * n))", None),
     ],
 )
 def test_wrappers_that_scale_by_what_they_have_seen_are_refused(here, made, name):
     """An evaluation has environments of its own, whose statistics would be others than those that were learned with."""
     (here / "scaled.py").write_text(
-        "import gymnasium\nfrom gymnasium.vector import SyncVectorEnv\n"
+        "import gymnasium\nfrom gymnasium.vector import AsyncVectorEnv, SyncVectorEnv\n"
         "from gymnasium.wrappers.vector import NormalizeObservation, NormalizeReward, RecordEpisodeStatistics\n\n\n"
         "def one(): return gymnasium.make('CartPole-v1')\n\n\n"
         f"def make(n): return {made}\n"

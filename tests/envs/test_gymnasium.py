@@ -75,3 +75,16 @@ def test_what_an_environment_means_by_frame_skip_is_its_own_business(registered,
     gymnasium.register("Skips-v0", Skips)
     found = find_task("gym/Skips-v0").frame_skip
     assert (type(found), found) == (int, steps)
+
+
+@pytest.mark.parametrize("name", ["NormalizeObservation", "NormalizeReward"])
+@pytest.mark.parametrize("registers", ["its entry point", "its additional wrappers"])
+def test_registered_wrappers_that_scale_by_what_they_have_seen_are_refused(registered, name, registers):
+    wrapper = getattr(gymnasium.wrappers, name)
+    if registers == "its entry point":
+        gymnasium.register("Scaled-v0", lambda: wrapper(gymnasium.make("CartPole-v1")))
+    else:
+        spec = wrapper(gymnasium.make("CartPole-v1")).spec
+        gymnasium.register("Scaled-v0", spec.entry_point, additional_wrappers=spec.additional_wrappers)
+    with pytest.raises(UsageError, match=f"TASK: gym/Scaled-v0 uses {name}, whose statistics"):
+        find_task("gym/Scaled-v0")
