@@ -103,7 +103,8 @@ class RunSetup:
             return self.memory
         rollout, update = self.config.rollout, self.config.update
         actors = None if self.config.elastic else self.config.actors
-        there = store_bytes(update.learners, actors, rollout.actor_cpus, stream=update.stream, lag=rollout.lag)
+        each = learner_resources(self.compute.threads, self.compute.device.type)
+        there = store_bytes(update.learners, actors, rollout.actor_cpus, learner=each, stream=update.stream, lag=rollout.lag)
         return memory_plan(self.config, self.task, store_room(there), self.memory.environments)
 
     def start(self, generation: int = 0) -> Session:

@@ -121,7 +121,15 @@ def share_beside_learner(ray_address: str | None) -> float:
     return 1 / len(offering) if here in offering else 0.0
 
 
-def store_bytes(learners: int, actors: int | None = None, cpus: int = 1, *, stream: bool = False, lag: int = 0) -> int:
+def store_bytes(
+    learners: int,
+    actors: int | None = None,
+    cpus: int = 1,
+    *,
+    learner: Resources | None = None,
+    stream: bool = False,
+    lag: int = 0,
+) -> int:
     """Bytes of fragments that the object stores can hold at once.
 
     A fragment lies in the store of the node where it was made, until it is released, and is copied into that of the learner,
@@ -129,10 +137,11 @@ def store_bytes(learners: int, actors: int | None = None, cpus: int = 1, *, stre
     makes the largest share for its store, or the one that reads.
 
     Args:
-        learners: one learns in this process, on this node; several may have been put on any.
-        actors: dealt out evenly to the nodes that have room for them, as `SPREAD` does; None: as many as there is room for; 0:
-            this process makes the fragments, and puts them into the store here.
+        learners: one learns in this process, on this node; several may be on any that has room for one.
+        actors: dealt out evenly to the nodes that have room for them beside learners, as `SPREAD` does; None: as many as there is
+            room for; 0: this process makes the fragments, and puts them into the store here.
         cpus: of each.
+        learner: what each of several learners reserves; None: one CPU.
         stream: learners read fragment by fragment.
         lag: batches beyond the first that exist at once.
     """
@@ -141,9 +150,11 @@ def store_bytes(learners: int, actors: int | None = None, cpus: int = 1, *, stre
     here = ray.get_runtime_context().get_node_id()
     nodes = living_nodes()
     stores = {name: int(resources.get("object_store_memory", 0)) for name, resources in nodes.items()}
-    room = {name: int(resources.get("CPU", 0)) // cpus for name, resources in nodes.items() if stores[name]}
-    places = sum(room.values())
-    making = places if actors is None else min(actors, places)
+    learner = learner or {"CPU": 1.0}
+    places = {name: _places(resources, learner) if learners > 1 else 0 for name, resources in nodes.items()}
+    left = _beside_learners(nodes, places, learners, learner["CPU"], here)
+    room = {name: int(left[name]) // cpus for name in nodes if stores[name]}
+    making = sum(room.values()) if actors is None else min(actors, sum(room.values()))
     given = dict.fromkeys(room, 0)
     for _ in range(making):
         emptiest = min((name for name in room if given[name] < room[name]), key=lambda name: given[name])
@@ -153,8 +164,25 @@ def store_bytes(learners: int, actors: int | None = None, cpus: int = 1, *, stre
     if stream:
         return int(makes)
     batches = 1 + lag
-    reads = {name: stores[name] * batches / (1 + lag * share.get(name, 0.0)) for name in ([here] if learners == 1 else share)}
-    return int(min(makes, *reads.values()))
+    readers = [here] if learners == 1 else [name for name in room if places[name]]
+    return int(min([makes, *(stores[name] * batches / (1 + lag * share.get(name, 0.0)) for name in readers)]))
+
+
+def _places(node: Resources, process: Resources) -> int:
+    """How many such processes have room on an empty node."""
+    return min(int(node.get(kind, 0) // wanted) for kind, wanted in process.items())
+
+
+def _beside_learners(
+    nodes: Mapping[str, Resources], places: Mapping[str, int], learners: int, cpus: float, here: str
+) -> dict[str, float]:
+    """CPUs of each node that learners leave: `keep_together` puts them here if it can, else Ray packs the largest nodes first."""
+    left = {name: node.get("CPU", 0.0) for name, node in nodes.items()}
+    for name in sorted(nodes, key=lambda name: (name == here and places[name] >= learners, left[name]), reverse=True):
+        put = min(learners, places[name])
+        left[name] -= put * cpus
+        learners -= put
+    return left
 
 
 def spilled_files() -> dict[str, int]:

@@ -104,7 +104,7 @@ MIB = 1 << 20
     ],
 )
 def test_fragments_must_fit_where_they_are_made_and_where_they_are_read(tell, nodes, one, several):
-    """One learner reads here; one of several may read on any node where fragments are made."""
+    """One learner reads here; one of several may read on any node that has a CPU for it."""
     tell(*({"CPU": float(cpus), "object_store_memory": float(mib * MIB)} for cpus, mib in nodes))
     assert store_bytes(learners=1) == one * MIB
     assert store_bytes(learners=2) == several * MIB
@@ -129,6 +129,32 @@ def test_actors_are_dealt_out_by_the_room_that_nodes_have(tell, nodes, asked, fi
     """Bytes of all batches that exist at once: seven of 64 CPUs and one of 8 deal 256 actors out as 35 or 36 each and 8."""
     tell(*({"CPU": float(cpus), "object_store_memory": float(mib * MIB)} for cpus, mib in nodes))
     assert store_bytes(1, **asked) == pytest.approx(fits * MIB, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "asked", "fits"),
+    [
+        pytest.param([(8, 10), (8, 100)], {"actors": 1}, 10, id="learners read here, where no fragment is made"),
+        pytest.param([(8, 100), (8, 10)], {"actors": 0}, 10, id="learners may be where no actor is"),
+        pytest.param([(0, 10), (8, 100), (8, 100)], {"actors": 2}, 100, id="a node without CPUs has no learner"),
+        pytest.param([(8, 100), (3, 10)], {"actors": 0}, 100, id="nor has one with too few for it"),
+        pytest.param([(8, 100), (8, 100)], {"actors": 8, "lag": 1}, 100, id="they fill this node: all is made on the other"),
+        pytest.param([(0, 100), (4, 60), (8, 60)], {"actors": 4, "stream": True}, 60, id="or the largest, if this has no room"),
+        pytest.param([(16, 100), (8, 100)], {"actors": 8, "stream": True}, 200, id="four actors are beside them"),
+        pytest.param([(2, 100), (2, 100)], {"actors": 2}, 200, id="no node has room for a learner"),
+    ],
+)
+def test_learners_take_room_from_actors_and_read_whole_batches(tell, nodes, asked, fits):
+    """Two learners of four CPUs each, which are put here if both have room, but may be elsewhere if others use this node."""
+    tell(*({"CPU": float(cpus), "object_store_memory": float(mib * MIB)} for cpus, mib in nodes))
+    assert store_bytes(2, learner={"CPU": 4.0}, **asked) == fits * MIB
+
+
+def test_learners_on_accelerators_read_only_where_there_are_any(tell):
+    small, large = {"CPU": 8.0, "object_store_memory": 10.0 * MIB}, {"CPU": 8.0, "GPU": 2.0, "object_store_memory": 90.0 * MIB}
+    tell(large, small)
+    assert store_bytes(2, 0, learner={"CPU": 4.0, "GPU": 1.0}) == 90 * MIB
+    assert store_bytes(2, 0, learner={"CPU": 4.0}) == 10 * MIB
 
 
 def test_room_for_processes_of_several_cpus_is_counted_node_by_node(monkeypatch):
