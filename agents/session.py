@@ -259,10 +259,9 @@ class Session:
             if stream:
                 self._fleet.release(1)
         observations = sum(f.observations for f in summaries)
-        if stream:
-            return summaries, self._learner.finish(self._rate(max(observations, 1))), waited
         result = self._learner.finish(self._rate(observations)) if observations else None
-        self._fleet.release(count)
+        if not stream:
+            self._fleet.release(count)
         return summaries, result, waited
 
     def _rate(self, observations: int) -> float:

@@ -178,15 +178,15 @@ def interrupt(monkeypatch, of, name, after):
     monkeypatch.setattr(of, name, interrupted)
 
 
-@pytest.mark.parametrize("rollout_length", [1, 8])
-def test_environments_that_do_nothing_but_reset_are_told_of(rollout_length):
+@pytest.mark.parametrize(("rollout_length", "update"), [(1, {}), (8, {}), (8, {"stream": True, "advantage_scale": "running"})])
+def test_environments_that_do_nothing_but_reset_are_told_of(rollout_length, update):
     """The first step of all is an observation, and none after it."""
     task = find_task("bandits:Endless")
     config = default_config(task)
     config = replace(
         config,
         rollout=replace(config.rollout, environments=4, rollout_length=rollout_length),
-        update=replace(config.update, epochs=1, mini_batch=None, device="cpu", threads=1),
+        update=replace(config.update, epochs=1, mini_batch=None, device="cpu", threads=1, **update),
     )
     session = prepare(config, task).start()
     try:
