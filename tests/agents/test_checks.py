@@ -285,8 +285,9 @@ def test_of_several_learners_a_head_has_as_many_blocks_as_an_interval_needs():
             assert blocks >= 8
 
 
-def test_noise_of_clones_or_of_other_blocks_is_not_followed_any_more():
+def test_noise_of_clones_or_of_another_loss_or_other_blocks_is_not_followed_any_more():
     config = TrainConfig("classic/cartpole")
+    loss = "discount", "gae_lambda", "clip", "value_coef", "entropy_coef"
     assert what_is_followed(config) == what_is_followed(replace(config, seed=3))
     for changed in (
         replace(config, rollout=replace(config.rollout, clones=2)),
@@ -294,7 +295,7 @@ def test_noise_of_clones_or_of_other_blocks_is_not_followed_any_more():
         replace(config, noise=replace(config.noise, blocks=16)),
         replace(config, noise=replace(config.noise, followed_noise="joint")),
         replace(config, update=replace(config.update, shuffle="environments")),
-        *(replace(config, update=replace(config.update, **{name: 0.3})) for name in ("clip", "value_coef", "entropy_coef")),
+        *(replace(config, update=replace(config.update, **{name: 0.3})) for name in loss),
         replace(config, update=replace(config.update, advantage_scale="running")),
     ):
         assert what_is_followed(changed) != what_is_followed(config)
