@@ -197,6 +197,9 @@ def _check_invariance(config: TrainConfig) -> None:
         f"--lr-rule {u.lr_rule} would scale the learning rate a second time",
         "Leave out one of them",
     )
+    never_forgets = u.optimizer == "adam" and config.kept(u.beta2) == 1  # rounded
+    problem = f"{u.tuned_batch} makes Adam's beta2 1 where a step has {config.mini_batch}"
+    _refuse_if(never_forgets, "tuned-batch", problem, "Give less, or a lower --beta2")
 
 
 def _check_fragments(config: TrainConfig) -> None:

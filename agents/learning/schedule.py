@@ -90,7 +90,8 @@ def adaptive_batch(
     wanted = float(before)
     if scale is not None:
         noise = _known(scale)
-        of_noise = (noise if exchange_rate is None else math.sqrt(exchange_rate * noise)) / fragment
+        # A root of each: their product may be too large for a number.
+        of_noise = (noise if exchange_rate is None else math.sqrt(exchange_rate) * math.sqrt(noise)) / fragment
         wanted = of_noise if scale.value is not None else max(of_noise, wanted)
     sizes = [d for d in range(1, groups) if groups % d == 0 and turn % d == 0]
     if turn == 0:

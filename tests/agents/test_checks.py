@@ -40,6 +40,10 @@ def accepted(words: str) -> TrainConfig:
             "--random-first-steps 18446744073709551615",
             "--random-first-steps: 18446744073709551615 is too large. Give 281,474,976,710,656 or less",
         ),
+        (
+            "--tuned-batch 281474976710656 --mini-batch 1",
+            "--tuned-batch: 281474976710656 makes Adam's beta2 1 where a step has 1. Give less, or a lower --beta2",
+        ),
         # An adaptive batch begins with one fragment, and would stay at it where that shows no noise.
         (
             f"{ADAPTIVE} --environments 13",

@@ -1,6 +1,7 @@
 """Learning rates at other batch sizes, and a batch size that follows the noise: exact values, and a planted truth."""
 
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -55,6 +56,13 @@ def test_an_adaptive_batch_goes_to_the_noise_scale_by_factors_of_two():
     assert sizes(resolved(1.0), 8) == 4
     assert sizes(resolved(128 * 8), 16, exchange=128 * 32.0) == 16  # sqrt(32 * 8) = 16
     assert sizes(resolved(128 * 8), 16, exchange=128 * 8.0) == 8
+
+
+def test_an_adaptive_batch_grows_at_the_highest_exchange_rates():
+    """Their product with the noise scale is no finite number: a step is worth more than any batch."""
+    assert sizes(resolved(1e9), 4, exchange=1e308) == 8
+    assert sizes(resolved(1e308), 64, exchange=sys.float_info.max, most=128) == 128
+    assert sizes(UNRESOLVED, 4, exchange=1e308) == 8
 
 
 @pytest.mark.parametrize("groups", [1, 5, 7, 22, 24, 25, 33, 35, 39, 125])
