@@ -35,8 +35,9 @@ def step_kind(config: TrainConfig) -> str:
 def what_is_followed(config: TrainConfig) -> tuple[object, ...]:
     """Of what, and between which blocks, the noise is that an adaptive batch and `--lr-rule noise` follow."""
     rollout, noise, u = config.rollout, config.noise, config.update
-    loss = u.discount, u.gae_lambda, u.clip, u.value_coef, u.entropy_coef, u.advantage_scale
-    return noise.followed_noise, step_kind(config), noise.blocks, rollout.clones, rollout.reward_noise, *loss
+    rewards = rollout.clones, rollout.reward_noise, rollout.cut_on_life_loss
+    loss = u.discount, u.gae_lambda, u.clip, u.value_coef, u.entropy_coef, u.advantage_scale, u.proximal_average
+    return noise.followed_noise, step_kind(config), noise.blocks, *rewards, *loss
 
 
 class BatchBlocks:

@@ -291,11 +291,12 @@ def test_of_several_learners_a_head_has_as_many_blocks_as_an_interval_needs():
 
 def test_noise_of_clones_or_of_another_loss_or_other_blocks_is_not_followed_any_more():
     config = TrainConfig("classic/cartpole")
-    loss = "discount", "gae_lambda", "clip", "value_coef", "entropy_coef"
+    loss = "discount", "gae_lambda", "clip", "value_coef", "entropy_coef", "proximal_average"
     assert what_is_followed(config) == what_is_followed(replace(config, seed=3))
     for changed in (
         replace(config, rollout=replace(config.rollout, clones=2)),
         replace(config, rollout=replace(config.rollout, reward_noise=1.0)),
+        replace(config, rollout=replace(config.rollout, cut_on_life_loss=False)),
         replace(config, noise=replace(config.noise, blocks=16)),
         replace(config, noise=replace(config.noise, followed_noise="joint")),
         replace(config, update=replace(config.update, shuffle="environments")),
