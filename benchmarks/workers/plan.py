@@ -51,6 +51,7 @@ class Known:
         valid: observations that such a batch teaches, on which the frontier rests; less than its steps where environments that
             were only reset took some. A size that is not named teaches all of them.
         mini_batches: of one epoch, whatever the batch size.
+        pilot_batch: batch size at which PPO-EWMA's average has the age that `config` says; None in records older than averages.
         episode_steps: steps of an environment in an episode, on average over all evaluations; 0 where there were none.
         warnings: sentences on what to take with care.
     """
@@ -61,6 +62,7 @@ class Known:
     rates: dict[int, float]
     valid: Mapping[int, float] = field(default_factory=dict)
     mini_batches: int = 1
+    pilot_batch: int | None = None
     episode_steps: float = 0.0
     warnings: Sequence[str] = ()
 
@@ -111,6 +113,7 @@ def find_frontier(folder: str, goal: float | None, task: Task) -> Known:
         {point.run.batch_size: frontier.best_rate(point.batch_size) for point in points},
         {point.run.batch_size: point.batch_size for point in points},
         sweep.plan.get("mini_batches", 1),
+        sweep.plan.get("pilot_batch"),
         _mean_episode(sweep),
         said,
     )
@@ -125,7 +128,8 @@ def _mean_episode(sweep: SweepRecord) -> float:
 
 
 def run_of(config: TrainConfig, shape: Shape, known: Known | None) -> TrainConfig:
-    """The run of that fleet, in as many mini-batches an epoch as the sweep's runs."""
+    """The run of that fleet; with a sweep, in as many mini-batches an epoch as its runs, and with an average as old in
+    observations."""
     rollout = replace(
         config.rollout,
         actors=shape.actors,
@@ -134,9 +138,13 @@ def run_of(config: TrainConfig, shape: Shape, known: Known | None) -> TrainConfi
         batch_size=None,
     )
     run = replace(config, rollout=rollout)
-    if known is None or known.mini_batches == 1:
+    if known is None:
         return run
-    return replace(run, update=replace(run.update, mini_batch=run.batch // known.mini_batches))
+    mini_batch = run.update.mini_batch if known.mini_batches == 1 else run.batch // known.mini_batches
+    age = run.update.proximal_average
+    if age is not None and known.pilot_batch is not None:
+        age *= known.pilot_batch / run.batch
+    return replace(run, update=replace(run.update, mini_batch=mini_batch, proximal_average=age))
 
 
 def make_plan(known: Known, law: FleetTime, learner: LearnerTime, price: Price, cpus: int, lag: int) -> CostPlan:

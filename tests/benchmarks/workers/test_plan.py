@@ -105,6 +105,15 @@ def test_the_command_of_a_plan_has_the_mini_batches_of_the_sweep_s_runs(known):
         assert (update.mini_batch, update.epochs, update.warm_up) == (choice.batch_size // 4, 3, 120)
 
 
+def test_the_average_of_a_plan_s_run_is_as_old_as_in_the_swept_runs():
+    """Eight optimizer steps at the pilot's 2,048 observations are 32 of a quarter of that."""
+    known = find_frontier("results/minatar-breakout-ewma", None, find_task("minatar/breakout"))
+    assert {128, 512, 2048, 8192} <= set(known.rates)
+    made = make_plan(known, fit_fleet(readings(), 32), LearnerTime(0.05, 0, 1e-4, 0), Price(1.0), cpus=1, lag=0)
+    ages = {choice.batch_size: typed(known, choice).update.proximal_average for choice in made.choices}
+    assert (ages[128], ages[512], ages[2048], ages[8192]) == (128.0, 32.0, 8.0, 2.0)
+
+
 def test_the_command_of_a_plan_undoes_the_defaults_that_the_sweep_s_runs_did_not_have():
     """Pong anneals by default, a sweep never does."""
     config = default_config(PONG)
