@@ -16,7 +16,7 @@ from rlscale.agents.setup import can_begin
 from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
-from rlscale.sizing import Choice, FleetTime, Iteration, iteration
+from rlscale.sizing import Choice, CostPlan, FleetTime, Iteration, iteration
 
 from ..options import flag_of
 from .calibration import Laws, Shape
@@ -31,6 +31,8 @@ __all__ = [
     "gain_of_twice",
     "predict",
     "recommend",
+    "shape_of",
+    "that_fit",
     "to_measure",
     "train_command",
     "whole_groups",
@@ -178,6 +180,25 @@ def fits(options: WorkersOptions, config: TrainConfig, task: Task, shape: Shape,
     if options.ray_address is not None:
         store = store_room(store_bytes(1, shape.actors, shape.threads, stream=update.stream, lag=rollout.lag))
     return can_begin(run, task, store) and not hides_noise(run)
+
+
+def shape_of(choice: Choice, rollout_length: int) -> Shape:
+    """The workers of a choice."""
+    return Shape(choice.workers, 1, round(choice.batch_size / rollout_length / choice.workers))
+
+
+def that_fit(options: WorkersOptions, config: TrainConfig, task: Task, made: CostPlan, known: Known) -> CostPlan:
+    """The choices of a plan whose runs could begin, as of `fits`.
+
+    Raises:
+        UsageError: there is none.
+    """
+    steps = config.rollout.rollout_length
+    choices = tuple(choice for choice in made.choices if fits(options, config, task, shape_of(choice, steps), known))
+    if not choices:
+        mend = "Plan where there is more of it, or with another sweep"
+        raise UsageError("--sweep", "none of its batch sizes fits into memory here", mend)
+    return CostPlan(choices)
 
 
 # What a command says by itself, and what of a sweep's rollouts changes what is learned.

@@ -58,6 +58,8 @@ from .recommendation import (
     Recommendation,
     candidates,
     recommend,
+    shape_of,
+    that_fit,
     to_measure,
     train_command,
 )
@@ -119,16 +121,24 @@ class Study:
             "clones": config.rollout.clones,
         }
 
-    def answer(self, known: Known, plan: CostPlan, readings: Readings) -> Answer:
-        """What the plan says to the deadline and the budget."""
+    def answer(self, known: Known, made: CostPlan, readings: Readings) -> Answer:
+        """What the plan says to the deadline and the budget; on a cluster this process must have joined it.
+
+        Raises:
+            UsageError: no choice of the plan fits into memory.
+        """
         options, config = self.options, self.config
+        plan = that_fit(options, config, self.task, made, known)
         goal, cautions = f"{config.task} to a return of {known.goal:g}", list(known.warnings)
+        if left := sorted({c.batch_size for c in made.choices} - {c.batch_size for c in plan.choices}):
+            sizes = ", ".join(f"{size:,.0f}" for size in left)
+            cautions.append(f"The plan leaves out the batch sizes that do not fit into memory here: {sizes}.")
         lagged = f" {LAGGED}" if options.lag else ""
         try:
             choice = choose(plan, self.deadline, options.budget, currency=self.currency)
         except UsageError as error:  # said on the page as well
             return Answer(known.goal, plan, f"{goal}: {error.problem}.{lagged}", cautions, unmet=error)
-        planned = Shape(choice.workers, 1, round(choice.batch_size / config.rollout.rollout_length / choice.workers))
+        planned = shape_of(choice, config.rollout.rollout_length)
         timed = [reading["batch_size"] for reading in readings.learning]
         beyond = say_beyond(planned, choice, [reading.shape for reading in readings.fleets], timed)
         cautions += [] if beyond is None else [beyond]
@@ -292,9 +302,9 @@ def find_out(study: Study, held: contextlib.ExitStack) -> Findings:
             if options.validate:
                 others = measuring.measure_held_out(held_out(grid, readings.fleets, found.shape))
                 validation = check_laws(config, laws, readings.fleets, others, found.shape)
-    answer = None
-    if known is not None:
-        answer = study.answer(known, make_plan(known, laws.fleet, laws.learner, price, cpus, options.lag), readings)
+            answer = None
+            if known is not None:
+                answer = study.answer(known, make_plan(known, laws.fleet, laws.learner, price, cpus, options.lag), readings)
     return Findings(cpus, kept, readings, laws.fleet, found, validation, answer)
 
 

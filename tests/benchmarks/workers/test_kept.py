@@ -175,6 +175,20 @@ def test_the_warnings_of_a_sweep_stand_beside_its_plan(tmp_path, measuring, monk
     assert "<p class='warning'>take care.</p>" in (tmp_path / "plan.html").read_text()
 
 
+def test_a_plan_has_no_batch_that_rlscale_train_would_refuse_for_memory(tmp_path, measuring, monkeypatch, known, capsys):
+    """Fragments have three quarters of 23 MiB less 16 for parameters: 1.25 MiB. 2,048 observations take 0.83 MiB, 8,192 3.3."""
+    monkeypatch.setattr("rlscale.agents.memory._shared_memory", lambda: 23 << 20)
+    words = ["workers", "minatar/breakout", "--cpus", "2", "--sweep", "planted", "--out", str(tmp_path)]
+    assert main(words) == 0
+    assert {choice["batch_size"] for choice in json.loads((tmp_path / "workers.json").read_text())["plan"]} == {128, 512, 2048}
+    said = "The plan leaves out the batch sizes that do not fit into memory here: 8,192."
+    assert said in capsys.readouterr().out.replace("\n", " ")
+    assert said in (tmp_path / "plan.html").read_text()
+    monkeypatch.setattr(workers, "find_frontier", lambda *_: replace(known, rates={8192: 0.0123}))
+    assert main(words) == 2
+    assert "rlscale: --sweep: none of its batch sizes fits into memory here. Plan where there is more" in capsys.readouterr().err
+
+
 def test_fleets_of_a_sweep_without_clones_are_not_used_for_one_with_them(tmp_path, measuring, monkeypatch, known):
     words = ["workers", "minatar/breakout", "--cpus", "2", "--sweep", "planted", "--out", str(tmp_path)]
     assert main(words) == 0
