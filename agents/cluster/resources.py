@@ -5,7 +5,6 @@ address by which the cluster was joined, None says that this machine is all ther
 """
 
 import contextlib
-import math
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -100,8 +99,8 @@ def cpus_for_actors(cpus: int | None, ray_address: str | None) -> int:
 
 
 def offered_cpus(ray_address: str | None) -> float:
-    """CPUs of all nodes, whoever uses them; inf where this machine is all there is."""
-    return math.inf if ray_address is None else sum(node.get("CPU", 0.0) for node in living_nodes().values())
+    """CPUs of all nodes, whoever uses them; without a cluster, those of this machine that this process may use."""
+    return usable_cpus() if ray_address is None else sum(node.get("CPU", 0.0) for node in living_nodes().values())
 
 
 def describe_nodes() -> list[dict[str, Any]]:

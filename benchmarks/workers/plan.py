@@ -219,7 +219,7 @@ def price_of(options: WorkersOptions, compute: Compute, beside: float, offered: 
     Args:
         options, compute: of the command.
         beside: part of the workers that is on the learner's machine.
-        offered: CPUs that there are for workers.
+        offered: CPUs that there are for workers; `--cpus` may ask for more of this machine.
         gpus: that Ray knows.
     """
     on_gpu = compute.device.type != "cpu"
@@ -231,7 +231,7 @@ def price_of(options: WorkersOptions, compute: Compute, beside: float, offered: 
         learner_gpus=float(on_gpu),
         acting_gpus=gpus_to_act_on(compute, gpus),
         beside=beside if not on_gpu and options.lag == 0 else 0.0,
-        most_cpus=offered + (0.0 if beside and not on_gpu else learner_cpus),
+        most_cpus=max(offered, options.cpus or 0) + (0.0 if beside else learner_cpus),
     )
 
 

@@ -161,12 +161,28 @@ def test_the_learner_s_cpus_are_paid_once_where_it_takes_turns(monkeypatch, addr
     nodes = [{"NodeID": name, "Resources": {"CPU": cpus}, "Alive": True} for name, cpus in (("a", offered), ("b", 16.0))]
     monkeypatch.setattr("ray.nodes", lambda: nodes)
     monkeypatch.setattr("ray.get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "a"))
-    options = WorkersOptions("classic/cartpole", ray_address=address, lag=lag)
+    options = WorkersOptions("classic/cartpole", cpus=None if address else 16, ray_address=address, lag=lag)
     compute = replace(
         resolve_compute(default_config(find_task("classic/cartpole"))), device=torch.device("cpu"), threads=int(offered) or 8
     )
     price = price_of(options, compute, share_beside_learner(address), offered_cpus(address), 0.0)
     assert price.of_hour(max(16, offered)) == paid
+
+
+@pytest.mark.parametrize(
+    ("address", "head", "paid"), [(None, 4.0, [2, 3, 4, 4]), ("auto", 4.0, [2, 3, 4, 4]), ("auto", 0.0, [2, 3, 4, 5])]
+)
+def test_no_more_cpus_are_paid_for_than_there_are_beside_a_gpu(monkeypatch, address, head, paid):
+    """Its learner takes a CPU as well: of the machine of four workers, or of a head whose CPUs Ray was not given."""
+    nodes = [{"NodeID": "a", "Resources": {"CPU": head}, "Alive": True}]
+    nodes += [] if head else [{"NodeID": "b", "Resources": {"CPU": 4.0}, "Alive": True}]
+    monkeypatch.setattr("ray.nodes", lambda: nodes)
+    monkeypatch.setattr("ray.get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "a"))
+    monkeypatch.setattr(resources, "usable_cpus", lambda: 4)
+    compute = replace(resolve_compute(default_config(find_task("classic/cartpole"))), device=torch.device("cuda"))
+    options = WorkersOptions("classic/cartpole", ray_address=address)
+    price = price_of(options, compute, share_beside_learner(address), offered_cpus(address), 1.0)
+    assert [price.of_hour(workers) for workers in (1, 2, 3, 4)] == paid
 
 
 @pytest.mark.parametrize(
