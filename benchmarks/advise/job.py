@@ -64,7 +64,9 @@ def config_of(record: RunRecord) -> TrainConfig:
         batch = int(each * learners if each else job.get("train_batch_size") or 4000)
         epochs, mini_batch = job.get("num_epochs"), (job.get("minibatch_size") or 0) * learners
     rollout = Rollout(environments=environments, rollout_length=max(1, batch // environments), actors=actors)
-    update = Update(algorithm=algorithm, epochs=int(epochs or 1), mini_batch=int(mini_batch or batch), learning_rate=rate)
+    # Of a rollout that is smaller Stable-Baselines3 takes the whole; and RLlib's may not be a multiple of the environments.
+    size = min(int(mini_batch or batch), environments * rollout.rollout_length)
+    update = Update(algorithm=algorithm, epochs=int(epochs or 1), mini_batch=size, learning_rate=rate)
     return TrainConfig(task=record.manifest["task"]["id"], rollout=rollout, update=update)
 
 

@@ -193,13 +193,14 @@ def lines_for(
         return {"rlscale": ours, "Stable-Baselines3": a2c}
     several = f".learners(num_learners={learners})" if learners > 1 else ""
     each = theirs.environments // s.actors
+    taught = theirs.batch_size // learners  # no more of all learners than the runners' fragments hold, which RLlib would refuse
     return {
         "rlscale": ours,
         "RLlib": (
             f"config.env_runners(num_env_runners={s.actors}, num_envs_per_env_runner={each}, "
             f"rollout_fragment_length={s.usual_length})"
-            f"{several}.training(train_batch_size_per_learner={math.ceil(theirs.batch_size / learners)}, "
-            f"minibatch_size={math.ceil(s.mini_batch / learners)}, num_epochs={s.epochs}, "
+            f"{several}.training(train_batch_size_per_learner={taught}, "
+            f"minibatch_size={min(math.ceil(s.mini_batch / learners), taught)}, num_epochs={s.epochs}, "
             f"lr={s.learning_rate:g})"
         ),
         "Stable-Baselines3": (

@@ -136,6 +136,37 @@ def test_the_line_trains_as_the_run_that_was_read():
     assert (found.rollout.random_first_steps, found.rollout.memory) == (100, "4GiB")
 
 
+@pytest.mark.parametrize(
+    ("runners", "environments", "learners", "each", "mini_batch", "rollout", "learned"),
+    [
+        (3, 1, 2, 2000, 128, 1333, 1999),
+        (5, 1, 3, 1024, 128, 614, 1023),
+        (2, 3, 2, 1000, 128, 333, 999),
+        (3, 1, 1, 4000, 4000, 1333, 3999),
+    ],
+)
+def test_learners_of_rllib_are_given_no_more_than_its_runners_sample(
+    tmp_path, runners, environments, learners, each, mini_batch, rollout, learned
+):
+    """One observation more than the fragments hold, and RLlib counts two rounds of them and refuses; so it does mini-batches of
+    more than a learner has."""
+    stored = {"num_env_runners": runners, "num_envs_per_env_runner": environments, "num_learners": learners}
+    stored |= {"_train_batch_size_per_learner": each, "minibatch_size": mini_batch}
+    config = config_of(job_of(tmp_path, "rllib", stored, [1e-3]))
+    line = lines_for("mine", settings_for(config, Estimate(10.0, None), runners), learners)["RLlib"]
+    assert f"num_envs_per_env_runner={environments}, rollout_fragment_length={rollout})" in line
+    assert f"train_batch_size_per_learner={learned}, minibatch_size={min(mini_batch, learned)}," in line
+    assert learned * learners <= runners * environments * rollout
+
+
+def test_a_mini_batch_beyond_its_rollout_is_the_whole_rollout(tmp_path):
+    """Stable-Baselines3 only warns of it: eight environments of 16 steps have 128 observations."""
+    config = config_of(job_of(tmp_path, "sb3", {**SB3, "n_steps": 16}, [1e-3]))
+    settings = settings_for(config, Estimate(10.0, None), 1)
+    assert (config.mini_batch, settings.mini_batch, settings.environments, settings.rollout_length) == (128, 128, 8, 16)
+    assert "train_batch_size_per_learner=128, minibatch_size=128," in lines_for("mine", settings)["RLlib"]
+
+
 def test_an_a2c_job_is_not_told_to_become_ppo(tmp_path):
     """Stable-Baselines3's A2C makes one step of a rollout, so that the rollout is the mini-batch; RLlib has none."""
     stored = {"algorithm": "A2C", "n_envs": 8, "n_steps": 5}
