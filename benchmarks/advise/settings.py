@@ -132,7 +132,7 @@ def settings_of(config: TrainConfig, size: int, actors: int) -> Settings:
         usual_length=steps,
         mini_batch=size,
         epochs=config.update.epochs,
-        learning_rate=float(f"{rate:.2g}"),
+        learning_rate=rate if size == usual else float(f"{rate:.4g}"),  # as many digits as sweeps name
     )
 
 

@@ -284,7 +284,7 @@ def _machines(advice: Advice) -> str:
     limit = f"beyond {last}, {beyond}" if last < counts[-1] else f"every doubling up to {last} pays, more were not tried"
     shown = sorted(({2, last, min(2 * last, counts[-1])} & set(counts)) - {1})
     said = [_times(n, known[n]) for n in shown]
-    price = "" if advice.price_hour is None else f" ({2 * advice.price_hour:g} an hour for 2 {advice.unit}s)"
+    price = "" if advice.price_hour is None else f" ({2 * advice.price_hour:,.10g} an hour for 2 {advice.unit}s)"
     return f"More {advice.unit}s like this one, if nothing is lost between them: {', '.join(said)}{price}; {limit}."
 
 
@@ -318,7 +318,7 @@ def _roughly(seconds: float) -> str:
 
 def _machine_cells(one: ScaleOut, price: float | None) -> list[str]:
     cells = [f"{one.machines}", f"{one.batch_size:,}", f"{one.speedup:.2f}", f"{one.cost:.2f}", one.bound]
-    return cells if price is None else [*cells, f"{one.machines * price:,.2f}"]
+    return cells if price is None else [*cells, f"{one.machines * price:,.10g}"]
 
 
 def _machines_figure(more: Sequence[ScaleOut], unit: str) -> Figure | None:

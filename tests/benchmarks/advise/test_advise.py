@@ -48,7 +48,7 @@ def test_settings_follow_the_suggestion(suggestion, actors, mini_batch, environm
     assert (found.mini_batch, found.environments, found.rollout_length) == (mini_batch, environments, 128)
     assert found.batch_size == environments * 128
     wanted = PONG.update.learning_rate * min((mini_batch / 256) ** 0.5, 4)
-    assert found.learning_rate == pytest.approx(wanted, rel=0.03), "two digits"
+    assert found.learning_rate == pytest.approx(wanted, rel=1e-4), "four digits"
 
 
 @pytest.mark.parametrize(
@@ -340,6 +340,18 @@ def test_what_was_measured_on_a_cluster_is_said_of_clusters(tmp_path):
     assert "clusters like this one" in text
     assert "<td data-label='clusters'>2</td>" in text
     assert "machines like this one" not in text
+
+
+@pytest.mark.parametrize(
+    ("price", "of_two", "of_four"), [(0.0104, "0.0208", "0.0416"), (0.004, "0.008", "0.016"), (1234.5, "2,469", "4,938")]
+)
+def test_page_and_lines_say_the_same_price_of_machines(tmp_path, price, of_two, of_four):
+    """A price of less than a cent is one too."""
+    run, advice = advice_of(tmp_path, price_hour=price)
+    write_advice_page(tmp_path / "advice.html", advice, run)
+    text = (tmp_path / "advice.html").read_text()
+    assert f"({of_two} an hour for 2 machines)" in advice_lines(advice)[4]
+    assert all(f"<td data-label='price of an hour'>{shown}</td>" in text for shown in (f"{price:,}", of_two, of_four))
 
 
 def test_where_more_machines_are_slower_that_is_said(tmp_path):

@@ -115,6 +115,14 @@ def test_a_batch_filled_in_rounds_is_the_run_s_own_batch():
         assert (settings.mini_batch, settings.learning_rate) == (2**20, 1e-3)
 
 
+def test_a_mini_batch_that_stays_keeps_its_learning_rate():
+    """Of a larger one it grows with the root: 1.25e-4 at 256 observations is 1.25e-4 times √2 = 1.768e-4 at 512."""
+    for rate in (3.5355e-4, 1.25e-4):
+        line = lines_for(TASK.id, settings_for(run_with(update={"learning_rate": rate}), Estimate(10.0, None), 1))["rlscale"]
+        assert parse_train(shlex.split(line)[2:]).update.learning_rate == rate
+    assert settings_for(run_with(update={"learning_rate": 1.25e-4}), Estimate(512.0, None), 1).learning_rate == 1.768e-4
+
+
 def test_the_line_trains_as_the_run_that_was_read():
     """A2C's rate, optimizer and loss belong together, and the network, the discount and the rest to what was measured."""
     usual = default_config(TASK, "a2c")
@@ -173,7 +181,7 @@ def test_an_a2c_job_is_not_told_to_become_ppo(tmp_path):
     config = config_of(job_of(tmp_path, "sb3", stored, [7e-4]))
     assert (config.update.algorithm, config.batch, config.mini_batch, config.update.epochs) == ("a2c", 40, 40, 1)
     lines = lines_for("mine", settings_for(config, Estimate(640.0, None), 1), 1, config.update.algorithm)
-    rate = float(f"{7e-4 * (512 / 40) ** 0.5:.2g}")
+    rate = float(f"{7e-4 * (512 / 40) ** 0.5:.4g}")
     assert lines["Stable-Baselines3"] == f"A2C(policy, make_vec_env(env, n_envs=103), n_steps=5, learning_rate={rate:g})"
     assert set(lines) == {"rlscale", "Stable-Baselines3"}
 
