@@ -30,7 +30,9 @@ def is_foreign(record: RunRecord) -> bool:
 
 
 def config_of(record: RunRecord) -> TrainConfig:
-    """How the run learned, at the rate that it had; of a job of RLlib or Stable-Baselines3, what its settings are called here.
+    """How the run learned, at the rate that it had, or at the one that `--tuned-batch` begins from.
+
+    Of a job of RLlib or Stable-Baselines3, what its settings are called here.
 
     Raises:
         UsageError: a job that had no learning rate but 0, or a run that learned from examples.
@@ -40,10 +42,10 @@ def config_of(record: RunRecord) -> TrainConfig:
     rate = max(row["learning_rate"] for row in record.rows)
     if not is_foreign(record):
         config = _filled(config_of_run(record, "--run"), record)
-        if config.update.lr_rule == "constant" and config.update.tuned_batch is None:
+        if config.update.lr_rule == "constant":
             return config
         # A rule made that rate for the run's batch; the advice scales it itself, and names no rule that would do so again.
-        update = replace(config.update, learning_rate=rate, lr_rule="constant", lr_batch=None, tuned_batch=None)
+        update = replace(config.update, learning_rate=rate, lr_rule="constant", lr_batch=None)
         return replace(config, update=update)
     if not rate > 0:
         problem = f"{record.folder} is of a job whose learning rate was 0 in every iteration"

@@ -165,7 +165,7 @@ def _advice(
         usual = default_config(task, config.update.algorithm)
         advised = as_advised(as_this_task(config, usual) if is_foreign(record) else config, usual, options.ray_address)
         settings, throughput, more = _measured(options, advised, task, suggestion, console)
-        beside = flags_beside(advised, usual)
+        beside = flags_beside(configured(advised, settings), usual)
     lines = lines_for("TASK" if task is None else task.id, settings, learners_of(record), config.update.algorithm, beside)
     return Advice(
         task=record.manifest["task"]["id"] if task is None else task.id,

@@ -32,6 +32,7 @@ class Settings:
         mini_batch: steps of environments in an optimizer step; those that only reset one are no observations.
         epochs: passes over an iteration batch.
         learning_rate: the task's own, times the root of the growth of the mini-batch.
+        tuned_rate: the same for a run with `--tuned-batch`, which is told the rate at that batch; else the learning rate itself.
     """
 
     actors: int
@@ -42,6 +43,7 @@ class Settings:
     mini_batch: int
     epochs: int
     learning_rate: float
+    tuned_rate: float
 
     @property
     def batch_size(self) -> int:
@@ -94,7 +96,7 @@ def flags_beside(config: TrainConfig, usual: TrainConfig) -> list[str]:
     """What `rlscale train` must be told beside `Settings`: the algorithm, and what is not as by default.
 
     Args:
-        config: to be trained with.
+        config: to be trained with, as of `configured`.
         usual: of its task and algorithm by default.
     """
     r, u = config.rollout, config.update
@@ -124,7 +126,10 @@ def settings_of(config: TrainConfig, size: int, actors: int) -> Settings:
     usual, steps = config.update.mini_batch or config.batch, config.rollout.rollout_length
     most = config.batch if size == usual else max(config.batch, MINI_BATCHES * size)
     first = max(1, math.ceil(most / (steps * actors)))
-    rate = config.update.learning_rate * min(math.sqrt(size / usual), _MOST_RATE)
+    told, growth = config.update.learning_rate, math.sqrt(size / usual)
+    rate = told / math.sqrt(config.batch_divisor) * min(growth, _MOST_RATE)
+    if size != usual:
+        rate = float(f"{rate:.4g}")  # as many digits as sweeps name
     return Settings(
         actors=actors,
         **_divided(actors, first, steps, size),
@@ -132,7 +137,8 @@ def settings_of(config: TrainConfig, size: int, actors: int) -> Settings:
         usual_length=steps,
         mini_batch=size,
         epochs=config.update.epochs,
-        learning_rate=rate if size == usual else float(f"{rate:.4g}"),  # as many digits as sweeps name
+        learning_rate=rate,
+        tuned_rate=rate if config.update.tuned_batch is None else told * min(1.0, _MOST_RATE / growth),
     )
 
 
@@ -156,7 +162,7 @@ def _divided(actors: int, first: int, steps: int, size: int) -> dict[str, int]:
 
 
 def configured(config: TrainConfig, settings: Settings) -> TrainConfig:
-    """The configuration of `rlscale train` with these settings."""
+    """The configuration of `rlscale train` with these settings, and with an average of PPO-EWMA as old in observations."""
     rollout = replace(
         config.rollout,
         actors=settings.actors,
@@ -164,7 +170,10 @@ def configured(config: TrainConfig, settings: Settings) -> TrainConfig:
         rollout_length=settings.rollout_length,
         batch_size=None,
     )
-    update = replace(config.update, mini_batch=settings.mini_batch, learning_rate=settings.learning_rate)
+    age = config.update.proximal_average
+    if age is not None and config.update.tuned_batch is None:  # which scales it by itself
+        age *= config.mini_batch / settings.mini_batch
+    update = replace(config.update, mini_batch=settings.mini_batch, learning_rate=settings.tuned_rate, proximal_average=age)
     return replace(config, rollout=rollout, update=update)
 
 
@@ -184,7 +193,7 @@ def lines_for(
     theirs = replace(s, environments=s.fewest_environments, rollout_length=s.usual_length)
     ours = (
         f"rlscale train {task} --actors {s.actors} --environments {s.environments} --rollout-length {s.rollout_length} "
-        f"--mini-batch {s.mini_batch} --epochs {s.epochs} --learning-rate {s.learning_rate:g}"
+        f"--mini-batch {s.mini_batch} --epochs {s.epochs} --learning-rate {s.tuned_rate:g}"
     )
     ours += f" {shlex.join(beside)}" if beside else ""
     if algorithm == "a2c":

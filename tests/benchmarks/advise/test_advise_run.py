@@ -74,14 +74,45 @@ def test_a_run_that_learned_from_examples_is_refused(tmp_path):
         config_of(record)
 
 
-@pytest.mark.parametrize("rule", [{"lr_rule": "sqrt", "lr_batch": 64}, {"lr_rule": "linear"}, {"tuned_batch": 64}])
+@pytest.mark.parametrize("rule", [{"lr_rule": "sqrt", "lr_batch": 64}, {"lr_rule": "linear"}])
 def test_the_rate_of_a_run_is_what_its_rule_made_of_it(tmp_path, rule):
     """The line for it names that rate and not the rule, which would be applied a second time."""
     run = run_with(update={"mini_batch": 1024, **rule})
-    rate = scaled_rate(run.update, 1024, None) / math.sqrt(run.batch_divisor)
+    rate = scaled_rate(run.update, 1024, None)
     record = RunRecord(tmp_path, {"config": asdict(run)}, [{"learning_rate": rate}, {"learning_rate": rate / 2}])
     update = config_of(record).update
-    assert update == replace(run.update, learning_rate=rate, lr_rule="constant", lr_batch=None, tuned_batch=None)
+    assert update == replace(run.update, learning_rate=rate, lr_rule="constant", lr_batch=None)
+
+
+@pytest.mark.parametrize(
+    ("suggested", "mini_batch", "told", "rate"),
+    [(10.0, 256, 1e-3, "0.000353553"), (4096.0, 4096, 1e-3, "0.001414"), (2**16, 2**16, 2.5e-4, "0.001414")],
+)
+def test_all_that_a_tuned_batch_scales_is_scaled_from_there(tmp_path, suggested, mini_batch, told, rate):
+    """Tuned at 2,048 observations a step; with 256, c = 8, and a step has the rate 1e-3 / √8, which grows at most fourfold.
+
+    Of a mini-batch of 65,536, 256 times 256, the root is 16: the rate that is told is a quarter of 1e-3.
+    """
+    run = run_with(update={"mini_batch": 256, "tuned_batch": 2048, "proximal_average": 8.0, "learning_rate": 1e-3})
+    record = RunRecord(tmp_path, {"config": asdict(run)}, [{"learning_rate": 1e-3 / math.sqrt(8)}])
+    advised = as_advised(config_of(record), USUAL)
+    settings = settings_for(advised, Estimate(suggested, None), 1)
+    lines = lines_for(TASK.id, settings, beside=flags_beside(configured(advised, settings), USUAL))
+    update = parse_train(shlex.split(lines["rlscale"])[2:]).update
+    assert (update.mini_batch, update.tuned_batch, update.proximal_average) == (mini_batch, 2048, 8.0)
+    assert update.learning_rate == told
+    assert f"lr={rate})" in lines["RLlib"]
+
+
+def test_an_average_stays_as_old_in_observations(tmp_path):
+    """Eight optimizer steps of 256 observations are two of 1,024."""
+    run = run_with(update={"mini_batch": 256, "proximal_average": 8.0})
+    record = RunRecord(tmp_path, {"config": asdict(run)}, [{"learning_rate": 2.5e-4}])
+    advised = as_advised(config_of(record), USUAL)
+    for suggested, age in ((10.0, 8.0), (1024.0, 2.0)):
+        settings = settings_for(advised, Estimate(suggested, None), 1)
+        line = lines_for(TASK.id, settings, beside=flags_beside(configured(advised, settings), USUAL))["rlscale"]
+        assert parse_train(shlex.split(line)[2:]).update.proximal_average == age
 
 
 OTHERWISE = {
@@ -134,7 +165,7 @@ def test_the_line_trains_as_the_run_that_was_read():
     )
     advised = as_advised(run, usual, "auto")
     settings = settings_for(advised, Estimate(1024.0, None), 2)
-    lines = lines_for(TASK.id, settings, 1, "a2c", flags_beside(advised, usual))
+    lines = lines_for(TASK.id, settings, 1, "a2c", flags_beside(configured(advised, settings), usual))
     assert "--algorithm a2c" in lines["rlscale"]
     assert "--ray-address auto" in lines["rlscale"]
     found = parse_train(shlex.split(lines["rlscale"])[2:])
