@@ -64,6 +64,7 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
         refuse_existing(self._folder)
         self._command = command_line()
         self._created = False  # the record's folder, by this callback
+        self._job: tuple[Any, ...] = ()  # the model of the record, and what a restored copy of it has in common with it
         self._run: Run | None = None
         self._hook: Any = None
         self._iteration = self._optimizer_steps = self._observations = 0
@@ -81,10 +82,14 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
             raise UsageError("model", f"{type(model).__name__} does not train by PPO's or A2C's loss", "Use PPO or A2C itself")
         self._every = self._asked or (4 if isinstance(model, PPO) else 100)
         facts = self._facts(model)
+        job = (facts["task"]["id"], type(model).__name__, facts["seed"], facts["parameters"])
+        if self._created and self._is_another(model, job):
+            problem = f"{self._folder} is the record of another model's job"
+            raise UsageError("run", problem, "Give every job a NoiseCallback and a folder of its own")
         go_on = self._created and not self.locals["reset_num_timesteps"]
         environments = "as they were" if go_on and not all(model._last_episode_starts) else "new"  # as after `set_env`
         self._run = open_job(self._folder, facts, go_on=self._created)
-        self._created = True
+        self._created, self._job = True, (model, *job)
         self._run.begin_segment(facts, self._iteration, environments)
         self._hook = model.policy.optimizer.register_step_post_hook(self._count_step)
         self._monitored = _monitored(model.env)
@@ -93,6 +98,11 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
         self._counted = [(0.0, 0) if starts else before.get(i, (0.0, 0)) for i, starts in enumerate(model._last_episode_starts)]
         self._time_others(self.locals.get("callback"))
         self._started = time.perf_counter()
+
+    def _is_another(self, model: Any, job: tuple[Any, ...]) -> bool:
+        """Whether a model is neither the record's nor that one restored: it is of another kind, or has learned nothing yet."""
+        before, *known = self._job
+        return model is not before and (job != tuple(known) or (self._iteration > 0 and not model._n_updates))
 
     def _time_others(self, callback: Any) -> None:
         """Take the time of the callbacks beside this one: an evaluation within a rollout is no sampling."""

@@ -53,13 +53,14 @@ def test_an_episode_that_goes_on_in_a_second_learn_is_counted_whole(tmp_path):
     assert episodes_of(tmp_path / "run") == [(0, None, None), (ENVIRONMENTS, 100.0, 100.0)]
 
 
-@pytest.mark.parametrize("anew", ["reset", "other environments", "other model"])
+@pytest.mark.parametrize("anew", ["reset", "other environments", "restored model"])
 def test_episodes_that_begin_anew_are_counted_from_there(tmp_path, anew):
     model, callback = model_of(), NoiseCallback(tmp_path / "run", blocks=4)
     learn(model, callback)
     if anew == "other environments":
         model.set_env(walks())
-    elif anew == "other model":
-        model = model_of()
+    elif anew == "restored model":
+        model.save(tmp_path / "model")
+        model = PPO.load(tmp_path / "model", env=walks(), device="cpu")
     learn(model, callback, rollouts=2, reset_num_timesteps=anew == "reset")
     assert episodes_of(tmp_path / "run") == [(0, None, None), (0, None, None), (ENVIRONMENTS, 100.0, 100.0)]

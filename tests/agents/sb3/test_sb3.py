@@ -285,6 +285,27 @@ def test_a_second_learn_goes_on_with_the_record(tmp_path):
     assert (np.diff(record.column("seconds")) > 0).all()
 
 
+def test_a_callback_keeps_the_record_of_one_job(tmp_path):
+    """As in a loop over seeds or tasks with one callback. The job itself goes on, restored from a file too."""
+    model, callback = model_of(), NoiseCallback(tmp_path / "run", every=2, blocks=BLOCKS)
+    model.learn(STEPS * ENVIRONMENTS, callback=callback)
+    model.save(tmp_path / "model")
+    for other in (model_of(), model_of("Pendulum-v1")):
+        with pytest.raises(
+            UsageError, match=r"^run: .*/run is the record of another model's job. Give every job a NoiseCallback"
+        ):
+            other.learn(STEPS * ENVIRONMENTS, callback=callback)
+    trained = model_of(seed=1)
+    trained.learn(STEPS * ENVIRONMENTS)
+    with pytest.raises(UsageError, match="another model's job"):
+        trained.learn(STEPS * ENVIRONMENTS, callback=callback)
+    restored = PPO.load(tmp_path / "model", env=make_vec_env("CartPole-v1", n_envs=ENVIRONMENTS), device="cpu")
+    restored.learn(STEPS * ENVIRONMENTS, callback=callback, reset_num_timesteps=False)
+    record = read_run(tmp_path / "run")
+    assert [row["observations"] for row in record.rows] == [200, 400]
+    assert record.manifest["task"]["id"] == "CartPole-v1"
+
+
 def test_what_other_callbacks_do_within_a_rollout_is_no_sampling(tmp_path):
     """An `EvalCallback` steps environments of its own there; more rollout workers would save nothing of it."""
 
