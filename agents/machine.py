@@ -22,6 +22,7 @@ __all__ = [
     "busy_cpus",
     "cpu_field",
     "describe_machine",
+    "find_code",
     "find_commit",
     "find_versions",
     "keep_freed_memory",
@@ -72,6 +73,21 @@ def find_commit() -> str | None:
         return f"{head}+changes-{hashlib.sha256(changes).hexdigest()[:8]}" if changes else head
     except (OSError, subprocess.CalledProcessError):
         return None
+
+
+def find_code() -> str:
+    """What tells the code of two measurements apart: the commit; outside a checkout `installed-` and a digest of the modules.
+
+    Two installed versions of the code may have the same version number.
+    """
+    if (commit := find_commit()) is not None:
+        return commit
+    package, digest = Path(rlscale.__file__).parent, hashlib.sha256()
+    for folder, inner, names in os.walk(package, followlinks=True):  # an unpacked checkout has links to agents and others
+        inner.sort()
+        for path in (Path(folder, name) for name in sorted(names) if name.endswith(".py")):
+            digest.update(f"{path.relative_to(package)}\n".encode() + path.read_bytes())
+    return f"installed-{digest.hexdigest()[:8]}"
 
 
 def _git(root: Path, *words: str) -> bytes:

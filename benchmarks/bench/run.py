@@ -15,7 +15,7 @@ from rlscale.agents.cluster import connected, watch_head
 from rlscale.agents.cluster.resources import cpus_for_actors, describe_nodes
 from rlscale.agents.compute import resolve_compute
 from rlscale.agents.config import default_config
-from rlscale.agents.machine import describe_machine, find_commit, find_versions
+from rlscale.agents.machine import describe_machine, find_code, find_versions
 from rlscale.cpus import usable_cpus
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
@@ -60,7 +60,7 @@ def run_bench(options: BenchOptions, command: list[str], console: Console) -> in
             "suite": SUITE,
             "version": VERSION,
             "command": command,
-            "commit": find_commit(),
+            "commit": find_code(),
             "date": now(),
             "nodes": nodes,
             "cpus": cpus,

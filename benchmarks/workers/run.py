@@ -26,7 +26,7 @@ from rlscale.agents.cluster.resources import (
 )
 from rlscale.agents.compute import Compute, resolve_compute
 from rlscale.agents.config import TrainConfig, default_config
-from rlscale.agents.machine import busy_cpus, describe_machine, find_commit, find_versions
+from rlscale.agents.machine import busy_cpus, describe_machine, find_code, find_commit, find_versions
 from rlscale.cpus import usable_cpus
 from rlscale.envs import Task, find_task
 from rlscale.errors import UsageError
@@ -110,7 +110,7 @@ class Study:
         """What must agree where readings are used again."""
         options, config = self.options, self.config
         return {
-            "commit": find_commit(),
+            "commit": find_code(),
             "versions": find_versions(),
             "task": config.task,
             "cpus": cpus,

@@ -1,5 +1,6 @@
 """What a record says of the code that made it."""
 
+import shutil
 import subprocess
 
 import pytest
@@ -41,3 +42,21 @@ def test_two_edits_of_one_commit_are_told_apart(checkout):
     assert all(name.startswith(f"{clean}+changes-") for content, name in found.items() if content != b"x = 1\n")
     (file.parent / "mine.txt").write_text("")
     assert commit() == clean, "a file that git does not know"
+
+
+def test_outside_a_checkout_the_code_is_told_apart_by_its_modules(checkout, tmp_path):
+    """As installed, where nothing is known of a commit and two versions may have one number."""
+    file, commit = checkout
+    assert machine.find_code() == commit(), "in a checkout it is the commit"
+    shutil.rmtree(tmp_path / ".git")
+    assert commit() is None
+    (tmp_path / "agents").mkdir()
+    (file.parent / "agents").symlink_to("../agents")
+    linked, found = tmp_path / "agents" / "learn.py", []
+    for content in ("x = 1\n", "x = 2\n", "x = 1\n"):
+        linked.write_text(content)
+        found.append(machine.find_code())
+    assert found[0] == found[2] != found[1]
+    assert found[0].startswith("installed-")
+    (file.parent / "mine.txt").write_text("")
+    assert machine.find_code() == found[0], "a file that is no module"

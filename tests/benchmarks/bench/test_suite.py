@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from rlscale.agents import machine
 from rlscale.agents.cluster import resources
 from rlscale.agents.config import default_config
 from rlscale.benchmarks.bench import BenchOptions, run_bench, suite
@@ -186,6 +187,19 @@ def test_rounds_of_one_file_are_all_measured_alike(tmp_path, rounds, stored, say
     assert "\n" not in str(caught.value)
     assert out.read_bytes() == before
     assert len(rounds) == 2
+
+
+def test_rounds_of_another_installed_version_are_not_continued(tmp_path, rounds, monkeypatch):
+    """Where there is no commit the code itself is compared."""
+    monkeypatch.setattr(machine, "find_commit", lambda: None)
+    assert measure(tmp_path / "here.json", rounds=1) == 0
+    assert measure(tmp_path / "here.json", rounds=2) == 0
+    package = tmp_path / "rlscale"
+    package.mkdir()
+    (package / "__init__.py").write_text("x = 2\n")
+    monkeypatch.setattr(machine.rlscale, "__file__", str(package / "__init__.py"))
+    with pytest.raises(UsageError, match=r"was measured otherwise: commit installed-\w{8}, now installed-\w{8}\. Give another"):
+        measure(tmp_path / "here.json", rounds=3)
 
 
 def test_a_file_of_before_the_seconds_were_stored_is_continued(tmp_path, rounds):

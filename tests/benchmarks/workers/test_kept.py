@@ -199,6 +199,17 @@ def test_fleets_of_a_sweep_without_clones_are_not_used_for_one_with_them(tmp_pat
     assert len(measuring.measured) == 2 * before
 
 
+def test_fleets_of_another_installed_version_are_not_used(tmp_path, measuring, monkeypatch):
+    words = ["workers", "minatar/breakout", "--cpus", "2", "--out", str(tmp_path)]
+    counts = []
+    for code in ("installed-11111111", "installed-11111111", "installed-22222222"):
+        monkeypatch.setattr(workers, "find_code", lambda code=code: code)
+        assert main(words) == 0
+        counts.append(len(measuring.measured))
+    fleets = counts[0]
+    assert counts == [fleets, fleets, 2 * fleets]
+
+
 def test_fleets_of_another_cluster_are_not_used(tmp_path, measuring, monkeypatch):
     """Two nodes of eight CPUs, then one of sixteen, joined from the same machine and with as many free CPUs."""
     monkeypatch.setattr(workers, "cpus_by_node", lambda _: (8, 8))
