@@ -26,8 +26,8 @@ class Rung:
         name: of the sweep.
         folder: its last part.
         role: `task`, `development`, `control` or `intervention`.
-        base: folder of the rung that an intervention, or a control, was moved from: the one that its record names, else the only
-            one here of the same task and goal.
+        base: name of the rung that an intervention, or a control, was moved from: the one whose folder its record names, beside
+            its own (that folder where it is not here), else the only one here of the same task and goal.
         row: of its last goal that a run reached.
         left_out: why it is not scored, in a sentence; None where it is.
     """
@@ -67,17 +67,20 @@ class Intervention:
 def rungs_of(comparison: Comparison) -> list[Rung]:
     """Every sweep that measures, at its last goal that a run reached."""
     found = []
+    named = {sweep.record.folder.resolve(): sweep.name for sweep in comparison.sweeps}
     for sweep in comparison.sweeps:
         reached = [row for row in sweep.rows if row.frontier is not None and not row.quick]
         if reached:
             row = max(reached, key=lambda row: row.goal or 0.0)
             ladder = sweep.record.ladder
-            folder = sweep.record.folder.resolve().name
+            folder, base = sweep.record.folder.resolve(), ladder.get("base")
+            if base:
+                base = named.get((folder.parent / base).resolve(), base)
             state = ladder.get("state", "finished")  # any other sweep is as it is
             why = GIVEN_UP if state.startswith("given up") else NOT_ENDED if state != "finished" else why_left_out(row)
             altered = "control" if row.clones > 1 else "intervention"  # clones move B_crit by an exact factor
             role = ladder.get("role", altered if row.is_altered else "task")
-            found.append(Rung(sweep.name, folder, role, ladder.get("base"), row, why))
+            found.append(Rung(sweep.name, folder.name, role, base, row, why))
     return [replace(rung, base=rung.base or _base_of(rung, found)) if rung.row.is_altered else rung for rung in found]
 
 
@@ -85,7 +88,7 @@ def _base_of(rung: Rung, rungs: Sequence[Rung]) -> str | None:
     """The sweep of the same task to the same goal whose environments are its own; None unless there is exactly one."""
     alike = (rung.row.task, rung.row.goal, rung.row.inner_steps)
     found = [
-        other.folder
+        other.name
         for other in rungs
         if not other.row.is_altered and (other.row.task, other.row.goal, other.row.inner_steps) == alike
     ]
@@ -113,7 +116,7 @@ def interventions_of(rungs: Sequence[Rung], which: tuple[str, str] = PRIMARY) ->
     either is left out of the score, the pair is shown and does not count.
     """
     ended = [rung for rung in rungs if rung.left_out not in (GIVEN_UP, NOT_ENDED)]
-    named = {rung.folder: rung for rung in ended}
+    named = {rung.name: rung for rung in ended}  # not by folder: two may have one name, each in a place of its own
     pairs = [(rung, named[rung.base]) for rung in ended if rung.base in named]
     return [
         Intervention(

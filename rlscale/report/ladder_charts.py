@@ -142,9 +142,9 @@ def verdict_figure(rungs: Sequence[Rung]) -> Figure | None:
     at = {"x": x, "y": y, "color": by, "tooltip": about}
     scored, unscored = ([p for p in points if (p["scored"] == "yes") == which] for which in (True, False))
     closed, open_ended = ([p for p in points if (p["mark"] == "resolved") == which] for which in (True, False))
-    by_name = {p["folder"]: p for p in points}
+    by_name = {p["task"]: p for p in points}
     moves = [
-        {"pair": p["folder"], "x": q["x"], "y": q["y"]} for p in points if p["base"] in by_name for q in (by_name[p["base"]], p)
+        {"pair": p["task"], "x": q["x"], "y": q["y"]} for p in points if p["base"] in by_name for q in (by_name[p["base"]], p)
     ]
     layers = [
         *background,
@@ -274,7 +274,6 @@ def _rung_point(rung: Rung) -> dict[str, Any] | None:
         "task": rung.name,
         "id": row.task,
         "inner_steps": row.inner_steps,
-        "folder": rung.folder,
         "base": rung.base,
         "role": rung.role,
         "goal": row.goal_label,

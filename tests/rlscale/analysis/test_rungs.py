@@ -7,6 +7,7 @@ from rungs import comparison_of, row_of
 
 from rlscale.analysis.rungs import interventions_of, rungs_of
 from rlscale.analysis.verdict import verdict
+from rlscale.report.ladder_charts import verdict_figure
 from rlscale.report.words import say_verdict_details
 
 
@@ -32,6 +33,30 @@ def test_a_sweep_with_noise_was_moved_from_the_only_one_of_its_task_and_goal():
     assert rungs_of(comparison_of(row_of("b", 100.0, 100.0), moved()))[-1].base is None
     named = rungs_of(comparison_of(plain, moved(), ladder={"a (moved)": {"role": "intervention", "base": "other"}}))
     assert named[-1].base == "other", "the record knows better"
+
+
+@pytest.mark.parametrize("noisy_first", [False, True])
+def test_a_pair_in_folders_of_one_name_is_of_two_sweeps_in_either_order(noisy_first):
+    """Four times B_crit with four times the noise scale: `sweeps/a`, and with --out `noisy/a`."""
+    rows = replace(row_of("a", 100.0, 50.0), source="sweeps/a"), replace(moved(predicted=200.0), source="noisy/a")
+    found = rungs_of(comparison_of(*(reversed(rows) if noisy_first else rows)))
+    (pair,) = interventions_of(found)
+    assert (pair.measured.value, pair.predicted.value) == (4.0, 4.0)
+    layers = verdict_figure(found).chart.to_dict()["layer"]
+    (line,) = [
+        part["data"]["values"] for part in layers if part["mark"]["type"] == "line" and "pair" in part["data"]["values"][0]
+    ]
+    assert [(point["x"], point["y"]) for point in line] == [(50.0, 100.0), (200.0, 400.0)]
+
+
+def test_the_base_that_a_record_names_is_the_folder_beside_its_own():
+    """Two ladders have a rung of that name."""
+    rows = [replace(row_of("a", 100.0, 100.0), name=f"a ({home}/a)", source=f"{home}/a") for home in ("mine", "yours")]
+    noisy = replace(moved(), source="mine/noisy")
+    ladder = {noisy.name: {"role": "intervention", "base": "a"}}
+    for order in ((*rows, noisy), (*reversed(rows), noisy)):
+        assert rungs_of(comparison_of(*order, ladder=ladder))[-1].base == "a (mine/a)"
+    assert interventions_of(rungs_of(comparison_of(rows[1], noisy, ladder=ladder))) == []
 
 
 def test_anybodys_sweeps_can_show_that_the_noise_scale_predicts():
