@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ..analysis.comparison import ComparedSweep
 from ..analysis.predictions import ADVISED, HEADS, ONLY_LOSS, PLAIN, PRIMARY, QUANTITIES
 from ..analysis.rows import LEAST_STEPS, Row
-from ..analysis.rungs import Rung, interventions_of
+from ..analysis.rungs import Intervention, Rung, interventions_of
 from ..analysis.verdict import FEWEST_MOVED, FEWEST_SCORED, FEWEST_TASKS, Verdict, agreement_of, verdict
 from ..estimate import Estimate
 from ..text import format_quantity
@@ -194,10 +194,12 @@ def say_conclusion(rungs: Sequence[Rung]) -> str:
     which = f"for {row.name} to" if len(rungs) > 1 else "to"
     here = f"One task is no conclusion; here, {which} {say_aim(row)},"
     if compared.value is None:
-        return f"{here} {compared.reason or 'the prediction is not resolved'}."
-    low, high = compared.interval or (0.0, math.inf)
-    times = Estimate(1 / compared.value, (1 / high if math.isfinite(high) else 0.0, 1 / low if low > 0 else math.inf))
-    return f"{here} the noise scale that predicts it is {times.say()} times B_crit."
+        said = f"{here} {compared.reason or 'the prediction is not resolved'}."
+    else:
+        low, high = compared.interval or (0.0, math.inf)
+        times = Estimate(1 / compared.value, (1 / high if math.isfinite(high) else 0.0, 1 / low if low > 0 else math.inf))
+        said = f"{here} the noise scale that predicts it is {times.say()} times B_crit."
+    return " ".join([said, *_say_moved(interventions_of(rungs))])
 
 
 def say_verdict(verdict: Verdict) -> str:
@@ -253,12 +255,7 @@ def say_verdict_details(verdict: Verdict) -> str:
             f"by that, which here includes the task that is predicted, it is off by {_say_factor(primary.rms)}, root mean square"
             f"{ten}."
         )
-    known = [one.holds for one in verdict.interventions if one.counts and one.holds is not None]
-    if known:
-        some = "The one intervention" if len(known) == 1 else f"Of {len(known)} interventions {sum(known)}"
-        said.append(f"{some} {'did not move' if known == [False] else 'moved'} B_crit as predicted.")
-    if unknown := [one.name for one in verdict.interventions if one.counts and one.holds is None]:
-        said.append(f"Whether B_crit moved as predicted is not resolved for {', '.join(unknown)}.")
+    said += _say_moved(verdict.interventions)
     if verdict.state == "undecided" and verdict.would_predict:
         said.append(
             f"It would be “predicts” with {FEWEST_MOVED} interventions that move B_crit as predicted: sweeps with --reward-noise "
@@ -266,6 +263,18 @@ def say_verdict_details(verdict: Verdict) -> str:
         )
     said.append("The noise scale is that of the joint loss on the policy's parameters, in Adam's metric, averaged to the goal.")
     return " ".join(said)
+
+
+def _say_moved(interventions: Sequence[Intervention]) -> list[str]:
+    """How many of those that count moved B_crit as predicted, in a sentence or two; empty where none counts."""
+    said = []
+    known = [one.holds for one in interventions if one.counts and one.holds is not None]
+    if known:
+        some = "The one intervention" if len(known) == 1 else f"Of {len(known)} interventions {sum(known)}"
+        said.append(f"{some} {'did not move' if known == [False] else 'moved'} B_crit as predicted.")
+    if unknown := [one.name for one in interventions if one.counts and one.holds is None]:
+        said.append(f"Whether B_crit moved as predicted is not resolved for {', '.join(unknown)}.")
+    return said
 
 
 def _say_factor(decades: Estimate) -> str:

@@ -8,7 +8,7 @@ from rungs import comparison_of, row_of
 from rlscale.analysis.rungs import interventions_of, rungs_of
 from rlscale.analysis.verdict import verdict
 from rlscale.report.ladder_charts import verdict_figure
-from rlscale.report.words import say_verdict_details
+from rlscale.report.words import say_conclusion, say_verdict_details
 
 
 def moved(task="a", measured=400.0, predicted=400.0, **changes):
@@ -47,6 +47,15 @@ def test_a_pair_in_folders_of_one_name_is_of_two_sweeps_in_either_order(noisy_fi
         part["data"]["values"] for part in layers if part["mark"]["type"] == "line" and "pair" in part["data"]["values"][0]
     ]
     assert [(point["x"], point["y"]) for point in line] == [(50.0, 100.0), (200.0, 400.0)]
+
+
+@pytest.mark.parametrize(("predicted", "said"), [(200.0, "moved B_crit as"), (100.0, "did not move B_crit as")])
+def test_of_the_two_sweeps_of_a_pair_alone_it_is_said_whether_b_crit_moved_as_predicted(predicted, said):
+    """It is four times as large; the noise scale is four times and twice as large."""
+    found = rungs_of(comparison_of(row_of("a", 100.0, 50.0), moved(predicted=predicted)))
+    assert say_conclusion(found).startswith("One task is no conclusion; here, for a (moved) to a return of 1, ")
+    assert say_conclusion(found).endswith(f" times B_crit. The one intervention {said} predicted.")
+    assert say_conclusion(found[:1]).endswith(" times B_crit.")
 
 
 def test_the_base_that_a_record_names_is_the_folder_beside_its_own():
