@@ -20,7 +20,7 @@ from rlscale.analysis.rows import Row
 from rlscale.errors import UsageError
 from rlscale.records import SweepRecord, folder_name, kind_of
 
-from ..options import flag_of, parse
+from ..options import MOST_RATES, flag_of, parse
 from .design import FEWEST_SIZES, MOST_RUNS, PILOT_RUNS, QUICK_RUNS
 
 if TYPE_CHECKING:
@@ -40,8 +40,11 @@ def with_next_words(comparison: Comparison) -> Comparison:
     for sweep in comparison.sweeps:
         words = next_command(sweep.record, sweep.rows)
         if words is not None or any(run.failed for run in sweep.runs):
-            words = next_command(sweep.record, sweep.rows, stopped=would_make_a_run(sweep.record))
-            if words and would_make_a_run(sweep.record, words) is False:  # as with more observations beyond the largest batch
+            stopped = would_make_a_run(sweep.record)
+            words = next_command(sweep.record, sweep.rows, stopped=stopped)
+            makes = would_make_a_run(sweep.record, words) if words else None
+            # As with more observations beyond the largest batch; or it is refused, where the sweep's own command is not.
+            if makes is False or (makes is None and stopped is not None):
                 words = None
         found.append(replace(sweep, next_words=tuple(shortest_command(words)) if words else ()))
     return replace(comparison, sweeps=tuple(found))
@@ -53,8 +56,9 @@ def next_command(record: SweepRecord, rows: Sequence[Row], *, stopped: bool | No
     A quick sweep whose prediction is resolved goes on as one that measures, another one with twice the noise runs. A sequential
     sweep that was stopped goes on with the same command, with twice the budget where that is spent; one that ended gets half the
     width of its interval in ln B_crit, or runs four times as long where that has no upper end. A grid that was stopped goes on
-    too. One that ended gets a third size, or a size beyond the end at which B_crit is open, or twice the rates where the best
-    ones seem to lie elsewhere, or twice the seeds where B_crit is open at both ends or the size at that end missed the goal.
+    too. One that ended gets a third size, or a size beyond the end at which B_crit is open, or twice the rates, as far as so many
+    may be asked for, where the best ones seem to lie elsewhere, or twice the seeds where B_crit is open at both ends or the size
+    at that end missed the goal.
 
     Args:
         record: of the sweep.
@@ -91,10 +95,10 @@ def next_command(record: SweepRecord, rows: Sequence[Row], *, stopped: bool | No
         more = [sizes[0] // 4] * smaller + sizes + [4 * sizes[-1]] * larger
         if len(more) > len(sizes):
             return _with(words, "--batch-sizes", ",".join(map(str, more)))
-        if (
-            len(arrived) >= FEWEST_SIZES and frontier is not None and frontier.fitted is None
-        ):  # the best rates are not among those tried
-            return _with(words, "--rates", str(2 * plan["rates"]))
+        # The best rates are not among those tried.
+        elsewhere = len(arrived) >= FEWEST_SIZES and frontier is not None and frontier.fitted is None
+        if elsewhere and plan["rates"] < MOST_RATES:
+            return _with(words, "--rates", str(min(2 * plan["rates"], MOST_RATES)))
         return _with(words, "--seeds", str(2 * plan["seeds"]))
     return _sequential(
         record,
@@ -233,7 +237,8 @@ def shortest_command(words: Sequence[str]) -> list[str]:
 def would_make_a_run(record: SweepRecord, words: Sequence[str] | None = None) -> bool | None:
     """Whether a command has runs to make of a sweep, those that failed included.
 
-    None where its plan cannot be made here, as of a task that is not installed or by the defaults of another version.
+    None where its plan cannot be made here, as of a task that is not installed, by the defaults of another version, or of a batch
+    that no memory here holds.
 
     Args:
         record: of the sweep.

@@ -13,6 +13,7 @@ from planted import make_plan as make_plan_of_three_goals
 from rlscale.analysis import rows
 from rlscale.analysis.comparison import compare
 from rlscale.analysis.predictions import ADVISED, PLAIN
+from rlscale.benchmarks.options import MOST_RATES
 from rlscale.benchmarks.sweep import design
 from rlscale.benchmarks.sweep import next_command as module
 from rlscale.benchmarks.sweep.next_command import next_command
@@ -316,9 +317,13 @@ def test_a_grid_that_is_open_at_both_ends_is_asked_for_seeds(tmp_path):
     assert asked(record) == [*TASK, "--seeds", "4"]
 
 
-def test_a_grid_whose_best_rates_lie_elsewhere_is_asked_for_more_rates(tmp_path):
+def test_a_grid_whose_best_rates_lie_elsewhere_is_asked_for_more_rates_and_at_the_most_for_seeds(tmp_path):
+    """`rlscale sweep` refuses sixteen rates."""
     record = write_sweep(tmp_path / FOLDER, Planted(best_rate=-10, curvature=0.02), plan=make_plan())
     assert asked(record) == [*TASK, "--rates", "8"]
+    (sweep,) = compare([record], []).sweeps
+    for rates, more in ((8, ["--rates", "15"]), (MOST_RATES, ["--seeds", "4"])):
+        assert next_command(changed(record, rates=rates), sweep.rows, stopped=False)[-2:] == more
 
 
 def test_a_grid_gets_no_larger_size_where_its_largest_did_not_reach_the_goal(tmp_path):

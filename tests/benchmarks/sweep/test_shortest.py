@@ -11,6 +11,7 @@ from rlscale.benchmarks.measurements.ladder.rungs import read_rungs
 from rlscale.benchmarks.options import parse
 from rlscale.benchmarks.sweep.next_command import next_command, shortest_command, with_next_words, would_make_a_run
 from rlscale.benchmarks.sweep.options import SweepOptions, make_plan
+from rlscale.errors import UsageError
 from rlscale.records import Sweep
 from rlscale.report.answers import answers
 
@@ -94,6 +95,24 @@ def test_a_command_that_would_make_no_run_is_not_named(tmp_path):
     record = write_sweep(tmp_path / "classic-cartpole", Planted(100 * plan.sizes[-1], s_min=1e3), plan=plan, command=words)
     comparison = compare([record], [])
     assert next_command(record, comparison.sweeps[0].rows, stopped=False)[-2:] == ["--observations", "4000000000000"]
+    assert with_next_words(comparison).sweeps[0].next_words == ()
+
+
+def test_a_command_that_is_refused_is_not_named(tmp_path, monkeypatch):
+    """B_crit lies beyond the largest size, and a machine that can make the sweep has no memory for a larger one."""
+
+    def refuse(config, task):
+        if config.batch > 1280:
+            raise UsageError("--environments", "they leave no memory for fragments", "Use fewer")
+
+    words = [*TASK, "--batch-sizes", "80,320,1280", "--goals", "60", "--observations", "50000000", "--noise-runs", "0"]
+    words += ["--out", str(tmp_path)]
+    (plan,) = plan_of(words)[1]
+    record = write_sweep(tmp_path / "classic-cartpole", Planted(1e5, scatter=0.05), plan=plan, command=words)
+    comparison = compare([record], [])
+    larger = [*TASK, "--out", str(tmp_path), "--batch-sizes", "80,320,1280,5120"]
+    assert set(larger) < set(with_next_words(comparison).sweeps[0].next_words)
+    monkeypatch.setattr("rlscale.benchmarks.sweep.options.memory_plan", refuse)
     assert with_next_words(comparison).sweeps[0].next_words == ()
 
 
