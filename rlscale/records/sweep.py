@@ -57,7 +57,13 @@ _LATER = {
     "config.noise.followed_noise": "policy_last_layer",
 }
 _TYPED = {"most_observations": "observations", "episodes": "evaluation_episodes"}  # where the flag is called otherwise
-_FOLLOWS = {"config.rollout.environments", "config.budget.observations"}  # that of the smallest size; most_observations
+# Settings in which plans of one sweep may differ: that of its smallest size, and `most_observations` again; those that every run
+# has of its own; and, as `jobs`, those that say where runs are made.
+_FOLLOWS = {
+    *("config.rollout.environments", "config.budget.observations"),
+    *(f"config.noise.{measured}_noise_period" for measured in ("joint", "iteration", "policy", "value", "entropy")),
+    *("config.rollout.actors", "config.update.threads"),
+}
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
 from rlscale.frontier import fit
 from rlscale.noise import BlockStatistics
+from rlscale.records import Sweep
 from rlscale.records.trial import NoiseSums
 
 GRID = make_plan("classic/cartpole", SweepOptions(tasks=("classic/cartpole",), batch_sizes="80..1280", goals=(100.0, 200.0)))
@@ -330,6 +331,16 @@ def test_the_pilots_other_rates_may_reach_a_goal_that_the_first_missed():
 def test_by_default_as_many_runs_are_side_by_side_as_there_are_cpus_for(actors, jobs, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     assert make_plan("atari/pong", SweepOptions(tasks=("atari/pong",), actors=actors)).jobs == jobs
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_an_atari_sweep_goes_on_without_ray_and_with_it_again(device, monkeypatch, tmp_path):
+    """Its runs sample in an actor where there is Ray, and else by themselves, on a GPU with as many threads as there are."""
+    monkeypatch.setattr("rlscale.benchmarks.sweep.options.memory_plan", lambda config, task: None)
+    for jobs in (1, 0, 2):
+        plan = make_plan("atari/pong", SweepOptions(tasks=(), jobs=jobs, device=device))
+        assert plan.config.rollout.actors == min(jobs, 1)
+        Sweep.open(tmp_path / "s", plan.to_dict(), {"task": plan.description, "command": []}).close()
 
 
 def test_of_a_cluster_its_own_cpus_count(monkeypatch):

@@ -175,6 +175,7 @@ def test_a_sweep_whose_plan_lacks_later_settings_goes_on(tmp_path):
     del manifest["plan"]["config"]["noise"]["followed_noise"], manifest["plan"]["config"]["rollout"]["clones"]
     (folder / "sweep.json").write_text(json.dumps(manifest))
     plan = make_plan().to_dict()
+    plan["config"]["noise"]["iteration_noise_period"] = 0  # as earlier versions had it; every run has its own
     Sweep.open(folder, plan, {"command": []}).close()
     plan["config"]["rollout"]["clones"] = 4
     with pytest.raises(UsageError, match=r"another plan \(--clones\)"):
