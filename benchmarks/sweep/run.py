@@ -81,7 +81,8 @@ def run_sweeps(options: SweepOptions, command: list[str], console: Console) -> l
         raise UsageError("TASK", "no task was named", "For example: rlscale sweep minatar/breakout")
     sweeps: list[Sweep] = []
     try:
-        plans = [make_plan(task, options) for task in dict.fromkeys(options.tasks)]
+        made = [make_plan(task, options) for task in dict.fromkeys(options.tasks)]
+        plans = list({plan.config.task: plan for plan in made}.values())  # a task may have two names
         for plan in plans:
             sweeps.append(_open_sweep(plan, Path(options.out), command))
         for sweep in sweeps:

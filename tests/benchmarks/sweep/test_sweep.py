@@ -298,6 +298,14 @@ def test_bad_input_gets_one_line(words, field, tmp_path, monkeypatch, capfd):
     assert not (tmp_path / "sweeps").exists()
 
 
+def test_a_task_that_is_named_twice_in_two_ways_is_swept_once(tmp_path, monkeypatch):
+    """84 pixels are those of the usual name; its folder would be held by the sweep before it."""
+    monkeypatch.setattr(sweep_module, "_run", lambda plans, *_: None)
+    names = ("atari/pong", "atari/pong@84", "classic/cartpole", "atari/pong")
+    folders = run_sweeps(SweepOptions(tasks=names, jobs=0, out=str(tmp_path)), [], silent())
+    assert [folder.name for folder in folders] == ["atari-pong", "classic-cartpole"]
+
+
 def test_another_plan_does_not_touch_a_sweep_and_says_what_differs(undisturbed, capfd):
     before = (undisturbed.folder / "results.jsonl").read_bytes()
     assert main(["sweep", *QUICK_WORDS, "--gae-lambda", "0.5", "--out", str(undisturbed.folder.parent)]) == 2
