@@ -322,19 +322,19 @@ class SweepPlan(ABC):
         """Hours that a sequential sweep is expected to take from here, noise runs included.
 
         Args:
-            results: of the runs that ended.
+            results: of the runs that ended, in that order.
             factor: of the upper to the lower end of B_crit's interval, as it is after them.
 
         Returns:
             None for a factor above twenty, which tells nothing yet, for one that is as small as is wanted, and where no run
-            sharpens any more: a budget is spent, or the noise runs have begun. Those that a sweep had before it was extended are
-            not made again.
+            sharpens any more: a budget is spent, or the run that ended last is a noise run. Those that a sweep had before it was
+            extended, as one that was quick, are not made again.
         """
-        measured = sum(r.stage == "noise" for r in results.values())
-        if not self.interval_ratio < factor <= WIDE or 0 < measured < self.noise_runs or self.is_spent(results):
+        stages = [r.stage for r in results.values()]
+        if not self.interval_ratio < factor <= WIDE or stages[-1:] == ["noise"] or self.is_spent(results):
             return None
         hours = [r.hours(self.jobs) for r in results.values() if r.stage != "noise"]
-        noise = sum(hours) / len(hours) * (self.noise_runs - measured)
+        noise = sum(hours) / len(hours) * (self.noise_runs - stages.count("noise"))
         return hours_more(sum(hours), factor, self.interval_ratio) + noise
 
     def is_spent(self, results: Results) -> bool:

@@ -270,9 +270,12 @@ def test_three_times_the_width_that_is_wanted_takes_twice_the_hours_again_and_th
     assert replace(SEQUENTIAL, interval_ratio=4.0).hours_to_go(results, 4.0**1.5) == pytest.approx(0.5 * spent + 3 * spent / 30)
     assert [SEQUENTIAL.hours_to_go(results, factor) for factor in (1.9, 2.0, 20.1, math.inf)] == [None] * 4
     measured = [replace(results["run-030"], id=f"noise-{k}", stage="noise") for k in (1, 2, 3)]
-    assert SEQUENTIAL.hours_to_go(results | {"noise-1": measured[0]}, 8.0) is None, "nothing is sharpened any more"
-    extended = results | {run.id: run for run in measured}
-    assert SEQUENTIAL.hours_to_go(extended, 2.0**3) == pytest.approx(2 * spent), "they are not made again"
+    for ended in (1, 3):
+        noise = {run.id: run for run in measured[:ended]}
+        assert SEQUENTIAL.hours_to_go(results | noise, 8.0) is None, "nothing is sharpened any more"
+        extended = noise | results  # it was quick, or there was a narrower interval to come to
+        left = 2 * spent + (3 - ended) * spent / 30
+        assert SEQUENTIAL.hours_to_go(extended, 2.0**3) == pytest.approx(left), "they are not made again"
     assert replace(SEQUENTIAL, hours=spent).hours_to_go(results, 8.0) is None, "its budget is spent"
     wider = replace(SEQUENTIAL, hours=1.5 * spent)
     assert wider.hours_left(extended) == pytest.approx(0.5 * spent), "noise runs take nothing of it"
