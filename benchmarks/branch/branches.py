@@ -19,7 +19,7 @@ from rlscale.agents.setup import RunSetup, prepare
 from rlscale.envs import Task, find_task
 from rlscale.noise import NotFiniteError
 
-__all__ = ["Branch", "BranchResult", "branch_config", "evaluator", "learn", "run_branch"]
+__all__ = ["Branch", "BranchResult", "branch_config", "evaluator", "learn", "own_stream", "run_branch"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,11 @@ class BranchResult(Branch):
     final_return: float | None
     return_error: float
     seconds: float
+
+
+def own_stream(run: int, branch: Branch) -> np.random.SeedSequence:
+    """Random numbers that no other branch of the run with that seed has: of its environments, actions and reward noise."""
+    return np.random.SeedSequence((run, branch.batch_size, branch.seed, round(branch.learning_rate * 1e12)))
 
 
 def branch_config(config: TrainConfig, batch_size: int, seed: int) -> TrainConfig:
@@ -142,7 +147,7 @@ def run_branch(config: TrainConfig, learner: bytes, environments: bytes, branch:
 
 def learn(config: TrainConfig, learner: bytes, environments: bytes, branch: Branch) -> tuple[RunSetup, dict[str, Any], int]:
     """The setup of the branch, the learner's state at its end, and the observations that it learned from; see `run_branch`."""
-    own = branch_config(config, branch.batch_size, branch.seed)
+    own = branch_config(config, branch.batch_size, int(own_stream(config.seed, branch).generate_state(1)[0]))
     own = replace(own, update=replace(own.update, learning_rate=branch.learning_rate))
     task: Task = find_task(config.task)
     setup = prepare(own, task)

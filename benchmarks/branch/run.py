@@ -40,7 +40,7 @@ from rlscale.report.branch_page import write_branch_page
 
 from ..console import say
 from ..steps import Steps
-from .branches import Branch, BranchResult, branch_config, evaluator, run_branch
+from .branches import Branch, BranchResult, branch_config, evaluator, own_stream, run_branch
 from .findings import as_json, find_page, fit
 from .options import BranchOptions, BranchPlan, make_plan
 
@@ -327,6 +327,5 @@ def _state(
                 frozen[size].go_on_from(load(states[size, number - 1]), np.random.SeedSequence((run, size, number)))
                 frozen[size].play(APART)
             states[size, number] = dump(frozen[size].environments())
-    own = np.random.SeedSequence((run, size, seed, round(branch.learning_rate * 1e12)))
-    frozen[size].go_on_from(load(states[size, seed]), own)
+    frozen[size].go_on_from(load(states[size, seed]), own_stream(run, branch))
     return dump(frozen[size].environments())

@@ -29,6 +29,7 @@ from rlscale.agents.checkpoints import dump, load
 from rlscale.agents.checks import check_config
 from rlscale.agents.config import config_from_dict, default_config
 from rlscale.agents.learning import Learner
+from rlscale.agents.rollout.fragments import Fragment
 from rlscale.agents.setup import prepare
 from rlscale.benchmarks.branch import run as run_module
 from rlscale.benchmarks.branch.branches import Branch, branch_config, evaluator, learn, momentum_from_zero, run_branch
@@ -330,6 +331,18 @@ def test_seeds_start_from_other_environments_and_rates_from_the_same_with_other_
     for drawn in (group["generator"]["state"]["key"].tobytes() for group in groups), (str(g["env"]["generator"]) for g in groups):
         assert len(set(drawn)) == 3
     assert _state(at, plan, Branch(128, 0.01, 2, 1), {}, {}) == third, "whatever else was asked for before"
+
+
+def test_every_branch_has_reward_noise_of_its_own(trained, monkeypatch):
+    at, record = checkpoint(trained)
+    plan = make_plan(BranchOptions("run", observations=8192), at.config, record)
+    noisy, seeds = replace(at.config, rollout=replace(at.config.rollout, reward_noise=0.5)), []
+    monkeypatch.setattr(Fragment, "reward_noise", lambda self, seed: seeds.append(seed) or np.zeros(self.reward.shape))
+    first, other_rate = Branch(128, 0.01, 0, 1), Branch(128, 0.02, 0, 1)
+    for branch in (first, other_rate, first):
+        learn(noisy, at.learner, _state(at, plan, branch, {}, {}), branch)
+    assert seeds[0] != seeds[1]
+    assert seeds[0] == seeds[2]
 
 
 def test_rewards_of_one_seed_are_not_those_of_another_some_steps_on():
