@@ -155,13 +155,14 @@ def run_trial(
     observations_after = [0]
     noise: list[NoiseRecord] = []
     course = make_course()
-    state, reason = "failed", None
+    state, reason, missed_until = "failed", None, 0
     try:
         while (end := _end_of(trial, search, observations_after, most_observations)) is None:
             try:
                 advance = course.advance()
             except NotFiniteError:
                 end = "hopeless", f"diverged in step {len(observations_after):,}"
+                missed_until = search.earliest  # however soon: no goal counts as reached before
                 break
             observations_after.append(advance.observations)
             noise += advance.noise
@@ -178,7 +179,7 @@ def run_trial(
         reason=reason,
         optimizer_steps=len(observations_after) - 1,
         observations=observations_after[-1],
-        goals=tuple(_goal(search, goal, observations_after) for goal in goals),
+        goals=tuple(_goal(search, goal, observations_after, missed_until) for goal in goals),
         evaluations=tuple(evaluated for _, evaluated in sorted(search.evaluated.items())),
         evaluation_steps=sum(evaluation.steps for evaluation in policies.evaluations),
         evaluation_seconds=sum(evaluation.seconds for evaluation in policies.evaluations),
@@ -288,11 +289,11 @@ class _TrainingEpisodes:
         return Evaluated(middle, mean, math.sqrt(variance / episodes), int(episodes), training=True)
 
 
-def _goal(search: GoalSearch, goal: float, observations_after: list[int]) -> GoalCrossing:
-    """Where the goal was reached, or how far the run is known not to have reached it."""
+def _goal(search: GoalSearch, goal: float, observations_after: list[int], missed_until: int) -> GoalCrossing:
+    """Where the goal was reached, or how far the run is known not to have reached it: at least until that step."""
     crossing = search.crossings.get(goal)
     if crossing is None:
-        return GoalCrossing(goal, None, None, None, not_before=math.floor(search.not_before(goal)))
+        return GoalCrossing(goal, None, None, None, not_before=max(math.floor(search.not_before(goal)), missed_until))
     steps = crossing.optimizer_steps
     return GoalCrossing(goal, steps.known, steps.interval, _observations_at(steps.known, observations_after), None)
 

@@ -69,7 +69,8 @@ class GoalCrossing:
         optimizer_steps: S at which the goal was reached; None if it was missed.
         interval: 95% interval of S, from the evaluations; None if the goal was missed.
         observations: E at that step; None if the goal was missed.
-        not_before: for a missed goal, the most optimizer steps after which evaluations were still below it; else None.
+        not_before: for a missed goal, the most optimizer steps after which evaluations were still below it, and of a run that
+            diverged at least the earliest step that counts; else None.
     """
 
     goal: float

@@ -9,9 +9,12 @@ import pytest
 
 from rlscale.agents.learning import NoiseRecord
 from rlscale.agents.rollout.evaluate import Evaluation
+from rlscale.analysis.points import surface_points
+from rlscale.benchmarks.sweep.design import RunSoFar
 from rlscale.benchmarks.sweep.options import SweepOptions, make_plan
+from rlscale.benchmarks.sweep.plan import run_so_far
 from rlscale.benchmarks.sweep.trial import Advance, TrainingCourse, _noise_sums, run_trial
-from rlscale.noise import BlockStatistics
+from rlscale.noise import BlockStatistics, NotFiniteError
 from rlscale.records import Trial
 from rlscale.records.run import read_run
 
@@ -211,6 +214,26 @@ def test_a_run_is_given_up_at_its_most_steps_and_by_its_budget():
     assert (found.state, found.reason, found.optimizer_steps) == ("hopeless", "too slow", 60)
     found = run_trial(replace(trial, most_optimizer_steps=None), goals=(5.0,), most_observations=64_000, make_course=Flat)
     assert (found.state, found.optimizer_steps) == ("budget", 100)
+
+
+@dataclass
+class Diverging(Learner):
+    """Diverges in its fourth step, before a policy is kept."""
+
+    def advance(self):
+        if self.steps == 3:
+            raise NotFiniteError("the gradient is not finite")
+        return super().advance()
+
+
+def test_a_run_that_diverges_at_once_is_one_that_missed_its_goals():
+    """None counts as reached before the tenth step, and the choice of rates counts what such runs cost."""
+    found = run(Diverging(1.0), (2.0, 5.0))
+    assert (found.state, found.optimizer_steps, found.evaluations) == ("hopeless", 3, ())
+    assert [(goal.optimizer_steps, goal.not_before) for goal in found.goals] == [(None, 10)] * 2
+    assert run_so_far(TRIAL, found, 5.0) == RunSoFar(640, 0.01, math.inf, 6400, 0)
+    (point,) = surface_points([found], 5.0)
+    assert (point.missed, point.observations) == (True, 6400)
 
 
 def test_the_sums_of_a_run_s_windows():
