@@ -172,11 +172,11 @@ class RayFleet:
         end = time.monotonic() + left
         while True:
             bring_ahead(self._requests, self._ahead)
-            try:
-                return list(self._ray.get(answers, timeout=max(min(COPY_SECONDS, end - time.monotonic()), 0.0)))
-            except self._ray.exceptions.GetTimeoutError:
-                if time.monotonic() >= end:
-                    raise
+            left = max(end - time.monotonic(), 0.0)
+            # Not `get`: when it runs out of time Ray drops what it has copied, and a slow copy would begin again and again.
+            arrived, _ = self._ray.wait(answers, num_returns=len(answers), timeout=min(COPY_SECONDS, left))
+            if len(arrived) == len(answers) or not left:
+                return list(self._ray.get(answers, timeout=left))
 
     def release(self, fragments: int) -> None:
         self._held -= fragments

@@ -103,6 +103,7 @@ class Actor:
                     answer.fail(argument.error)
                 return
         result = getattr(self.instance, name)(*(a.value if isinstance(a, Answer) else a for a in arguments))
+        self._cluster.working = None
         for answer, value in zip(answers, result if len(answers) > 1 else [result], strict=True):
             answer.put(value)
 

@@ -31,14 +31,47 @@ SCHEDULES, EVENTS = 20, 60
 
 @pytest.fixture
 def start(monkeypatch):
-    def starting(cpus, seed=0, nodes=("a",)):
-        cluster = SimulatedRay(cpus, seed, nodes)
+    def starting(cpus, seed=0, nodes=("a",), kind=SimulatedRay):
+        cluster = kind(cpus, seed, nodes)
         monkeypatch.setitem(sys.modules, "ray", cluster)
         for module in (rlscale.agents.rollout.actors, rlscale.agents.rollout.ray_fleet):
             monkeypatch.setattr(module, "time", cluster)
         return cluster
 
     return starting
+
+
+class SlowCopies(SimulatedRay):
+    """Answers take two seconds to copy. As in Ray, a `get` whose time is up forgets what it has copied, a `wait` does not."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.left = {}
+
+    def get(self, answers, timeout=None):
+        left = max((self.left.get(a, 2.0) for a in answers), default=0.0) if isinstance(answers, list) else 0.0
+        if timeout is None or timeout >= left:
+            return super().get(answers, timeout)
+        self.now += timeout
+        raise self.exceptions.GetTimeoutError
+
+    def wait(self, answers, num_returns=1, timeout=None, fetch_local=True):
+        ready, _ = super().wait(answers, num_returns, timeout, fetch_local)
+        if fetch_local:
+            self.now += timeout
+            self.left |= {a: self.left.get(a, 2.0) - timeout for a in ready}
+            ready = [a for a in ready if self.left[a] <= 0]
+        return ready, [a for a in answers if a not in ready]
+
+
+def test_a_fragment_that_is_copied_slowly_arrives(start):
+    cluster = start(2, nodes=("a", "b"), kind=SlowCopies)
+    fleet = RayFleet(SETTINGS, 2, ahead=GROUPS)
+    request(fleet, 0)
+    begun = cluster.now
+    take(fleet, GROUPS)
+    assert cluster.now - begun < 20
+    assert fleet.lost_actors() == []
 
 
 @pytest.fixture
