@@ -12,7 +12,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterable
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ UNKNOWN_SECONDS = 600  # for the first fragment of all, whose length nobody know
 LEAST_STRAGGLER_SECONDS = 30
 STRAGGLER_FACTOR = 5  # times what the slowest fragment so far took
 LOOK_SECONDS = 5  # between two looks for free CPUs
+GONE = "died with its node"
 COPY_SECONDS = 0.5  # between two looks for fragments that other nodes have finished meanwhile
 SAME_STRIKES = 3  # losses in a row over a fragment that is made the same way again; from the next one on its group is made afresh
 MOST_STRIKES = 6  # losses in a row over one fragment, however it was made
@@ -203,10 +204,12 @@ class RayFleet:
             return {}  # it came at the last moment
         answers = [request.summary for request in self._requests]
         ready = set(self._ray.wait(answers, num_returns=len(answers), timeout=0, fetch_local=False)[0]) - {first.summary}
-        hung = {}
+        hung, nodes = {}, living_nodes()
         for number in dict.fromkeys(request.actor for request in self._requests):
             outstanding = [request for request in self._requests if request.actor == number]
             unfinished = [request for request in outstanding if request.summary not in ready]
+            if unfinished and self._waits_for_another(min(unfinished, key=lambda request: request.at), ready):
+                continue
             finished = len(outstanding) - len(unfinished)
             # What was finished before this wait was taken, or was there when the wait before it ran out.
             idle = not finished or self._finished.get(number) == finished
@@ -214,8 +217,15 @@ class RayFleet:
             if unfinished and idle:
                 bound = max(self._bound(request) for request in unfinished)
                 if now - min(request.at for request in unfinished) > bound - 0.1:
-                    hung[number] = "hung", f"made no fragment for {bound:.0f} s"
+                    gone = self._actors.node_of[number] not in nodes
+                    hung[number] = ("node lost", GONE) if gone else ("hung", f"made no fragment for {bound:.0f} s")
         return hung
+
+    def _waits_for_another(self, request: Request, ready: set[Any]) -> bool:
+        """Whether it goes on from a fragment that another actor has not finished, of which that actor is to be blamed."""
+        before = takewhile(lambda other: other is not request, self._requests)
+        owing = (other for other in before if other.group == request.group and other.actor != request.actor)
+        return request.follows and any(other.summary not in ready for other in owing)
 
     def _find_dead(self, number: int, error: Exception) -> dict[int, tuple[str, str]]:
         """The actor that raised this error, and all others known to be dead: by number, the kind of loss and a line."""
@@ -230,7 +240,7 @@ class RayFleet:
                     if kind_of_loss(other) is not None:
                         errors.setdefault(answers[answer], other)
         nodes = living_nodes()
-        dead = {actor: ("node lost", "died with its node") for actor, node in self._actors.node_of.items() if node not in nodes}
+        dead = {actor: ("node lost", GONE) for actor, node in self._actors.node_of.items() if node not in nodes}
         for actor, what in errors.items():
             kind = kind_of_loss(what) or "died"
             by_node = kind == "died" and (actor in dead or "node has died" in str(what))

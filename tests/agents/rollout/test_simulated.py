@@ -311,6 +311,28 @@ def test_one_that_starts_late_at_the_beginning_changes_nothing(start):
     assert fleet.generation == 0
 
 
+def test_actors_that_go_on_from_what_a_hung_one_owes_are_not_blamed(start):
+    """Three newcomers take groups over while the first actor is amid a batch, and it alone stands still."""
+    cluster = start(cpus=1)
+    fleet = RayFleet(SETTINGS, 4 * GROUPS, actors=1, grows=True)
+    request(fleet, 0)
+    take(fleet, GROUPS)
+    cluster.now += LATE
+    request(fleet, 1)
+    cluster.cpus = 4
+    cluster.now += LATE
+    fleet._grow()
+    for actor in cluster.actors[1:]:
+        actor.work()
+    request(fleet, 2)
+    assert {one.actor for one in fleet._requests if one.follows} == {1, 2, 3}
+    cluster.actors[0].hangs = True
+    undisturbed = Undisturbed()
+    for number, fragment in enumerate(take(fleet, 2 * GROUPS), GROUPS):
+        assert equal(fragment, undisturbed[number])
+    assert [(one.what, one.actor) for one in fleet.lost_actors()] == [("hung", 0)]
+
+
 def test_a_group_that_was_made_afresh_may_move_before_its_first_fragment(start, monkeypatch):
     """It goes on with the environments that it was given: the generation in a checkpoint is that of the state beside it."""
     monkeypatch.setattr(rlscale.agents.rollout.ray_fleet, "SAME_STRIKES", 0)
