@@ -44,8 +44,8 @@ PRIMARY = ("joint_policy_parameters", "cumulative_adam")
 ADVISED = ("joint", "sums")
 """What a single run suggests, and the second hypothesis of the ladder: the joint loss's ratio of sums in the plain metric.
 
-On every scored task with one optimizer step a batch it is nearer to the critical batch size than the primary one is
-(docs/ladder.md).
+On the scored tasks with one optimizer step a batch where both are resolved it is nearer to the critical batch size than the
+primary one is (docs/ladder.md).
 """
 PLAIN = ("policy", "cumulative")
 """Perhaps the paper's own, which does not name its loss; it stands in where a record has nothing in Adam's metric."""

@@ -18,7 +18,7 @@ import numpy as np
 from rlscale.analysis import Comparison, Row, compare
 from rlscale.analysis.comparison import ComparedSweep
 from rlscale.analysis.predictions import ADVISED, PRIMARY, ratio
-from rlscale.analysis.rungs import GIVEN_UP, NOT_ENDED, Rung, interventions_of, rungs_of
+from rlscale.analysis.rungs import GIVEN_UP, NOT_ENDED, Rung, interventions_of, rungs_of, why_left_out
 from rlscale.analysis.verdict import SECONDARY, PredictorScore, is_better, score, verdict
 from rlscale.estimate import Estimate
 from rlscale.records import SweepRecord, read_sweep
@@ -230,10 +230,16 @@ def _growth(comparison: Comparison, rungs: Sequence[Rung]) -> str:
         reached = [row for row in sweep.rows if row.measured.value is not None]
         if len(reached) > 1:
             rows += [
-                [f"`{sweep.record.folder.name}`", row.goal_label, row.measured.say(), say_prediction(row, *PRIMARY)]
+                [
+                    f"`{sweep.record.folder.name}`",
+                    row.goal_label,
+                    row.measured.say(),
+                    say_prediction(row, *PRIMARY),
+                    why_left_out(row) or "",
+                ]
                 for row in reached
             ]
-    return markdown_table(["rung", "goal", "B_crit", "predicted"], rows)
+    return markdown_table(["rung", "goal", "B_crit", "predicted", "what forbids to score it"], rows)
 
 
 def _predictors(comparison: Comparison, rungs: Sequence[Rung]) -> str:
