@@ -234,9 +234,12 @@ def _end_within_iteration(run: Run, session: Session, stop: StopRequests) -> Out
 
 
 def _rescue(run: Run, session: Session, lost: LostWorkerError, begun: bool) -> None:
-    """This process and the learned parameters are still here: only the iteration that was under way is lost."""
+    """This process and the learned parameters are still here: only the iteration that was under way is lost.
+
+    Ctrl-C ends the wait for learners that do not answer; the checkpoint before stays.
+    """
     if begun:
-        with contextlib.suppress(LostWorkerError, OSError, UsageError):
+        with contextlib.suppress(LostWorkerError, OSError, UsageError, KeyboardInterrupt):
             if not isinstance(lost, LostHeadError):
                 session.end_fleet()
             _save(run, session)

@@ -19,7 +19,7 @@ import torch
 
 from rlscale.envs import Task
 from rlscale.noise import BlockStatistics
-from rlscale.text import first_line
+from rlscale.text import first_line, tell
 
 from ..cluster import keep_together, learner_resources
 from ..cluster.processes import LostWorkerError, describe_loss, enter_user_folder, pickle_settings
@@ -37,6 +37,7 @@ __all__ = ["HUNG_SECONDS", "RemoteLearners", "WaitedInVainError", "learn_batch"]
 PATIENCE = timedelta(
     minutes=10
 )  # how long a learner waits for the slowest of the others, and the run for one that is asked alone
+SILENT_SECONDS = 10  # that a state is waited for before the run says so
 HUNG_SECONDS = 60  # that the others are waited for once one has failed: Ray says by then whether one of them is dead
 
 
@@ -144,12 +145,21 @@ class RemoteLearners:
         for state in self._kept if self._learning else ():
             with contextlib.suppress(LostWorkerError):
                 return self._get({0: state}, "between iterations", HUNG_SECONDS)[0]
-        for rank, actor in enumerate(self._actors):
-            if rank in self._hung:
-                continue
-            with contextlib.suppress(LostWorkerError):
-                call = actor.get_state.remote(before=self._learning)
-                return self._get({rank: call}, "between iterations")[0]
+        living = [rank for rank in range(len(self._actors)) if rank not in self._hung]
+        # In an iteration that was cut short all but one may wait for a sum, and nobody knows which one answers.
+        for ranks in [living] if self._learning else [[rank] for rank in living]:
+            calls = {self._actors[rank].get_state.remote(before=self._learning): rank for rank in ranks}
+            while calls:
+                ready, _ = self._ray.wait(list(calls), timeout=SILENT_SECONDS)
+                if not ready:
+                    tell(f"rlscale: waiting up to {PATIENCE.seconds // 60} minutes for a learner to give the state that is saved")
+                    ready, _ = self._ray.wait(list(calls), timeout=PATIENCE.total_seconds())
+                if not ready:
+                    self._hung.update(calls.values())
+                    break
+                rank = calls.pop(ready[0])
+                with contextlib.suppress(LostWorkerError):
+                    return self._get({rank: ready[0]}, "between iterations")[0]
         raise LostWorkerError("all learners died or hang: nothing can be saved")
 
     def set_state(self, state: dict[str, Any]) -> None:

@@ -23,6 +23,7 @@ from gymnasium.vector.utils import batch_space
 
 from rlscale.agents import stopping
 from rlscale.agents import train as train_module
+from rlscale.agents.cluster import LostWorkerError
 from rlscale.agents.config import default_config
 from rlscale.agents.stopping import StopRequests
 from rlscale.agents.train import train
@@ -253,6 +254,21 @@ def test_the_seconds_are_over_while_a_full_disk_is_waited_for(on_a_full_disk, tm
         train(replace(config, budget=replace(config.budget, seconds=1.0)), tmp_path / "run", command=[])
     assert 1.0 < time.monotonic() - begun < 4
     assert "Waiting" in capfd.readouterr().err
+
+
+def test_ctrl_c_while_no_learner_gives_its_state_leaves_the_checkpoint_and_says_what_was_lost(slow, tmp_path, monkeypatch):
+    def lost(session, *_):
+        monkeypatch.setattr(type(session), "get_state", interrupted)
+        raise LostWorkerError("learner 1 ran out of memory in iteration 0")
+
+    def interrupted(session):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train_module, "_loop", lost)
+    with pytest.raises(LostWorkerError, match="learner 1 ran out of memory"):
+        train(slow, tmp_path / "run", command=[])
+    assert read_run(tmp_path / "run").state == "failed"
+    assert torch.load(io.BytesIO(read_checkpoint(tmp_path / "run")), weights_only=False)["progress"]["iteration"] == 0
 
 
 def test_a_stop_is_heard_where_nothing_can_be_said(monkeypatch):

@@ -80,10 +80,27 @@ def test_a_mistake_in_one_learner_is_raised_and_the_others_are_not_waited_for_wi
         learners_that_answer({"finish 1": raised_in_learner(NotFiniteError("block_gradients: not finite"))}).finish(0.1)
 
 
-def test_a_learner_that_gives_no_state_in_time_hung():
-    learners = learners_that_answer({"get_state 1 before": {"of": 1}})
+def test_a_learner_that_gives_no_state_in_time_hung(capsys):
+    learners = learners_that_answer({"get_state 1": {"of": 1}})
+    learners._learning = False
     assert learners.get_state() == {"of": 1}
     assert learners._hung == {0}
+    assert capsys.readouterr().err == "rlscale: waiting up to 10 minutes for a learner to give the state that is saved\n"
+
+
+def test_the_state_is_that_of_the_learner_that_is_not_in_a_sum(capsys):
+    """The first one waits for the second, which ran out of memory and answers: nobody waits for the first."""
+    learners = learners_that_answer({"finish 1": raised_in_learner(MemoryError()), "get_state 1 before": {"of": 1}})
+    with pytest.raises(LostWorkerError, match="learner 1 ran out of memory in iteration 3"):
+        learners.finish(0.1)
+    assert learners.get_state() == {"of": 1}
+    assert learners._hung == set()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_dead_learner_does_not_keep_the_state_of_another_from_being_saved():
+    died = ray.exceptions.ActorDiedError()
+    assert learners_that_answer({"get_state 0 before": died, "get_state 1 before": {"of": 1}}).get_state() == {"of": 1}
 
 
 UPDATE = UpdateResult({}, [], 0.0, 8, 0.5, 0.1, optimizer_steps=5)
