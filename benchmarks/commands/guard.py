@@ -5,6 +5,7 @@ when the head has not answered for a minute. So no code of ours could then close
 `rlscale.agents.train`.
 """
 
+import atexit
 import os
 import signal
 import subprocess
@@ -16,14 +17,21 @@ from rlscale.agents.cluster.sigterm import handled
 from rlscale.errors import UsageError
 from rlscale.records import Run, read_run
 
-__all__ = ["guarded_folder", "run_guarded"]
+__all__ = ["guarded_folder", "mark_own_end", "run_guarded"]
 
 _FOLDER = "RLSCALE_GUARDED_RUN"  # set in the watched process
+_MARKS = "RLSCALE_GUARD_MARKS"  # likewise: the end of a pipe for the mark that it ended by itself
 
 
 def guarded_folder() -> str | None:
     """Of the run, in a process that is watched already; None elsewhere."""
     return os.environ.get(_FOLDER)
+
+
+def mark_own_end() -> None:
+    """Have a process that is watched leave a mark when it ends by itself: where Ray ends it, Python's own end does not come."""
+    if _MARKS in os.environ:
+        atexit.register(os.write, int(os.environ.pop(_MARKS)), b".")
 
 
 def run_guarded(folder: Path, go_on: str) -> int:
@@ -34,12 +42,19 @@ def run_guarded(folder: Path, go_on: str) -> int:
         go_on: the command that resumes it.
 
     Returns:
-        The exit code: that process's; 2 if Ray ended it, 1 if anybody else did.
+        The exit code: that process's where it ended by itself; 2 if Ray ended it, 1 if anybody else did.
     """
     # The interpreter's own words, so that it finds the same packages. Ctrl-C reaches both processes, other signals only this one.
-    process = subprocess.Popen([sys.executable, *sys.orig_argv[1:]], env={**os.environ, _FOLDER: str(folder)})
+    marks, its_marks = os.pipe()
+    environment = {**os.environ, _FOLDER: str(folder), _MARKS: str(its_marks)}
+    process = subprocess.Popen([sys.executable, *sys.orig_argv[1:]], env=environment, pass_fds=[its_marks])
+    os.close(its_marks)
     with handled({signal.SIGINT: lambda *_: None, signal.SIGTERM: lambda number, _: process.send_signal(number)}):
         code = process.wait()
+    os.set_blocking(marks, False)  # processes that it forked may live on and hold the other end
+    with suppress(BlockingIOError), os.fdopen(marks, "rb", buffering=0) as marked:
+        if marked.read(1) and code >= 0:
+            return code
     try:
         if code in (0, 2, 130):
             return code

@@ -17,7 +17,7 @@ from rlscale.records import folder_name, read_run
 
 from ..console import plain_console, say
 from ..options import parse_train
-from .guard import guarded_folder, run_guarded
+from .guard import guarded_folder, mark_own_end, run_guarded
 from .report import write_page
 from .train_display import TrainingDisplay, lost
 
@@ -39,6 +39,7 @@ def run(arguments: list[str]) -> int:
     # The guard starts this process's own command again; so only where that is what runs here.
     if config.rollout.ray_address and guarded_folder() is None and sys.argv[1:] == ["train", *arguments]:
         return run_guarded(folder, go_on)
+    mark_own_end()
     before = None if config.resume is None else read_run(folder, "--resume")
     changed = "" if before is None else say_changes(before.manifest["config"], asdict(config))
     console = plain_console()
