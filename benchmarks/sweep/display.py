@@ -82,6 +82,10 @@ class SweepDisplay:
             task = self._task(sweep)
             say(self._console, f"{task}{trial.id} waits for room: {why}")
 
+    def say(self, line: str) -> None:
+        """Say something of the sweep as a whole."""
+        say(self._console, line)
+
     def _task(self, sweep: int) -> str:
         """The beginning of a line, where there are several tasks to tell apart."""
         return f"{self._plans[sweep].config.task}  " if len(self._plans) > 1 else ""

@@ -5,6 +5,7 @@ begin again as they were decided.
 """
 
 import contextlib
+import math
 import os
 import shutil
 import time
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from rlscale.agents.cluster import BusyClusterError, LostWorkerError, connect, disconnect
+from rlscale.agents.cluster import BusyClusterError, LostHeadError, LostWorkerError, connect, disconnect, watch_head
 from rlscale.agents.cluster.placement import share_of_gpu
 from rlscale.agents.cluster.processes import enter_user_folder
 from rlscale.agents.cluster.resources import cpus_there, gpus_there
@@ -39,6 +40,7 @@ __all__ = ["Fault", "Job", "TrialWorker", "run_job", "run_sweeps"]
 
 MOST_ATTEMPTS = 3  # at a trial whose worker died or could not write; one that raised another error is not repeated
 BUSY_SECONDS = 10  # between two attempts of a trial for which the cluster has no room
+SILENT_SECONDS = 30  # without any worker, until the sweep says that it waits for one
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ def _run(
     resting: dict[tuple[int, str], float] = {}  # until when a trial that found no room is not tried again
     pool: LocalPool | RayPool | None = None
     held = contextlib.ExitStack()
+    heard = 0.0  # when a worker was last there
     try:
         while True:
             jobs = [
@@ -132,6 +135,8 @@ def _run(
             if pool is None:
                 pool = LocalPool() if options.jobs == 0 else RayPool(plans, options)
                 held.enter_context(interrupted_by_sigterm())  # after Ray, which sets a handler of its own
+                held.enter_context(watch_head(options.ray_address))
+                heard = time.monotonic()
             for job in ready[: pool.free]:
                 running.add(job.key)
                 attempts[job.key] += 1
@@ -153,6 +158,14 @@ def _run(
                 outcome = replace(outcome, jobs=plans[job.sweep].jobs)
                 sweeps[job.sweep].append(outcome)
                 display.ended(job.sweep, outcome)
+            if running or pool.free:
+                heard = time.monotonic()
+            elif options.ray_address is not None and time.monotonic() - heard > SILENT_SECONDS:
+                display.say("waits for room: no worker has started in the cluster ('ray status' shows what is used)")
+                heard = math.inf  # said once
+    except LostHeadError:
+        pool = None  # without the head nobody can end its workers
+        raise
     finally:
         held.close()
         if pool is not None:

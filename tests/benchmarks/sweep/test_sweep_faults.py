@@ -1,5 +1,6 @@
 """Faults of the machines a sweep runs on: no room in the cluster, dead workers, a full disk. None of them is a trial's fault."""
 
+import contextlib
 import errno
 import io
 import os
@@ -12,7 +13,7 @@ import torch
 from planted import Planted
 from rich.console import Console
 
-from rlscale.agents.cluster import BusyClusterError
+from rlscale.agents.cluster import BusyClusterError, LostHeadError
 from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.sweep import run as sweep_run
 from rlscale.benchmarks.sweep.options import SweepOptions, make_plan
@@ -54,6 +55,59 @@ def test_a_trial_that_finds_no_room_waits_for_some(tmp_path, monkeypatch):
     assert {result.state for result in results.values()} == {"finished"}
     assert len(asked) == 6 * len(results) == 18
     assert shown.getvalue().count("waits for room: 2 of 2 rollout actors did not start within 120 s") == 3
+
+
+class Workers(LocalPool):
+    """As `RayPool`, with one worker that comes late."""
+
+    def __init__(self, plans, options):
+        super().__init__()
+        self.left = 4
+
+    @property
+    def free(self):
+        return super().free if self.left <= 0 else 0
+
+    def wait(self, seconds):
+        self.left -= 1
+        return super().wait(0.01)
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """A cluster that is joined without one; the addresses whose heads were watched."""
+    watched = []
+    monkeypatch.setattr(sweep_run, "RayPool", Workers)
+    monkeypatch.setattr(sweep_run, "disconnect", lambda: None)
+    monkeypatch.setattr(sweep_run, "watch_head", lambda address: watched.append(address) or contextlib.nullcontext())
+    monkeypatch.setattr(sweep_run, "run_job", made_at_once)
+    return watched
+
+
+def test_a_sweep_says_once_that_no_worker_has_found_room(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep_run, "SILENT_SECONDS", 0)
+    shown = io.StringIO()
+    on_cluster = replace(OPTIONS, out=str(tmp_path), jobs=1, ray_address="head:6379")
+    (folder,) = run_sweeps(on_cluster, [], Console(file=shown, width=200))
+    assert len(read_sweep(folder).results) == 3
+    assert shown.getvalue().count("waits for room: no worker has started in the cluster") == 1
+
+
+def test_a_sweep_whose_head_dies_ends_with_the_command_that_goes_on(cluster, tmp_path, monkeypatch, capfd):
+    closed = []
+
+    def lost(self, seconds):
+        raise LostHeadError
+
+    monkeypatch.setattr(Workers, "wait", lost)
+    monkeypatch.setattr(Workers, "close", closed.append)
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", *WORDS, "--jobs", "1", "--ray-address", "head:6379", "--out", "here"]) == 2
+    assert cluster == ["head:6379"]
+    assert closed == [], "nobody can end its workers"
+    said = capfd.readouterr().err
+    assert said.startswith("rlscale: the head of the Ray cluster does not answer any more. What had ended is recorded in here;")
+    assert "go on with: rlscale sweep " in said
 
 
 def test_no_room_is_no_result_of_a_trial(tmp_path, monkeypatch):
