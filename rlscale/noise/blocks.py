@@ -6,6 +6,7 @@ PyTorch is loaded by these functions alone, when they are called.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
@@ -96,8 +97,8 @@ def block_statistics(
 ) -> BlockStatistics:
     """Reduce K block gradients to the K-vectors that every estimator here needs.
 
-    The gradients are read once. Products are taken in the gradients' own precision within pieces of some ten thousand elements,
-    and the pieces are added in float64.
+    The gradients are read once. Products are taken in the gradients' own precision (float32 for float16 and bfloat16), whether
+    autocast is on or not, within pieces of some ten thousand elements, and the pieces are added in float64.
 
     Args:
         block_gradients: the mean gradient of each block over its valid observations: a (K, P) tensor or array, or K
@@ -199,7 +200,7 @@ def block_products(
     """
     import torch
 
-    with torch.no_grad():
+    with torch.no_grad(), _without_autocast(matrix.device.type):
         weights = None
         if mean is None:
             assert sizes is not None, "give the sizes, or the mean"
@@ -240,6 +241,14 @@ def block_products(
             if found
         )
         return torch.stack([plain, *sums])
+
+
+def _without_autocast(kind: str) -> AbstractContextManager[Any]:
+    """No autocast on that kind of device: it would round gradients of float32 in some of the products, and not in others."""
+    import torch
+
+    on = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return torch.autocast(kind, enabled=False) if on else nullcontext()
 
 
 def _segments(start: int, stop: int, part: Sequence[slice]) -> list[tuple[slice, bool]]:

@@ -128,6 +128,18 @@ def test_a_part_may_begin_and_end_at_any_border(width):
         torch.testing.assert_close(dots, here @ by, rtol=2e-6, atol=1e-3)
 
 
+@pytest.mark.parametrize("metric", [None, torch.tensor([1.0, 3e4, 2e5] * 1000)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_autocast_changes_no_statistics(dtype, metric):
+    """Squares of such gradients are zero in float16, and such weights of Adam infinite."""
+    gradients = 1e-4 * torch.randn(4, 3000, generator=torch.Generator().manual_seed(6))
+    expected = block_statistics(gradients, [1, 2, 3, 4], metric=metric)
+    with torch.autocast("cpu", dtype):
+        found = block_statistics(gradients, [1, 2, 3, 4], metric=metric)
+        assert torch.is_autocast_enabled("cpu")
+    assert found == expected
+
+
 def test_a_metric_of_another_length_is_refused():
     with pytest.raises(ValueError, match="metric has shape"):
         block_statistics(torch.ones(3, 4), [1, 1, 1], metric=torch.ones(3))
