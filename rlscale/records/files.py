@@ -218,11 +218,13 @@ def refuse_record(path: Path, field: str) -> None:
     """Make sure that what is written to `path` takes no record's place.
 
     Raises:
-        UsageError: it is a file of a record, or a folder; `field` is what the user named it with.
+        UsageError: it is a file of a record, of which the compressed or the plain one may be there, or a folder; `field` is what
+            the user named it with.
     """
     if os.path.isdir(path):
         raise UsageError(field, f"{path} is a folder", "Name a file in it")
-    if path.name.removesuffix(".gz") in _OF_RECORDS and os.path.exists(path):
+    plain = path.name.removesuffix(".gz")
+    if plain in _OF_RECORDS and any(os.path.exists(path.with_name(name)) for name in (plain, f"{plain}.gz")):
         raise UsageError(field, f"{path} is part of a record, which is never overwritten", "Name another file")
 
 

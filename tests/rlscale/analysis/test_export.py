@@ -107,6 +107,16 @@ def test_a_table_takes_no_records_place(exported, tmp_path):
     assert (record.read_text(), table.read_text()) == ("{}\n", "earlier")
 
 
+@pytest.mark.parametrize(("there", "named"), [("results.jsonl.gz", "results.jsonl"), ("results.jsonl", "results.jsonl.gz")])
+def test_a_table_is_not_written_beside_the_compressed_or_plain_file_of_a_record(exported, tmp_path, there, named):
+    """Readers would take the table for rows of the record."""
+    (tmp_path / there).write_bytes(b"rows")
+    for write in (to_csv, to_parquet):
+        with pytest.raises(UsageError, match="part of a record, which is never overwritten"):
+            write([exported[0]], tmp_path / named)
+    assert [path.name for path in tmp_path.iterdir()] == [there]
+
+
 def test_what_was_not_measured_is_empty(exported):
     _, line = exported
     columns = [f"{name}{end}" for name in ("joint_policy_parameters_cumulative", "policy_sums") for end in ("", "_low", "_runs")]
