@@ -50,14 +50,43 @@ _HOMES = {
     "read_sweep": "records.sweep",
 }
 
-_ROOMS = ("analysis", "crossing", "errors", "frontier", "noise", "records", "report", "rllib", "sb3", "sizing")
+_PLUG_INS = ("rllib", "sb3")  # whose libraries need not be installed
+_ROOMS = (
+    "agents",
+    "analysis",
+    "benchmarks",
+    "control_groups",
+    "cpus",
+    "crossing",
+    "envs",
+    "errors",
+    "estimate",
+    "frontier",
+    "noise",
+    "records",
+    "report",
+    "returns",
+    "sizing",
+    "text",
+)
 
 if not TYPE_CHECKING:  # a type checker would take any name for one that exists
 
     def __getattr__(name: str) -> object:
-        """One of the names above, on its first use (PEP 562)."""
+        """One of the names above, on its first use (PEP 562).
+
+        Raises:
+            AttributeError: there is none, or it is a plug-in whose library is not installed.
+        """
         if name in _ROOMS:
             return import_module(f".{name}", __name__)
+        if name in _PLUG_INS:
+            from .errors import UsageError
+
+            try:
+                return import_module(f".{name}", __name__)
+            except UsageError as error:
+                raise AttributeError(str(error)) from None
         if name not in _HOMES:
             raise AttributeError(f"module 'rlscale' has no attribute {name!r}")
         module = import_module(f".{_HOMES[name]}", __name__)

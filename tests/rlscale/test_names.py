@@ -47,6 +47,26 @@ def test_a_notebook_sees_the_names_and_the_folders():
     assert loaded_by("import rlscale; rlscale.noise.pool, rlscale.sizing.plan, rlscale.records.read_run")
 
 
+def test_what_the_package_says_that_it_holds_is_there_after_its_import_alone():
+    """The modules and folders that its first lines name, the two plug-ins but in `dir`."""
+    named = [line[4:].split("   ")[0].split(", ") for line in rlscale.__doc__.splitlines() if line.startswith("    ")]
+    rooms = {room for line in named for room in line}
+    assert {"estimate", "text", "returns", "envs", "agents", "benchmarks", "sb3"} <= rooms
+    assert rooms - {"rllib", "sb3"} <= set(rlscale.__dir__())
+    assert loaded_by(f"import rlscale; {', '.join(f'rlscale.{room}' for room in rooms - {'rllib', 'sb3'})}")
+
+
+def test_help_needs_no_other_library():
+    """In a plain installation there is no Stable-Baselines3; its plug-in, imported by name, says how to get it."""
+    without = "import inspect, pydoc, sys; sys.modules['stable_baselines3'] = None; import rlscale"
+    tried = "inspect.getmembers(rlscale); pydoc.render_doc(rlscale); assert not hasattr(rlscale, 'sb3')"
+    assert loaded_by(f"{without}; {tried}")
+    imported = (
+        f"{without}\ntry: import rlscale.sb3\nexcept rlscale.errors.UsageError as error: assert 'pip install' in str(error)"
+    )
+    assert "rlscale" in loaded_by(f"{imported}\nelse: raise AssertionError")
+
+
 def test_a_record_is_shown_in_a_line():
     """A notebook prints what a cell ends in; a run's rows are megabytes."""
     results = Path(__file__).parents[2] / "results"
