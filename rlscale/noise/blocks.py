@@ -5,7 +5,7 @@ PyTorch is loaded by these functions alone, when they are called.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -79,11 +79,12 @@ def _whole(blocks: Any) -> np.ndarray:
     """The numbers of blocks as integers.
 
     Raises:
-        ValueError: they are no whole numbers.
+        ValueError: they are no whole numbers, or int64 does not hold them.
     """
     numbers = np.array(blocks)
-    if numbers.dtype.kind not in "iuf" or not (numbers == np.floor(numbers)).all():
-        raise ValueError("block: the blocks' numbers must be whole numbers")
+    kind = numbers.dtype.kind
+    if kind != "i" and not (kind in "uf" and all(x % 1 == 0 and -(2**63) <= x < 2**63 for x in numbers.ravel().tolist())):
+        raise ValueError("block: the blocks' numbers must be whole numbers, of 64 bits at most")
     return numbers.astype(np.int64)
 
 
@@ -101,8 +102,8 @@ def block_statistics(
     autocast is on or not, within pieces of some ten thousand elements, and the pieces are added in float64.
 
     Args:
-        block_gradients: the mean gradient of each block over its valid observations: a (K, P) tensor or array, or K
-            entries, each a flat tensor or a list of parameter-shaped tensors.
+        block_gradients: the mean gradient of each block over its valid observations: a (K, P) tensor, array or table, or K
+            entries, each a flat tensor or parameter-shaped tensors, one after another; sparse ones are made dense.
         block_sizes: (K,) valid observations of each block; a block of size 0 is left out, whatever its gradient.
         blocks: (K,) integers naming the blocks, see `BlockStatistics.block`.
         metric: (P,) diagonal of a matrix M, all positive and finite. Then |g|² is g·Mg and g_k·ĝ is g_k·Mĝ, and the noise scale
@@ -112,7 +113,8 @@ def block_statistics(
     Raises:
         NotFiniteError: a gradient is not finite.
         ValueError: there are fewer than two blocks, shapes differ, a size is negative or not finite, there is no observation at
-            all, a block is named twice, the metric is not positive, or `mean_out` has not the shape or precision of a gradient.
+            all, a block is named twice, the metric is not positive, or `mean_out` has not the shape of a gradient or not the
+            precision that it is reduced in; gradients are complex, hold no parameters, or come in a dictionary.
     """
     matrix = _as_matrix(block_gradients)
     sizes = np.asarray(block_sizes, dtype=np.float64)
@@ -120,13 +122,13 @@ def block_statistics(
         raise ValueError(f"block_sizes has shape {sizes.shape}, but there are {matrix.shape[0]} block gradients")
     _check_sizes(sizes)
     if metric is not None:
-        metric = _as_matrix([metric]).to(matrix)[0]
+        metric = _as_matrix([metric], "metric").to(matrix)[0]
         if metric.shape != matrix.shape[1:]:
             raise ValueError(f"metric has shape {tuple(metric.shape)}, but there are {matrix.shape[1]} parameters")
         if not bool(((metric > 0) & metric.isfinite()).all()):
             raise ValueError("metric must be positive and finite")
     if mean_out is not None and (mean_out.shape != matrix.shape[1:] or mean_out.dtype != matrix.dtype):
-        raise ValueError(f"mean_out must have {matrix.shape[1]} elements of {matrix.dtype}, as the gradients have")
+        raise ValueError(f"mean_out must have {matrix.shape[1]} elements of {matrix.dtype}, in which the gradients are reduced")
     empty = np.flatnonzero(sizes == 0)
     if not matrix[empty].isfinite().all():  # means over no observations, 0/0
         matrix = matrix.clone()
@@ -152,7 +154,7 @@ def hessian_statistics(block_gradients: Any, block_sizes: Any, products: Any, *,
         NotFiniteError: a gradient or a product is not finite.
         ValueError: fewer than two blocks, shapes that differ, or a bad size.
     """
-    matrix, moved = _as_matrix(block_gradients), _as_matrix(products)
+    matrix, moved = _as_matrix(block_gradients), _as_matrix(products, "products")
     sizes = np.asarray(block_sizes, dtype=np.float64)
     if moved.shape != matrix.shape or sizes.shape != (len(matrix),):
         raise ValueError(
@@ -286,28 +288,51 @@ def statistics_of(products: torch.Tensor, sizes: np.ndarray, blocks: Any = None)
     return BlockStatistics(sizes, square, dot, blocks)
 
 
-def _as_matrix(block_gradients: Any) -> torch.Tensor:
-    """(K, P) tensor from a matrix, or from K flat or parameter-shaped gradients."""
+def _as_matrix(given: Any, name: str = "block_gradients") -> torch.Tensor:
+    """(K, P) dense tensor of float32 or float64 from a matrix, or from K flat or parameter-shaped gradients.
+
+    Raises:
+        ValueError: it is none, holds no parameters or complex numbers; `name` is what the caller gave it as.
+    """
     import torch
 
-    if isinstance(block_gradients, np.ndarray):
-        block_gradients = torch.from_numpy(np.ascontiguousarray(block_gradients))
-    if isinstance(block_gradients, torch.Tensor):
-        if block_gradients.ndim != 2:
-            raise ValueError(f"block_gradients must have two dimensions (blocks, parameters), not {block_gradients.ndim}")
-        matrix = block_gradients
+    if isinstance(given, Mapping):
+        vmap = "of a dictionary as torch.func.vmap gives it, torch.cat([g.flatten(1) for g in given.values()], 1)"
+        raise ValueError(f"{name}: give one entry for each block and no dictionary; {vmap}")
+    given = _as_array(given)
+    if isinstance(given, np.ndarray):
+        given = torch.from_numpy(np.ascontiguousarray(given))
+    if isinstance(given, torch.Tensor):
+        if given.ndim != 2:
+            raise ValueError(f"{name} must have two dimensions (blocks, parameters), not {given.ndim}")
+        matrix = given.to_dense()
     else:
-        parts = [row if isinstance(row, list | tuple) else [row] for row in block_gradients]
+        parts = [[row] if _is_one(row) else list(row) for row in given]
         if any(isinstance(part, Mapping) for row in parts for part in row):
-            raise ValueError("block_gradients: give a dictionary's tensors as a list, always in the same order: list(g.values())")
+            raise ValueError(f"{name}: give a dictionary's tensors as a list, always in the same order: list(g.values())")
         if any(part is None for row in parts for part in row):
-            raise ValueError(
-                "block_gradients: a parameter has no gradient (None); call torch.autograd.grad with materialize_grads=True"
-            )
-        rows = [torch.cat([torch.as_tensor(part).reshape(-1) for part in row]) for row in parts]
+            raise ValueError(f"{name}: a parameter has no gradient (None); call torch.autograd.grad with materialize_grads=True")
+        flat = [[torch.as_tensor(_as_array(part)).to_dense().reshape(-1) for part in row] for row in parts]
+        rows = [torch.cat(row) if row else torch.empty(0) for row in flat]
         if len({len(row) for row in rows}) > 1:
-            raise ValueError("block_gradients: the blocks differ in their number of parameters")
+            raise ValueError(f"{name}: the blocks differ in their number of parameters")
         if not rows:
-            raise ValueError("block_gradients: a noise scale needs at least two blocks")
+            raise ValueError(f"{name}: a noise scale needs at least two blocks")
         matrix = torch.stack(rows)
+    if matrix.is_complex():
+        raise ValueError(f"{name}: complex numbers; give their real and imaginary parts, as torch.view_as_real does")
+    if not matrix.shape[1]:
+        raise ValueError(f"{name}: there are no parameters")
     return matrix if matrix.dtype in (torch.float32, torch.float64) else matrix.float()
+
+
+def _as_array(given: Any) -> Any:
+    """A table or another library's array as NumPy's, since its iteration may name columns; anything else as it is."""
+    import torch
+
+    return np.array(given) if hasattr(given, "__array__") and not isinstance(given, torch.Tensor | np.ndarray) else given
+
+
+def _is_one(row: Any) -> bool:
+    """Whether that is one gradient, and not several of them: a tensor, the array of any library, or what is none at all."""
+    return isinstance(row, Mapping) or hasattr(row, "__array__") or not isinstance(row, Iterable)

@@ -163,6 +163,12 @@ def test_a_place_for_the_mean_that_does_not_fit_is_refused(mean_out):
         (torch.tensor([[1.0, math.nan], [1.0, 1.0]]), [1, 1], "not finite"),
         ([torch.ones(2), torch.ones(3)], [1, 1], "number of parameters"),
         (torch.ones(2), [1, 1], "two dimensions"),
+        ({0: torch.ones(2), 1: torch.ones(2)}, [1, 1], "one entry for each block and no dictionary"),
+        ({"weight": torch.ones(2, 3), "bias": torch.ones(2, 1)}, [1, 1], r"torch\.cat\(\[g\.flatten\(1\) for g in"),
+        (torch.ones(2, 2, dtype=torch.complex64), [1, 1], "block_gradients: complex numbers"),
+        ([[torch.ones(2), 1j * torch.ones(1)]] * 2, [1, 1], "block_gradients: complex numbers"),
+        (torch.ones(2, 0), [1, 1], "there are no parameters"),
+        ([[], []], [1, 1], "there are no parameters"),
     ],
 )
 def test_block_statistics_refuses(gradients, sizes, word):
@@ -178,6 +184,9 @@ def test_block_statistics_refuses(gradients, sizes, word):
         (([4, 4], [1.0, 1.0], [1.0, 1.0], [3, 3]), "block: a number occurs twice"),
         (([4, 4], [1.0, 1.0], [1.0, 1.0], [0.5, 1.5]), "block: the blocks' numbers must be whole"),
         (([4, 4], [1.0, 1.0], [1.0, 1.0], ["a", "b"]), "block: the blocks' numbers must be whole"),
+        (([4, 4], [1.0, 1.0], [1.0, 1.0], [math.inf, 1.0]), "block: the blocks' numbers must be whole"),
+        (([4, 4], [1.0, 1.0], [1.0, 1.0], [2.0**63, 1.0]), "of 64 bits at most"),
+        (([4, 4], [1.0, 1.0], [1.0, 1.0], np.array([2**63, 1], np.uint64)), "of 64 bits at most"),
     ],
 )
 def test_statistics_that_would_be_wrong_in_silence_are_refused(wrong, word):
@@ -198,6 +207,47 @@ def test_a_buffer_that_is_filled_again_leaves_earlier_statistics_as_they_were(bu
         buffer[:] = size
         window.append(block_statistics(torch.ones(2, 2), buffer))
     assert [update.size.tolist() for update in window] == [[1.0, 1.0], [63.0, 63.0]]
+
+
+def test_block_numbers_may_be_any_of_64_bits():
+    numbers = [-(2**63), 2**63 - 1]
+    assert BlockStatistics([4, 4], [1.0, 1.0], [1.0, 1.0], numbers).block.tolist() == numbers
+    assert BlockStatistics([4, 4], [1.0, 1.0], [1.0, 1.0], np.array([2**63 - 1, 0], np.uint64)).block[0] == 2**63 - 1
+
+
+class Table:
+    """As pandas has one: its iteration names the columns."""
+
+    def __init__(self, numbers):
+        self._numbers = numbers
+
+    def __iter__(self):
+        return iter(["left", "right"])
+
+    def __array__(self, dtype=None, copy=None):
+        return self._numbers
+
+
+def test_gradients_of_any_container_are_read_by_their_numbers():
+    """A sparse one as of `nn.Embedding(sparse=True)`, a table of two columns and two blocks, what a dictionary's values are."""
+    rows = torch.tensor([[1.0, 2.0], [0.0, 3.0]])
+    expected = block_statistics(rows, [1, 3])
+    named = [dict(enumerate(row)) for row in rows]
+    for gradients in (
+        rows.to_sparse(),
+        [row.to_sparse() for row in rows],
+        [[row[:1], row[1:].to_sparse()] for row in rows],
+        Table(rows.numpy()),
+        [Table(row.numpy()) for row in rows],
+        [g.values() for g in named],
+        ((part for part in row) for row in rows),
+    ):
+        assert block_statistics(gradients, [1, 3]) == expected
+
+
+def test_gradients_of_half_precision_are_reduced_in_float32():
+    with pytest.raises(ValueError, match=r"torch\.float32, in which the gradients are reduced"):
+        block_statistics(torch.ones(3, 4).bfloat16(), [1, 1, 1], mean_out=torch.empty(4, dtype=torch.bfloat16))
 
 
 def test_statistics_are_compared_by_their_numbers():
