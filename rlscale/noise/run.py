@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -82,12 +83,12 @@ def run_average(
     return resolve(numerator, denominator, trace, grad, statistics, degrees)
 
 
-def average_windows(trace_cov: np.ndarray, grad_sq: np.ndarray, updates: np.ndarray, batch_size: float) -> Estimate:
+def average_windows(trace_cov: Any, grad_sq: Any, updates: Any, batch_size: float) -> Estimate:
     """`run_average` of three runs or more, of which only the means over windows of updates are left.
 
     Args:
-        trace_cov: (R, W) mean of tr Σ over the updates of each window of each run.
-        grad_sq: (R, W) mean of |G|², unbiased and so perhaps negative.
+        trace_cov: (R, W) mean of tr Σ over the updates of each window of each run; not read where there are none.
+        grad_sq: (R, W) mean of |G|², unbiased and so perhaps negative; not read where there are none.
         updates: (R, W) updates in the window; 0 beyond the end of a run.
         batch_size: B, observations of a step of these runs: of an optimizer step, or of an iteration, as the figure that the
             noise scale is compared with.
@@ -96,10 +97,15 @@ def average_windows(trace_cov: np.ndarray, grad_sq: np.ndarray, updates: np.ndar
         The noise scale in observations, its interval by leaving out one run at a time.
 
     Raises:
-        ValueError: there are fewer than three runs, or one has no update; the shapes differ; the batch size is not positive.
+        ValueError: there are fewer than three runs, or one has no update; the shapes differ; a figure is not finite; the batch
+            size is not positive.
     """
-    if not np.shape(trace_cov) == np.shape(grad_sq) == np.shape(updates):
+    trace_cov, grad_sq, updates = (np.asarray(part, np.float64) for part in (trace_cov, grad_sq, updates))
+    if updates.ndim != 2 or not trace_cov.shape == grad_sq.shape == updates.shape:
         raise ValueError("trace_cov, grad_sq and updates must be arrays of one shape (runs, windows)")
+    trace_cov, grad_sq = (np.where(updates > 0, part, 0.0) for part in (trace_cov, grad_sq))
+    if not (np.isfinite([trace_cov, grad_sq, updates]).all() and (updates >= 0).all()):
+        raise ValueError("trace_cov, grad_sq and updates must be finite in every window with updates, and updates not negative")
     if not batch_size > 0:
         raise ValueError("batch_size must be positive")
     if len(updates) < 3 or not (updates.sum(axis=1) > 0).all():
@@ -118,7 +124,7 @@ def average_windows(trace_cov: np.ndarray, grad_sq: np.ndarray, updates: np.ndar
     return ratio(numerator, denominator, len(updates) - 1)
 
 
-def ratio_of_sums(trace_cov: np.ndarray, grad_sq: np.ndarray) -> Estimate:
+def ratio_of_sums(trace_cov: Any, grad_sq: Any) -> Estimate:
     """The noise scale as Σ tr Σ / Σ|G|² of three runs or more, whatever their batch size; its largest gradients rule it.
 
     Args:
@@ -129,11 +135,16 @@ def ratio_of_sums(trace_cov: np.ndarray, grad_sq: np.ndarray) -> Estimate:
         The noise scale in observations, its interval by leaving out one run at a time.
 
     Raises:
-        ValueError: there are fewer than three runs.
+        ValueError: there are fewer than three runs, the shapes differ, or a figure is not finite.
     """
+    trace_cov, grad_sq = np.asarray(trace_cov, np.float64), np.asarray(grad_sq, np.float64)
+    if trace_cov.ndim != 1 or trace_cov.shape != grad_sq.shape:
+        raise ValueError("trace_cov and grad_sq must be vectors of one length, the number of runs")
     runs = len(trace_cov)
     if runs < 3:
         raise ValueError("three runs or more are needed")
+    if not np.isfinite([trace_cov, grad_sq]).all():
+        raise ValueError("trace_cov and grad_sq must be finite")
     # As means, since the jackknife compares the whole sample with samples of one run less.
     trace, grad = (np.concatenate([[part.mean()], (part.sum() - part) / (runs - 1)]) for part in (trace_cov, grad_sq))
     return ratio(trace, grad, runs - 1)
@@ -150,6 +161,9 @@ def _over_full_batch_steps(
 
 def _tell_apart(runs: Sequence[Sequence[BlockStatistics]]) -> list[BlockStatistics]:
     """The updates of all runs, one run after the other, with block numbers that no two runs share."""
-    numbers = [int(number) for run in runs for s in run for number in (s.block.min(), s.block.max())]
-    apart = 1 + max(numbers, default=0) - min(numbers, default=0)
-    return [BlockStatistics(s.size, s.square, s.dot, s.block + number * apart) for number, run in enumerate(runs) for s in run]
+    apart, others = [], 0
+    for run in runs:
+        names = np.unique(np.concatenate([s.block for s in run]))
+        apart += [BlockStatistics(s.size, s.square, s.dot, others + np.searchsorted(names, s.block)) for s in run]
+        others += len(names)
+    return apart

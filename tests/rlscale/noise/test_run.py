@@ -167,6 +167,42 @@ def test_two_runs_are_deleted_block_by_block():
     assert together.interval == pytest.approx(same.interval, rel=0.05)  # the windows' Q varies with the blocks
 
 
+def test_blocks_of_several_runs_may_have_numbers_of_64_bits():
+    rng = np.random.default_rng(3)
+    runs = [planted(rng, 5, 1.0, blocks=4) for _ in range(2)]
+    far = np.array([-(2**63), -1, 2**62, 2**63 - 1])
+    named = [[BlockStatistics(s.size, s.square, s.dot, far) for s in run] for run in runs]
+    assert run_average(named, 128) == run_average(runs, 128)
+
+
+def test_windows_without_updates_are_not_read():
+    """Beyond the end of a run there is nothing, and what stands there may be NaN."""
+    trace, grad, updates = (
+        [[640.0, 200.0], [600.0, 0.0], [640.0, 210.0]],
+        [[1.0, 3.0], [1.1, 0.0], [1.0, 3.0]],
+        [[5, 5], [5, 0], [5, 5]],
+    )
+    found = average_windows(trace, grad, updates, 128)
+    assert found == average_windows(np.array(trace), np.array(grad), np.array(updates), 128)
+    trace[1][1] = grad[1][1] = math.nan
+    assert found.value is not None
+    assert average_windows(trace, grad, updates, 128) == found
+    assert ratio_of_sums([90.0, 110.0, 100.0], [1.0, 1.1, 1.0]).value == pytest.approx(300 / 3.1)
+
+
+def test_figures_of_runs_that_cannot_be_summed_are_refused():
+    some, none = np.ones((3, 2)), np.full((3, 2), math.nan)
+    for figures in ((none, some, some), (some, none, some), (some, some, none), (some, some, [[1, 1], [1, 1], [3, -1]])):
+        with pytest.raises(ValueError, match="must be finite in every window with updates, and updates not negative"):
+            average_windows(*figures, batch_size=4)
+    with pytest.raises(ValueError, match="one shape"):
+        average_windows(some[0], some[0], some[0], 4)
+    with pytest.raises(ValueError, match="one length"):
+        ratio_of_sums(np.ones(3), np.ones(4))
+    with pytest.raises(ValueError, match="must be finite"):
+        ratio_of_sums([1.0, 1.0, math.nan], np.ones(3))
+
+
 def test_runs_without_noise_have_no_average():
     none, some = np.zeros((3, 2)), np.ones((3, 2))
     assert average_windows(none, some, some, batch_size=128).reason == "tr Σ is not above zero"
