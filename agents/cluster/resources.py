@@ -62,13 +62,13 @@ def free_resources() -> Resources:
 
 
 def free_cpus() -> int:
-    """CPUs of the cluster that nobody has reserved."""
-    return int(free_resources().get("CPU", 0))
+    """CPUs of the cluster that nobody has reserved, whole ones of each node: no process runs on halves of two nodes."""
+    return sum(_free_by_node())
 
 
 def free_places(cpus: int) -> int:
     """Processes of so many CPUs for which there is room now, node by node: all CPUs of one are of one node."""
-    return free_cpus() if cpus == 1 else sum(free // cpus for free in _free_by_node())
+    return sum(free // cpus for free in _free_by_node())
 
 
 def cpus_by_node(ray_address: str | None) -> tuple[int, ...] | None:

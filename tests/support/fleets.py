@@ -167,9 +167,6 @@ class SimulatedRay:
     def cluster_resources(self):
         return {"CPU": self.cpus}
 
-    def available_resources(self):
-        return {"CPU": max(self.free(), 0)}
-
     def get_runtime_context(self):
         return SimpleNamespace(get_node_id=lambda: self.working.node if self.working else "here")
 

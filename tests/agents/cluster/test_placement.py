@@ -10,7 +10,7 @@ import pytest
 import ray
 
 from rlscale.agents.cluster.placement import keep_together, require_room
-from rlscale.agents.cluster.resources import free_places, store_bytes
+from rlscale.agents.cluster.resources import cpus_for_actors, free_places, store_bytes
 from rlscale.agents.metrics import RayMetrics
 from rlscale.errors import UsageError
 
@@ -160,9 +160,19 @@ def test_learners_on_accelerators_read_only_where_there_are_any(tell):
 def test_room_for_processes_of_several_cpus_is_counted_node_by_node(monkeypatch):
     free = {name: {"CPU": 64.0} for name in "abcdefgh"}
     monkeypatch.setattr("ray._private.state.available_resources_per_node", lambda: free)
-    monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": 512.0})
     assert free_places(3) == 8 * 21
     assert free_places(1) == 512
+
+
+def test_halves_of_a_cpu_that_are_free_on_several_nodes_are_no_place_for_a_process(monkeypatch):
+    """As where half of one is reserved by another program: an actor that was started on the two halves would never come."""
+    free = {name: {"CPU": 3.5} for name in "ab"}
+    monkeypatch.setattr("ray._private.state.available_resources_per_node", lambda: free)
+    monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": 7.0})
+    assert free_places(1) == 6
+    assert cpus_for_actors(None, "auto") == 6
+    with pytest.raises(UsageError, match="--cpus: 6 of the cluster are free, not 7"):
+        cpus_for_actors(7, "auto")
 
 
 def test_of_thousands_of_mini_batches_the_last_is_shown(monkeypatch):

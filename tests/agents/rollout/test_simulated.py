@@ -33,6 +33,7 @@ SCHEDULES, EVENTS = 20, 60
 def start(monkeypatch):
     def starting(cpus, seed=0, nodes=("a",), kind=SimulatedRay):
         cluster = kind(cpus, seed, nodes)
+        monkeypatch.setattr(rlscale.agents.rollout.actors, "free_places", lambda cpus: max(cluster.free(), 0) // cpus)
         monkeypatch.setitem(sys.modules, "ray", cluster)
         for module in (rlscale.agents.rollout.actors, rlscale.agents.rollout.ray_fleet):
             monkeypatch.setattr(module, "time", cluster)
