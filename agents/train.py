@@ -26,7 +26,7 @@ from .checkpoints import kept_environments, load_checkpoint, why_afresh, write_s
 from .checks import check_config
 from .cluster import connect, disconnect, head_address, require_room, watch_head
 from .cluster.head_node import LostHeadError, answers
-from .cluster.processes import LostWorkerError
+from .cluster.processes import LostWorkerError, kind_of_loss
 from .cluster.sigterm import interrupted_by_sigterm
 from .config import TrainConfig, config_from_dict
 from .idle_options import check_adaptive, check_idle_options
@@ -248,12 +248,17 @@ def _rescue(run: Run, session: Session, lost: LostWorkerError, begun: bool) -> N
 
 
 def _lost_process(error: BaseException, head: str | None) -> LostWorkerError | None:
-    """The lost process that the error means, if any: a dead head node first shows as a dead actor or a broken connection."""
+    """The lost process that the error means, if any: a dead head node first shows as a dead actor or a broken connection.
+
+    Nor can the run go on where this process itself finds no room in the object store for what it sends to others.
+    """
     if head is not None:
         from ray.exceptions import RayError
 
         if isinstance(error, LostWorkerError | RayError | ConnectionError) and not answers(head):
             return error if isinstance(error, LostHeadError) else LostHeadError()
+    if type(error).__module__ == "ray.exceptions" and isinstance(error, Exception) and kind_of_loss(error) == "no room":
+        return LostWorkerError(f"the run found no room in the object store: {first_line(error)}")
     return error if isinstance(error, LostWorkerError) else None
 
 

@@ -15,6 +15,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import ray
 import torch
 from commands import COMMAND, rows_of, wait_for
 from gymnasium.spaces import Box, Discrete
@@ -269,6 +270,23 @@ def test_ctrl_c_while_no_learner_gives_its_state_leaves_the_checkpoint_and_says_
         train(slow, tmp_path / "run", command=[])
     assert read_run(tmp_path / "run").state == "failed"
     assert torch.load(io.BytesIO(read_checkpoint(tmp_path / "run")), weights_only=False)["progress"]["iteration"] == 0
+
+
+@pytest.mark.parametrize("error", [ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError])
+def test_a_run_that_finds_no_room_in_the_object_store_ends_in_one_line_and_is_saved(slow, tmp_path, monkeypatch, error):
+    """As where it sends its parameters to the actors: Ray raises that in the run's own process, of no actor."""
+
+    def full(session, *_):
+        session.progress.iteration = 7
+        raise error("12 bytes too many\nand some advice of Ray's")
+
+    monkeypatch.setattr(train_module, "_loop", full)
+    with pytest.raises(LostWorkerError) as raised:
+        train(slow, tmp_path / "run", command=[])
+    assert str(raised.value).startswith("the run found no room in the object store: ")
+    assert "\n" not in str(raised.value)
+    assert read_run(tmp_path / "run").state == "failed"
+    assert torch.load(io.BytesIO(read_checkpoint(tmp_path / "run")), weights_only=False)["progress"]["iteration"] == 7
 
 
 def test_a_stop_is_heard_where_nothing_can_be_said(monkeypatch):
