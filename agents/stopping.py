@@ -1,7 +1,8 @@
 """`StopRequests`: Ctrl-C, SIGTERM and the end of `--seconds`, each of which ends a run within two seconds.
 
 An iteration that is about to end may end, so that the run can be resumed exactly. Otherwise waiting for its fragments is
-interrupted, and so is the making of environments. Learning never is: the learner's state is always that of a whole iteration.
+interrupted, and so are the making of environments and the start of several learners. Learning never is: the learner's state is
+always that of a whole iteration.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from contextlib import ExitStack, suppress
 from types import FrameType, TracebackType
 
 from .cluster.sigterm import handled
+from .learning import RemoteLearners
 from .rollout import LocalFleet, RayFleet
 from .setup import RunSetup
 
@@ -23,8 +25,8 @@ MOST_SECONDS = 1e9  # the system's timer takes some more, but not all that a per
 PATIENCE_SECONDS = 1.0  # with the iteration under way
 FORKED_SECONDS = 15  # after SIGTERM, until a process that was forked from the run, which may be slow, ends by itself
 AGAIN_SECONDS = 0.1  # between attempts to interrupt it, while it learns
-# Where a run may be interrupted: the code of the functions that wait for experience or for environments.
-_WAITING = {function.__code__ for function in (LocalFleet.take, RayFleet.take, RunSetup.start_fleet)}
+# Where a run may be interrupted: the code of the functions that wait for experience, for environments or for learners to meet.
+_WAITING = {f.__code__ for f in (LocalFleet.take, RayFleet.take, RunSetup.start_fleet, RemoteLearners.meet)}
 
 
 class StopRequests:

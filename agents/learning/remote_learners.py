@@ -39,6 +39,7 @@ PATIENCE = timedelta(
 )  # how long a learner waits for the slowest of the others, and the run for one that is asked alone
 SILENT_SECONDS = 10  # that a state is waited for before the run says so
 HUNG_SECONDS = 60  # that the others are waited for once one has failed: Ray says by then whether one of them is dead
+MEETING_SECONDS = 60  # that no learner has met the others, until the run names the ports that may be closed
 
 
 class WaitedInVainError(RuntimeError):
@@ -76,8 +77,7 @@ class RemoteLearners:
         reference = ray.put(pickle_settings((config, task, device.type, bfloat16, threads), task))
         self._hung: set[int] = set()  # ranks that are not asked any more
         self._actors = [actor_class.remote(reference, os.getcwd(), rank) for rank in range(count)]
-        (address,) = self._get({0: self._actors[0].address.remote()}, "at its start")
-        self._get({rank: actor.join.remote(address) for rank, actor in enumerate(self._actors)}, "at its start")
+        self.meet()
         self._keeps = group_backend(device) != "gloo"  # gloo tells a learner at once that another is gone, NCCL does not
         self._kept: list[Any] = []  # states before this iteration, in the object store
         self._accepting: dict[int, list[Any]] = {}  # by rank: its calls of `accept` in this iteration
@@ -85,6 +85,15 @@ class RemoteLearners:
         self._environments = self._iteration = 0
         self._scaled = False
         self.optimizer_steps = 0
+
+    def meet(self) -> None:
+        """Have the learners connect to each other; a stop may interrupt it, since nothing has begun."""
+        (address,) = self._get({0: self._actors[0].address.remote()}, "at its start")
+        joining = {rank: actor.join.remote(address) for rank, actor in enumerate(self._actors)}
+        if not self._ray.wait(list(joining.values()), timeout=MEETING_SECONDS)[0]:
+            ports = "they connect to each other at free ports, which must be open between their machines"
+            tell(f"rlscale: the learners have not met at {address} for {MEETING_SECONDS} s: {ports}")
+        self._get(joining, "at its start")
 
     def weights(self) -> np.ndarray:
         """A copy of all parameters, (P,) float32; they are the same in every learner."""

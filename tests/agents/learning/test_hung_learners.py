@@ -1,10 +1,13 @@
 """A learner that hangs, dies or cannot be reached is told in one line; Ray's answers are made up here."""
 
+import signal
+import time
 from types import SimpleNamespace
 
 import pytest
 import ray
 
+from rlscale.agents import stopping
 from rlscale.agents.cluster import LostWorkerError
 from rlscale.agents.learning.remote_learners import HUNG_SECONDS, PATIENCE, RemoteLearners, WaitedInVainError
 from rlscale.agents.learning.results import UpdateResult
@@ -39,6 +42,8 @@ def learners_that_answer(known) -> RemoteLearners:
     calls = [
         {
             "finish": SimpleNamespace(remote=lambda *_, rank=rank: f"finish {rank}"),
+            "address": SimpleNamespace(remote=lambda rank=rank: f"address {rank}"),
+            "join": SimpleNamespace(remote=lambda address, rank=rank: f"join {rank}"),
             "get_state": SimpleNamespace(remote=lambda before, rank=rank: f"get_state {rank}{' before' if before else ''}"),
         }
         for rank in (0, 1)
@@ -146,3 +151,29 @@ def test_a_learner_that_lacks_a_fragment_says_so_in_one_line():
         learners_that_answer({"finish 1": lacks}).finish(0.1)
     assert str(lost.value) == "learner 1 could not fetch 1 of the 4 fragments in iteration 3"
     assert type(lost.value) is LostWorkerError
+
+
+def test_learners_that_do_not_meet_within_a_minute_say_which_ports_must_be_open(capsys):
+    with pytest.raises(LostWorkerError, match="learner 0 hung at its start"):
+        learners_that_answer({"address 0": "tcp://10.0.0.1:40000"}).meet()
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("rlscale: the learners have not met at tcp://10.0.0.1:40000 for 60 s: ")
+    assert "free ports, which must be open" in said
+    learners_that_answer({"address 0": "tcp://10.0.0.1:40000", "join 0": None, "join 1": None}).meet()
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.timed
+def test_ctrl_c_while_learners_start_is_heard(monkeypatch):
+    def wait(calls, timeout=None):
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(5)
+        return [], calls
+
+    monkeypatch.setattr(stopping, "PATIENCE_SECONDS", 0.05)
+    learners = learners_that_answer({})
+    learners._ray.wait = wait
+    begun = time.monotonic()
+    with stopping.StopRequests(), pytest.raises(KeyboardInterrupt):
+        learners.meet()
+    assert time.monotonic() - begun < 2
