@@ -82,6 +82,12 @@ class SweepDisplay:
             task = self._task(sweep)
             say(self._console, f"{task}{trial.id} waits for room: {why}")
 
+    def begins_again(self, sweep: int, trial: Trial, why: str) -> None:
+        """A run was lost to a fault of the machines, and is made again from its beginning."""
+        with self._lock:
+            self._running.pop((sweep, trial.id), None)
+        say(self._console, f"{self._task(sweep)}{trial.id} begins again: {why}")
+
     def say(self, line: str) -> None:
         """Say something of the sweep as a whole."""
         say(self._console, line)

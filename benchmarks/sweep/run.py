@@ -151,8 +151,10 @@ def _run(
                         attempts[job.key] -= 1
                         display.waits(job.sweep, job.trial, outcome.why)
                         resting[job.key] = time.monotonic() + BUSY_SECONDS
-                    if attempts[job.key] < MOST_ATTEMPTS:
                         continue  # the plan names the trial again
+                    if attempts[job.key] < MOST_ATTEMPTS:
+                        display.begins_again(job.sweep, job.trial, outcome.why)
+                        continue
                     reason = f"its worker failed {MOST_ATTEMPTS} times: {outcome.why}"
                     outcome = _failed(job.trial, reason, time.perf_counter() - begun[job.key])
                 outcome = replace(outcome, jobs=plans[job.sweep].jobs)

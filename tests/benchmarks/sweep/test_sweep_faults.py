@@ -57,6 +57,22 @@ def test_a_trial_that_finds_no_room_waits_for_some(tmp_path, monkeypatch):
     assert shown.getvalue().count("waits for room: 2 of 2 rollout actors did not start within 120 s") == 3
 
 
+def test_a_trial_that_a_fault_of_the_machines_ended_is_said_to_begin_again(tmp_path, monkeypatch):
+    """In a worker of Ray's nobody reads what the run itself says of a full disk."""
+    left = [errno.ENOSPC] * 2
+
+    def full_at_first(job):
+        if job.trial.id == "b80-k+0-s0" and left:
+            raise OSError(left.pop(), "No space left on device")
+        return made_at_once(job)
+
+    monkeypatch.setattr(sweep_run, "run_job", full_at_first)
+    shown = io.StringIO()
+    (folder,) = run_sweeps(replace(OPTIONS, out=str(tmp_path)), [], Console(file=shown, width=200))
+    assert {result.state for result in read_sweep(folder).results.values()} == {"finished"}
+    assert shown.getvalue().count("b80-k+0-s0 begins again: [Errno 28] No space left on device\n") == 2
+
+
 class Workers(LocalPool):
     """As `RayPool`, with one worker that comes late."""
 
