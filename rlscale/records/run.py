@@ -167,6 +167,7 @@ class Run:
 
         Raises:
             UsageError: the folder exists, or cannot be written.
+            OSError: the disk is full. No folder is left behind.
         """
         with writing(folder, field):
             if folder.exists():
@@ -175,10 +176,10 @@ class Run:
             folder.parent.mkdir(parents=True, exist_ok=True)
             folder.mkdir()
         full = {"schema": SCHEMA, "state": "running", "reason": None, "created": now(), **manifest, **this_process()}
-        write_atomically(folder / _MANIFEST, dump_json(full, indent=1).encode())
         try:
+            write_atomically(folder / _MANIFEST, dump_json(full, indent=1).encode())
             return cls(folder, full, field)
-        except UsageError:  # it cannot be locked
+        except (OSError, UsageError):  # there is no room for it, or it cannot be locked
             shutil.rmtree(folder)
             raise
 

@@ -359,3 +359,17 @@ def test_a_folder_that_cannot_be_locked_is_one_line_and_leaves_nothing(tmp_path,
     with pytest.raises(UsageError, match=rf"--run: cannot lock .*: {os.strerror(error)}\. Choose a folder of your own"):
         Run.create(tmp_path / "run", {"task": {"id": "classic/cartpole"}})
     assert not (tmp_path / "run").exists()
+
+
+def test_a_new_run_on_a_full_disk_leaves_its_name_free(tmp_path, monkeypatch):
+    """A folder without a manifest could neither be gone on with nor be used again."""
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            Run.create(tmp_path / "mine", {})
+    assert not (tmp_path / "mine").exists()
+    Run.create(tmp_path / "mine", {}).close()
