@@ -7,6 +7,7 @@ What a row holds of a noise measurement is in `learning.results`, the records th
 import os
 import sys
 from collections.abc import Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,19 @@ from rlscale.records.run import Run
 from .config import FEWEST_BLOCKS
 from .machine import find_commit, find_versions
 
-__all__ = ["command_line", "job_config", "job_facts", "open_job", "refuse_existing"]
+__all__ = ["check_measurement", "command_line", "job_config", "job_facts", "open_job", "refuse_existing"]
+
+
+def check_measurement(every: Any, blocks: Any) -> None:
+    """Make sure that noise can be measured so often and in so many blocks; numbers of NumPy's are whole numbers too.
+
+    Raises:
+        UsageError: `every` is no whole number of 1 or more, or `blocks` none of 3 or more.
+    """
+    if not isinstance(every, Integral) or every < 1:
+        raise UsageError("every", f"{every!r} is no period", "Give a whole number, at least 1")
+    if not isinstance(blocks, Integral) or blocks < 3:
+        raise UsageError("blocks", f"an interval needs three blocks, not {blocks!r}", "Give at least 3, better 16")
 
 
 def refuse_existing(folder: Path) -> None:

@@ -30,7 +30,7 @@ from rlscale.noise import noise_scale
 
 from ..config import FEWEST_BLOCKS
 from ..devices import upload
-from ..job_record import command_line, refuse_existing
+from ..job_record import check_measurement, command_line, refuse_existing
 from ..learning import GradientSums, NoiseRecord, adam_metric, deal_lengths, equal_share, noise_records
 from ..machine import describe_machine
 from .record import SETTINGS, KeepsRecord, environments_of
@@ -78,12 +78,11 @@ def measure_noise(config: Any, run: str | Path, *, every: int = 4, blocks: int =
                 "Leave it True",
             ),
         ),
-        (every < 1, ("every", f"{every} is no period", "Give at least 1")),
-        (blocks < 3, ("blocks", f"an interval needs three blocks, not {blocks}", "Give at least 3, better 16")),
     ]
     for refused, message in refusals:
         if refused:
             raise UsageError(*message)
+    check_measurement(every, blocks)
     learner = config.learner_class
     if not issubclass(learner, PPOTorchLearner):
         raise UsageError("config.learners(learner_class=…)", "it is no PPOTorchLearner", "Derive it from that class")

@@ -21,7 +21,7 @@ from rlscale.errors import UsageError
 from rlscale.noise import noise_scale
 from rlscale.records.run import Run
 
-from ..job_record import command_line, job_config, job_facts, open_job, refuse_existing
+from ..job_record import check_measurement, command_line, job_config, job_facts, open_job, refuse_existing
 from ..learning import NoiseRecord
 from ..machine import describe_machine
 from .measure import measure_rollout
@@ -56,10 +56,7 @@ class NoiseCallback(BaseCallback):  # type: ignore[misc]  # Stable-Baselines3 is
 
     def __init__(self, run: str | Path, *, every: int | None = None, blocks: int = 16) -> None:
         super().__init__()
-        if every is not None and (not isinstance(every, int) or every < 1):
-            raise UsageError("every", f"{every!r} is no period", "Give a whole number, at least 1")
-        if not isinstance(blocks, int) or blocks < 3:
-            raise UsageError("blocks", f"an interval needs three blocks, not {blocks!r}", "Give at least 3, better 16")
+        check_measurement(1 if every is None else every, blocks)
         self._folder, self._asked, self._blocks = Path(run).absolute(), every, blocks
         refuse_existing(self._folder)
         self._command = command_line()

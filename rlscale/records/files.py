@@ -22,6 +22,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..errors import UsageError
 from ..text import tell
 
@@ -67,7 +69,9 @@ def dump_json(value: Any, indent: int | None = None) -> str:
 
 
 def finite(value: Any) -> Any:
-    """The same with null for every figure that is not finite."""
+    """The same with null for every figure that is not finite, and Python's own numbers for NumPy's, which JSON does not know."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

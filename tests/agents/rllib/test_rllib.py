@@ -365,9 +365,10 @@ def test_jobs_that_cannot_be_measured_are_refused(tmp_path, make, field):
 
 
 def test_settings_that_make_no_sense_are_refused(tmp_path):
-    for field, settings in (("every", {"every": 0}), ("blocks", {"blocks": 2})):
+    wrong = [("every", value) for value in (0, 2.5, math.nan, "4", None)] + [("blocks", value) for value in (2, 8.0, "8")]
+    for field, value in wrong:
         with pytest.raises(UsageError) as refusal:
-            measure_noise(ppo(), tmp_path / "run", **settings)
+            measure_noise(ppo(), tmp_path / "run", **{field: value})
         assert refusal.value.field == field
     with pytest.raises(UsageError, match=r"run: .* exists already"):
         measure_noise(ppo(), tmp_path)

@@ -445,10 +445,11 @@ def test_jobs_that_cannot_be_measured_are_refused(tmp_path):
     for model in (DQN("MlpPolicy", "CartPole-v1", device="cpu"), Mine("MlpPolicy", "CartPole-v1", device="cpu")):
         with pytest.raises(UsageError, match=r"model: .* does not train by PPO's or A2C's loss. Use PPO or A2C itself"):
             model.learn(10, callback=NoiseCallback(tmp_path / "run"))
-    for field, settings in (("every", {"every": 0}), ("blocks", {"blocks": 2})):
+    for field, value in (("every", 0), ("every", 2.5), ("blocks", 2)):
         with pytest.raises(UsageError) as refusal:
-            NoiseCallback(tmp_path / "run", **settings)
+            NoiseCallback(tmp_path / "run", **{field: value})
         assert refusal.value.field == field
+    assert NoiseCallback(tmp_path / "run", every=np.int64(4), blocks=np.int64(8)), "whole numbers of NumPy's"
     with pytest.raises(UsageError, match=r"run: .* exists already"):
         NoiseCallback(tmp_path)
     assert not (tmp_path / "run").exists()

@@ -19,7 +19,7 @@ from rlscale.agents.job_record import refuse_existing
 from rlscale.errors import UsageError
 from rlscale.noise import BlockStatistics
 from rlscale.records import files
-from rlscale.records.files import lock_folder, make_folder, read_lines, unpack
+from rlscale.records.files import dump_json, lock_folder, make_folder, read_lines, unpack
 from rlscale.records.run import Run, pack_statistics, read_checkpoint, read_run, unpack_statistics
 
 
@@ -132,6 +132,12 @@ def test_what_is_not_finite_becomes_null_and_stays_readable(run):
     assert json.loads(text, parse_constant=lambda word: pytest.fail(word)) == row(0, a=None, b=None, c=[1.0, None])
 
 
+def test_numbers_of_numpy_are_recorded_as_pythons():
+    """A seed that `rng.integers` drew, in the settings of a run."""
+    settings = {"seed": np.int64(7), "flags": [np.bool_(True), np.float32(0.5)], "lost": np.float32(math.nan)}
+    assert json.loads(dump_json(settings)) == {"seed": 7, "flags": [True, 0.5], "lost": None}
+
+
 def test_a_torn_last_line_is_passed_over(run):
     run.append(row(0))
     with (run.folder / "iterations.jsonl").open("a") as file:
@@ -214,7 +220,7 @@ def test_an_existing_run_is_never_overwritten(run):
 HOLDS = """
 import sys
 from pathlib import Path
-from rlscale.records.files import lock_folder
+from rlscale.records.files import dump_json, lock_folder
 lock_folder(Path(sys.argv[1]), "--out")
 print("held", flush=True)
 sys.stdin.read()
