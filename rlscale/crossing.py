@@ -196,7 +196,8 @@ def find_crossing(points: Sequence[Evaluated], goal: float, *, bandwidth: float 
     if not points:
         raise ValueError("points: at least one evaluation is needed")
     for p in points:
-        if p.optimizer_steps < 1 or p.episodes < 1 or not (math.isfinite(p.return_mean) and 0 <= p.return_error < math.inf):
+        counted = 1 <= p.optimizer_steps < math.inf and 1 <= p.episodes < math.inf
+        if not (counted and math.isfinite(p.return_mean) and 0 <= p.return_error < math.inf):
             raise ValueError(f"points: {p} needs a step of 1 or more, an episode, a finite mean, and a finite error of 0 or more")
     if len({p.optimizer_steps for p in points}) < len(points):
         raise ValueError("points: two evaluations at one step; give the mean of both, with the episodes of both")

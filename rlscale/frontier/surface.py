@@ -63,9 +63,12 @@ class Surface(Frontier):
         """ε*(B), the learning rate with the fewest optimizer steps at a batch size.
 
         Raises:
-            ValueError: there is no surface; `b_crit.reason` says why.
+            ValueError: there is no surface, and `b_crit.reason` says why; or the batch size is not positive.
         """
-        fitted, x = self._fit(), math.log(batch_size)
+        fitted = self._fit()
+        if not batch_size > 0:
+            raise ValueError("batch_size must be positive")
+        x = math.log(batch_size)
         return math.exp(fitted.theta[response.P] + fitted.theta[response.Q] * (x - fitted.runs.middle))
 
     @property

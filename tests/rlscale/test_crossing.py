@@ -341,6 +341,9 @@ def test_no_goal_is_chosen_where_none_is_told():
         (Evaluated(5, math.nan, 0.1, 16), "a finite mean"),
         (Evaluated(5, 1.0, math.nan, 1), "a finite error"),
         (Evaluated(5, 1.0, 0.1, 0), "an episode"),
+        (Evaluated(5, 1.0, 0.1, math.nan), "an episode"),
+        (Evaluated(math.inf, 1.0, 0.1, 16), "a step of 1 or more"),
+        (Evaluated(math.nan, 1.0, 0.1, 16), "a step of 1 or more"),
         (Evaluated(80, 1.0, 0.1, 16), "two evaluations at one step"),
     ],
 )

@@ -42,6 +42,8 @@ def test_runs_without_noise_give_the_surface_back():
     assert surface.s_min.value == pytest.approx(80, rel=0.02)
     assert surface.e_min.value == pytest.approx(40_000, rel=0.02)
     assert surface.best_rate(500) == pytest.approx(0.01, rel=0.03)
+    with pytest.raises(ValueError, match="batch_size must be positive"):
+        surface.best_rate(0)
     assert surface.best_rate(5000) / surface.best_rate(50) == pytest.approx(100**0.4, rel=0.06)
     assert surface.exponent.value == pytest.approx(1.0, abs=0.02)
     assert surface.warning is None
