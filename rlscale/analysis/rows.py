@@ -84,8 +84,8 @@ class Row:
         return reasons
 
     def has_few_steps(self, least_steps: float = LEAST_STEPS) -> bool:
-        """Whether the goal takes fewer optimizer steps than that, so that its frontier is mostly transient."""
-        return (self.s_min.value or 0.0) * self.inner_steps < least_steps
+        """Whether the goal takes fewer optimizer steps than that, so that its frontier is mostly transient; a run has no goal."""
+        return self.goal is not None and (self.s_min.value or 0.0) * self.inner_steps < least_steps
 
     @property
     def at_limit(self) -> int:
@@ -102,8 +102,9 @@ class Row:
 
     @property
     def uncertain(self) -> int:
-        """Crossings that may not have happened: their interval has no upper end. The fit takes them as they stand."""
-        assert self.goal is not None
+        """Crossings that may not have happened: the interval has no upper end. The fit takes them as they stand. A run has 0."""
+        if self.goal is None:
+            return 0
         found = [point.run.crossing(self.goal) for point in self.points if not point.missed]
         return sum(one is not None and one.interval is not None and math.isinf(one.interval[1]) for one in found)
 

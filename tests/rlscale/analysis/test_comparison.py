@@ -273,6 +273,7 @@ def test_nothing_to_compare(tmp_path):
 def test_a_single_run_predicts_alone(tmp_path):
     (row,) = compare([], [make_run(tmp_path / "run")]).rows
     assert row.goal is None
+    assert (row.why_not_scored(), row.has_few_steps(), row.uncertain) == ([], False, 0), "no S_min was measured"
     assert row.measured.value is None
     assert row.predicted("policy", "cumulative").value > 0
     assert row.predicted("value", "cumulative").value is None
