@@ -23,7 +23,6 @@ __all__ = ["Moment", "foretell", "moments_of", "within"]
 
 OUT = Path("results/sweep-forecasts.json")
 RUNS = (18, 22, 27, 33, 40, 50, 60, 75, 90, 110, 135, 165, 200, 250, 300)
-SHARPER = 1.1  # by so much the interval must still have shrunk in ln B_crit
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def moments_of(record: SweepRecord) -> list[Moment]:
     end, found = factor(len(made)), []
     for count in (count for count in RUNS if count < len(made)):
         now = factor(count)
-        if now <= WIDE and math.log(now) > SHARPER * math.log(end):
+        if end < now <= WIDE:  # else nothing is foretold
             foretold = hours_more(hours(0, count), now, end)
             found.append(Moment(record.folder.name, count, now, foretold, hours(count, len(made))))
     return found
