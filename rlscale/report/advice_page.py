@@ -100,6 +100,12 @@ class Advice:
         scale = self.reading.suggestion
         return None if shows_value_alone(scale, self.reading.policy) else scale.value
 
+    @property
+    def least(self) -> float | None:
+        """The lower end of the suggestion, by which settings and machines are chosen where it has no value; None otherwise."""
+        scale = self.reading.suggestion
+        return None if scale.value is not None or scale.interval is None else scale.interval[0] or None
+
     def as_json(self) -> dict[str, Any]:
         """Plain values; an end of an interval that is not finite is null."""
         return finite({**asdict(self), "published": dict(published()), "said": advice_lines(self)})
@@ -143,7 +149,7 @@ def write_advice_page(page: Path, advice: Advice, run: RunRecord) -> None:
         f"<p class='answer'>{html.escape(first)}</p>",
         f"<p class='note'>{html.escape(caution)}</p>",
     ]
-    figure = _machines_figure(advice.more, advice.unit)
+    figure = _machines_figure(advice)
     noise = section("Noise scale on the way", add_chart(charts, noise_chart(run)), _NOISE_NOTE)
     if figure is not None:
         columns = [f"{advice.unit}s", "iteration batch", "times as fast", "relative cost", "bound by"]
@@ -179,15 +185,25 @@ def write_advice_page(page: Path, advice: Advice, run: RunRecord) -> None:
 
 
 def _settings_note(advice: Advice) -> str:
-    if advice.suggested is None and advice.settings["mini_batch"] == advice.mini_batch:
+    least = advice.least or 0.0
+    stays = advice.settings["mini_batch"] == advice.mini_batch
+    if advice.suggested is None and stays and least <= advice.mini_batch * advice.valid:
         return "The mini-batch is the one in use, since no other is suggested."
     rate = "The learning rate grows with its root, at most fourfold."
+    suggested = f"one of more than {format_quantity(least)} observations" if least else "the suggested one"
     if advice.throughput is None:
-        return f"The mini-batch is the suggested one, never less than the one in use. {rate}"
+        one = f"the power of two nearest to {_least(least)}" if least else suggested
+        return f"The mini-batch is {one}, never less than the one in use. {rate}"
+    for_many = f"{suggested[0].upper()}{suggested[1:]} is for many machines."
     if advice.throughput.timed < 2:
-        return "The mini-batch is the one in use, since none larger was timed here. The suggested one is for many machines."
+        return f"The mini-batch is the one in use, since none larger was timed here. {for_many}"
     soonest = "The mini-batch is the one that is predicted to end soonest here, never less than the one in use"
-    return f"{soonest}. The suggested one is for many machines. {rate}"
+    computed = f" (computed for a critical batch of {_least(least)})" * (least > 0)
+    return f"{soonest}{computed}. {for_many} {rate}"
+
+
+def _least(observations: float) -> str:
+    return f"{format_quantity(observations)}, the lower end of the suggestion"
 
 
 _SHAPE = (
@@ -277,15 +293,18 @@ def _here(measured: Throughput) -> str:
 def _machines(advice: Advice) -> str:
     known = {one.machines: one for one in advice.more}
     counts = sorted(known)
+    least = advice.least
     if len(counts) == 1:  # numbers of machines that are slower than fewer are left out
-        return f"More {advice.unit}s like this one are no faster: one learner has to learn from all that they sample."
+        given = "" if least is None else f", with a critical batch of {_least(least)}"
+        return f"More {advice.unit}s like this one are no faster{given}: one learner has to learn from all that they sample."
     last = next((a for a, b in pairwise(counts) if known[b].speedup < _WORTH * known[a].speedup), counts[-1])
     beyond = "doubling them saves less than a quarter of the time"
     limit = f"beyond {last}, {beyond}" if last < counts[-1] else f"every doubling up to {last} pays, more were not tried"
     shown = sorted(({2, last, min(2 * last, counts[-1])} & set(counts)) - {1})
     said = [_times(n, known[n]) for n in shown]
     price = "" if advice.price_hour is None else f" ({2 * advice.price_hour:,.10g} an hour for 2 {advice.unit}s)"
-    return f"More {advice.unit}s like this one, if nothing is lost between them: {', '.join(said)}{price}; {limit}."
+    given = "" if least is None else f" This is the least that they give: computed for a critical batch of {_least(least)}."
+    return f"More {advice.unit}s like this one, if nothing is lost between them: {', '.join(said)}{price}; {limit}.{given}"
 
 
 def _times(machines: int, found: ScaleOut) -> str:
@@ -321,8 +340,9 @@ def _machine_cells(one: ScaleOut, price: float | None) -> list[str]:
     return cells if price is None else [*cells, f"{one.machines * price:,.10g}"]
 
 
-def _machines_figure(more: Sequence[ScaleOut], unit: str) -> Figure | None:
+def _machines_figure(advice: Advice) -> Figure | None:
     """How many times as fast several machines, or clusters, are, beside the line of twice as many in half the time."""
+    more, unit, least = advice.more, advice.unit, advice.least
     if len(more) < 2:
         return None
     points = [{"machines": one.machines, "speedup": one.speedup, "cost": one.cost, "batch": one.batch_size} for one in more]
@@ -337,9 +357,11 @@ def _machines_figure(more: Sequence[ScaleOut], unit: str) -> Figure | None:
         draw(points).mark_line(color=PALETTE[0], strokeWidth=2).encode(x=x, y=y),
         draw(points).mark_point(color=PALETTE[0], filled=True, size=80).encode(x=x, y=y, tooltip=about),
     )
+    given = "if the suggested batch is the critical one"
+    if least is not None:
+        given = f"computed for a critical batch of {_least(least)} (with a larger one, more {unit}s give more)"
     note = (
         f"If nothing is lost between {unit}s, and one learner learns from all. Each number of {unit}s has the iteration batch "
-        "that makes it fastest, if the suggested batch is the critical one, in as many mini-batches as advised here. Dashed: "
-        f"twice the {unit}s, half the time."
+        f"that makes it fastest, {given}, in as many mini-batches as advised here. Dashed: twice the {unit}s, half the time."
     )
-    return Figure("machines", f"What more {unit}s would give", note, finish(chart, 260))
+    return Figure("machines", f"What more {unit}s would give{', at least' * (least is not None)}", note, finish(chart, 260))

@@ -328,6 +328,32 @@ def test_the_page_says_where_its_mini_batch_comes_from(tmp_path, measured, timed
     assert f"The mini-batch {note}" in (tmp_path / "advice.html").read_text()
 
 
+def test_what_follows_from_a_lower_end_alone_is_said_to_be_the_least(tmp_path):
+    """A noise scale above 505 names no critical batch: what was computed with 505 is no estimate, but a limit."""
+    above = Estimate(None, (505.0, math.inf), "not resolved")
+    run, advice = advice_of(tmp_path)
+    write_advice_page(tmp_path / "advice.html", advice, run)
+    assert "lower end of the suggestion" not in (tmp_path / "advice.html").read_text()
+    advice = replace(advice, reading=replace(advice.reading, suggestion=above))
+    (machines,) = [line for line in advice_lines(advice) if line.startswith("More machines")]
+    assert machines.endswith(
+        ". This is the least that they give: computed for a critical batch of 505, the lower end of the suggestion."
+    )
+    (alone,) = [line for line in advice_lines(replace(advice, more=advice.more[:1])) if line.startswith("More machines")]
+    assert "are no faster, with a critical batch of 505, the lower end of the suggestion: " in alone
+    write_advice_page(tmp_path / "advice.html", advice, run)
+    text = (tmp_path / "advice.html").read_text()
+    assert "What more machines would give, at least" in text
+    assert "fastest, computed for a critical batch of 505, the lower end of the suggestion (with a larger one, more" in text
+    assert "if the suggested batch is the critical one" not in text
+    assert "in use (computed for a critical batch of 505, the lower end of the suggestion). One of more than 505 obs" in text
+    write_advice_page(tmp_path / "advice.html", replace(advice, throughput=None), run)
+    said = "The mini-batch is the power of two nearest to 505, the lower end of the suggestion, never less than"
+    assert said in (tmp_path / "advice.html").read_text()
+    nothing = replace(advice.reading, suggestion=Estimate(None, (0.0, math.inf), "nothing"))
+    assert replace(advice, reading=nothing).least is None
+
+
 def test_what_was_measured_on_a_cluster_is_said_of_clusters(tmp_path):
     """The fleet is the whole cluster's, so twice as much of it is a second cluster, and not one more machine."""
     run, advice = advice_of(tmp_path, unit="cluster")
