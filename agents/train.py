@@ -20,7 +20,7 @@ from rlscale.noise import NotFiniteError
 from rlscale.records import Run, read_run
 from rlscale.records.events import TensorBoard, WeightsAndBiases
 from rlscale.returns import RecentReturn
-from rlscale.text import first_line, tell, true_error
+from rlscale.text import first_line, format_return, tell, true_error
 
 from .checkpoints import kept_environments, load_checkpoint, why_afresh, write_state
 from .checks import check_config
@@ -196,7 +196,9 @@ def _run(
             stopped = stop.asked and not _finished(session, 0.0, recent)
             _save(run, session)
         reached = recent.reached(setup.config.budget.goal)
-        reason = "stopped by the user" if stopped else f"mean return {recent.mean:.4g} reached" if reached else None
+        reason = (
+            "stopped by the user" if stopped else f"mean return {format_return(recent.mean or 0.0)} reached" if reached else None
+        )
         return _close(run, session, "stopped" if stopped else "finished", reason, reached)
     except KeyboardInterrupt:
         if session is None or not begun:  # nothing has begun that could be gone on from

@@ -15,6 +15,7 @@ __all__ = [
     "format_clock",
     "format_duration",
     "format_quantity",
+    "format_return",
     "parse_bytes",
     "parse_duration",
     "stretches",
@@ -57,6 +58,12 @@ def format_quantity(value: float) -> str:
     rounded = round(value, digits)
     decimals = max(2 - math.floor(math.log10(abs(rounded))), 0)  # of the rounded number, which may have a digit more: 9.9996
     return f"{rounded:,.{decimals}f}" if abs(rounded) < 1e15 else f"{value:.3g}"
+
+
+def format_return(value: float, digits: int = 4) -> str:
+    """So many significant digits, and from 1,000 on all before the point, without trailing zeros: 0.5, 17.53, 32,064."""
+    rounded = f"{value:.{digits}g}"
+    return rounded if abs(float(rounded)) < 1000 else f"{value:,.0f}"
 
 
 def format_bytes(count: float) -> str:

@@ -13,7 +13,7 @@ from rlscale.estimate import Estimate
 from rlscale.frontier import LocalFrontier, fit_branches
 from rlscale.report.branch_page import BranchPage
 from rlscale.report.words import head_name
-from rlscale.text import format_quantity
+from rlscale.text import format_quantity, format_return
 
 from .options import LEAST_BRANCHES, LEAST_SIZES
 
@@ -70,7 +70,7 @@ def as_json(frontier: LocalFrontier) -> dict[str, Any]:
 def say(record: dict[str, Any], frontier: LocalFrontier) -> list[str]:
     """What the branches show, answer first."""
     plan, start = record["plan"], record["start"]
-    where = f"{record['task']} at a return of {start['return']:.3g}, after {record['observations']:,} observations"
+    where = f"{record['task']} at a return of {format_return(start['return'], 3)}, after {record['observations']:,} observations"
     b = frontier.b_local
     if b.value is None:
         first = f"{where}: the local critical batch size is {b.say()} (95%): {b.reason}."
@@ -107,10 +107,12 @@ def tables(record: dict[str, Any], frontier: LocalFrontier) -> list[Cells]:
     columns = frontier.sizes, frontier.best_rates, frontier.gains, _learned(record)
     for size, rate, (gain, error), learned in zip(*columns, strict=True):
         share = f"{gain / (frontier.progress * learned):.0%}" if math.isfinite(frontier.progress) else "–"
-        scatter = f" ± {error:.2g}" if math.isfinite(error) else ""  # of one branch near the best rate nothing is known
-        known = (f"{gain:.3g}{scatter}", share) if math.isfinite(gain) else ("rates too far off", "")
+        scatter = (
+            f" ± {format_return(error, 2)}" if math.isfinite(error) else ""
+        )  # of one branch near the best rate nothing is known
+        known = (f"{format_return(gain, 3)}{scatter}", share) if math.isfinite(gain) else ("rates too far off", "")
         gains.append([f"{size:,.0f}", f"{rate:.3g}", *known])
-    title = f"Return gained, from {record['start']['return']:.3g}"
+    title = f"Return gained, from {format_return(record['start']['return'], 3)}"
     found: list[Cells] = [(title, ["batch size", "best rate", "gain at it (± standard error)", "of small batches'"], gains)]
     if record["noise"]:
         scales = []

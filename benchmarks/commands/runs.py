@@ -15,6 +15,7 @@ from rlscale.analysis.summary import recent_return
 from rlscale.errors import UsageError
 from rlscale.records import is_run, is_sweep, read_run, read_sweep
 from rlscale.report.words import say_prediction, say_predictor
+from rlscale.text import format_return
 
 from ..console import plain_console, terminal_width
 from ..options import parse
@@ -88,7 +89,7 @@ def _run(folder: Path) -> list[str]:
     scale = next((p.scale.say() for p in scales if (p.head, p.quantity) == PLAIN), "not measured")
     reason = f": {record.manifest['reason']}" if record.state == "failed" and record.manifest.get("reason") else ""
     shown = recent_return(record)
-    mean = "no episode yet" if shown is None else f"{shown:.4g}"
+    mean = "no episode yet" if shown is None else format_return(shown)
     return [record.manifest["task"]["id"], record.state + reason, observations, mean, scale, ""]
 
 

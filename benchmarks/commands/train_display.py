@@ -17,7 +17,7 @@ from rlscale.agents.config import Budget
 from rlscale.agents.learning import NoiseRecord
 from rlscale.noise import POOL_WINDOW, BlockStatistics, pool, usable
 from rlscale.returns import RecentReturn
-from rlscale.text import format_bytes, format_clock, format_quantity
+from rlscale.text import format_bytes, format_clock, format_quantity, format_return
 
 from ..console import say
 
@@ -116,7 +116,7 @@ class TrainingDisplay:
 
     def _mean_return(self) -> tuple[str, int]:
         mean = self._recent.mean
-        return ("no episode yet" if mean is None else f"{mean:.4g}"), self._recent.episodes
+        return ("no episode yet" if mean is None else format_return(mean)), self._recent.episodes
 
     def _scale(self, head: str) -> str | None:
         kinds = [kind for (name, kind) in self._noise if name == head]

@@ -4,6 +4,7 @@ import html
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from decimal import ROUND_FLOOR, Context
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from ..estimate import Estimate
 from ..records import RunRecord
 from ..records.files import finite
 from ..sizing import ScaleOut
-from ..text import format_duration, format_quantity
+from ..text import format_duration, format_quantity, format_return
 from .answers import say_suggestion
 from .chart_style import PALETTE, Figure, draw, finish, numbers, unchecked
 from .page import add_chart, section, table, write_page
@@ -265,7 +266,8 @@ def _caution(advice: Advice) -> str:
 
 def _policy(reading: NoiseReading) -> str:
     first, last = reading.first, reading.last
-    when = [f" at a return of {value:.3g}" if value is not None else "" for value in (reading.first_return, reading.last_return)]
+    returns = (reading.first_return, reading.last_return)
+    when = [f" at a return of {format_return(value, 3)}" if value is not None else "" for value in returns]
     trend = f"{first.say()} at first{when[0]}, {last.say()} now{when[1]}"
     if reading.policy.value is not None:
         return f"Policy's loss alone: {reading.policy.say()} over the run; {trend}."
@@ -318,17 +320,23 @@ def _sweep(advice: Advice) -> str:
     least, low, high, most = published()["sweep_cost"]
     cost = f"{low:.0f} to {high:.0f} times the fewest observations to their goals (all of them {least:.0f} to {most:,.0f})"
     reached = advice.reading.last_return
-    goals = "" if advice.has_goals else f" --goals {'RETURN' if reached is None else format(reached, '.3g')}"
+    goals = "" if advice.has_goals else f" --goals {'RETURN' if reached is None else _goal(reached)}"
     said = f"To measure it: rlscale sweep {advice.task}{goals}. Half of the published sweeps cost {cost}, without evaluation"
     critical, measured = advice.suggested, advice.throughput
     if critical is None or measured is None or advice.reading.last_return is None:
         return f"{said}."
     fewest = advice.reading.observations / (1 + advice.mini_batch * advice.valid / critical)
     seconds = [times * fewest / measured.one_pass for times in (low, high)]
-    goal = f"to the return of {advice.reading.last_return:.3g} that this run reached, this is"
+    goal = f"to the return of {format_return(advice.reading.last_return, 3)} that this run reached, this is"
     epochs = int(advice.settings["epochs"])
     more = f", or longer: a sweep makes one pass over its observations, and the run made {epochs}" if epochs > 1 else ""
     return f"{said}; {goal} roughly {_roughly(seconds[0])} to {_roughly(seconds[1])} here{more}."
+
+
+def _goal(reached: float) -> str:
+    """A return that was reached as a goal to type: three significant digits, never above it."""
+    below = Context(prec=3, rounding=ROUND_FLOOR).create_decimal(str(reached))
+    return f"{below.normalize():f}"
 
 
 def _roughly(seconds: float) -> str:

@@ -15,7 +15,7 @@ from ..analysis.rows import Row
 from ..analysis.summary import lost_actors, recent_return, time_shares
 from ..estimate import Estimate
 from ..records import RunRecord
-from ..text import format_quantity
+from ..text import format_quantity, format_return
 from .words import flags, say_aim, say_next
 
 __all__ = ["CONFIDENCE", "Answer", "answers", "run_answer", "say_suggestion"]
@@ -181,7 +181,7 @@ def run_answer(run: RunRecord, row: Row, name: str | None = None) -> str:
         name: of the run, where it is one of several.
     """
     mean = recent_return(run)
-    reached = "no finished episode after " if mean is None else f"a mean return of {mean:.4g} after "
+    reached = "no finished episode after " if mean is None else f"a mean return of {format_return(mean)} after "
     which = "" if name is None else f" (run {name})"
     came = f"{run.manifest['task']['id']}{which}: {reached * row.has_policy}{run.rows[-1]['observations']:,} observations."
     suggestion = _of_run(run, row)

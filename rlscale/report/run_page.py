@@ -28,7 +28,7 @@ from ..analysis.summary import (
 from ..errors import UsageError
 from ..noise import NoiseEstimate
 from ..records import RunRecord
-from ..text import format_duration, format_quantity
+from ..text import format_duration, format_quantity, format_return
 from .answers import run_answer
 from .chart_style import unchecked
 from .page import add_chart, facts, provenance, section, table, write_page
@@ -170,7 +170,7 @@ def _facts(runs: Sequence[RunRecord], names: list[str], predicted: list[Row]) ->
                 f"{last['observations']:,}",
                 f"{last['optimizer_steps']:,}",
                 format_duration(last["seconds"]),
-                f"{recent:.4g}" if recent is not None else "no episode has finished" if row.has_policy else "–",
+                format_return(recent) if recent is not None else "no episode has finished" if row.has_policy else "–",
                 _say_lost(lost_actors(run)),
                 say_predictor(row),
             ]

@@ -12,6 +12,7 @@ from rlscale.text import (
     format_clock,
     format_duration,
     format_quantity,
+    format_return,
     parse_bytes,
     parse_duration,
     stretches,
@@ -39,6 +40,24 @@ from rlscale.text import (
 )
 def test_quantities(value, text):
     assert format_quantity(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (32_064.4, 4, "32,064"),
+        (1128.0, 3, "1,128"),
+        (-14_220.0, 4, "-14,220"),
+        (999.96, 4, "1,000"),
+        (999.5, 4, "999.5"),
+        (999.4, 3, "999"),
+        (17.527, 4, "17.53"),
+        (21.0, 4, "21"),
+        (-0.0625, 3, "-0.0625"),
+    ],
+)
+def test_a_return_in_words_has_no_exponent(value, digits, text):
+    assert format_return(value, digits) == text
 
 
 def test_estimates_read_well():

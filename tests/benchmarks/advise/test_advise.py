@@ -298,9 +298,11 @@ def test_the_sweep_of_a_task_without_goals_is_given_one(tmp_path):
     """Of its own the task has none, and a sweep asks for them."""
     _run, advice = advice_of(tmp_path, has_goals=False)
     (said,) = [line for line in advice_lines(advice) if line.startswith("To measure it")]
-    assert said.startswith(
-        f"To measure it: rlscale sweep <pong> --goals {advice.reading.last_return:.3g}. Half of the published sweeps cost "
-    )
+    assert said.startswith("To measure it: rlscale sweep <pong> --goals ")
+    for reached, goal in ((1128.0, "1120"), (32_064.0, "32000"), (21.0, "21"), (0.29, "0.29"), (-12.34, "-12.4"), (0.0, "0")):
+        reading = replace(advice.reading, last_return=reached)
+        (said,) = [line for line in advice_lines(replace(advice, reading=reading)) if line.startswith("To measure it")]
+        assert f" --goals {goal}. Half of the published sweeps cost " in said, "a goal that was reached"
 
 
 def test_no_prediction_is_spoken_of_where_none_is_made(tmp_path):
