@@ -203,7 +203,8 @@ def row_of_goal(record: SweepRecord, name: str, goal: float) -> Row:
     notes = []
     missed = len(points) - len(reached)
     if missed and reached:
-        notes.append(f"{missed} of {len(points)} runs missed the goal; the fit knows only that more steps are needed")
+        known = "" if quick else "; the fit knows only that more steps are needed"
+        notes.append(f"{missed} of {len(points)} runs missed the goal{known}")
     planned = record.plan.get("noise_batch")
     if prediction_batch is not None and planned not in (None, prediction_batch):
         notes.append(f"noise scale from batch size {prediction_batch:,}, since none to this goal was measured at {planned:,}")

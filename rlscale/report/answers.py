@@ -14,7 +14,7 @@ from ..analysis.reading import while_it_learned
 from ..analysis.rows import Row
 from ..analysis.summary import lost_actors, recent_return, time_shares
 from ..estimate import Estimate
-from ..records import RunRecord
+from ..records import RunRecord, folder_name
 from ..text import format_quantity, format_return
 from .words import flags, say_aim, say_next
 
@@ -106,6 +106,9 @@ def _instead(sweep: ComparedSweep, row: Row) -> str:
         return "sweep it without --quick, with another --out"
     if row.is_too_easy:
         return "choose a higher goal (--goals), and another --out"
+    name = folder_name(sweep.record.task)
+    if sweep.record.folder.resolve().name != name:  # a renamed copy, which its own command would not open
+        return f"give its folder the name {name}, by which its command finds it, and compare again to see how it goes on"
     return "choose other goals, another learning rate or more observations, and another --out"
 
 

@@ -20,6 +20,8 @@ from rlscale.report.answers import answers, run_answer, say_suggestion
 from rlscale.report.ladder_charts import rank_figure
 from rlscale.report.words import warnings
 
+QUICK = make_plan(batch_sizes=None, pilot_batch=640, quick=True)
+
 
 def answer_with(comparison, *, interval, provisional=(), s_min=200.0, value=1000.0, inner_steps=1, **more):
     """The answer of a comparison's only sweep, whose last goal was given those figures."""
@@ -258,16 +260,29 @@ def test_the_command_that_measures_it_is_one_that_works(tmp_path, task, command)
 
 def test_a_sweep_that_cannot_go_on_is_not_told_to_repeat_its_command(tmp_path):
     """A copy in a folder of another name, which the sweep's own command would not open."""
-    plans = (make_plan(batch_sizes=(32, 128, 512)), make_plan(batch_sizes=None, pilot_batch=640, quick=True))
+    plans = (make_plan(batch_sizes=(32, 128, 512)), QUICK)
     copies = [write_sweep(tmp_path / f"copied-{i}", Planted(90_000, scatter=0.05), plan=plan) for i, plan in enumerate(plans)]
     open_one, quick = (answers(compare([copy], []))[0].sentence for copy in copies)
-    assert open_one.endswith("Next: choose other goals, another learning rate or more observations, and another --out")
+    mend = "give its folder the name classic-cartpole, by which its command finds it, and compare again to see how it goes on"
+    assert open_one.endswith(f"Next: {mend}")
     assert quick.endswith("Next: sweep it without --quick, with another --out")
 
 
+def test_a_quick_sweep_speaks_of_no_fit(tmp_path):
+    """It has none, whatever its runs missed."""
+
+    def missed(trial, result):
+        goals = (replace(result.goals[0], optimizer_steps=None, observations=None, not_before=500), *result.goals[1:])
+        return replace(result, goals=goals if result.stage == "pilot" and result.seed == least else result.goals)
+
+    least = min(run.seed for run in write_sweep(tmp_path / "whole", Planted(), plan=QUICK).results.values())
+    (row, *_) = compare([write_sweep(tmp_path / "quick", Planted(), plan=QUICK, change=missed)], []).rows
+    assert row.quick
+    assert [note for note in row.notes if "missed" in note] == ["1 of 6 runs missed the goal"]
+
+
 def test_a_quick_sweep_whose_noise_says_nothing_predicts_nothing(tmp_path):
-    plan = make_plan(batch_sizes=None, pilot_batch=640, quick=True)
-    silent = write_sweep(tmp_path / "silent", Planted(), plan=plan, change=lambda trial, result: replace(result, noise=()))
+    silent = write_sweep(tmp_path / "silent", Planted(), plan=QUICK, change=lambda trial, result: replace(result, noise=()))
     said = "its noise says nothing yet about how many observations an optimizer step can use. Next: "
     assert said in answers(compare([silent], []))[0].sentence
 
