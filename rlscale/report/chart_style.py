@@ -18,6 +18,7 @@ from ..estimate import Estimate
 __all__ = [
     "GREY",
     "LIMITS",
+    "NUMBER",
     "PALETTE",
     "SI_LABEL",
     "Figure",
@@ -42,6 +43,8 @@ PALETTE += ["#882255", "#44AA99", "#999933", "#AA4499", "#332288", "#661100", "#
 GREY = "#8a8a8a"
 # An axis's own SI format gives all its labels one prefix, so that 0 is "0k"; and below one it says 10m for 0.01.
 SI_LABEL = "format(datum.value, datum.value > 0 && datum.value < 1 ? '~g' : '~s')"
+NUMBER = ",.4~r"  # four significant digits, without an exponent however large or small
+_COUNTS = {"actors", "batch", "machines", "reached", "runs", "workers"}  # fields of tooltips that are shown to the last digit
 _LETTERS = 48  # that fit side by side on a phone
 
 
@@ -93,8 +96,10 @@ def slug(*words: str) -> str:
 
 
 def numbers(**titles: str) -> list[Any]:
-    """A tooltip line for every numeric field, by its title."""
-    return [alt.Tooltip(f"{field}:Q", title=title, format=",.4~g") for field, title in titles.items()]
+    """A tooltip line for every numeric field, by its title; counts are shown whole."""
+    return [
+        alt.Tooltip(f"{field}:Q", title=title, format=",d" if field in _COUNTS else NUMBER) for field, title in titles.items()
+    ]
 
 
 def shown(estimate: Estimate) -> dict[str, Any]:

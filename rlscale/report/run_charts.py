@@ -9,7 +9,7 @@ import altair as alt
 
 from ..analysis.summary import NoiseWindow, head_kinds, noise_windows, returns, time_shares
 from ..records import RunRecord
-from .chart_style import SI_LABEL, clip, colour, draw, finish, layer, log_axis, log_domain, message
+from .chart_style import NUMBER, SI_LABEL, clip, colour, draw, finish, layer, log_axis, log_domain, message
 from .words import head_name
 
 __all__ = ["diagnostic_chart", "head_label", "noise_chart", "policy_chart", "return_chart", "speed_chart", "time_chart"]
@@ -27,7 +27,7 @@ def _observations_axis() -> Any:
 def _axis(values: Iterable[float], **usual: Any) -> Any:
     """The axis of these values; of a single one Vega would label the nearest whole number."""
     distinct = set(values)
-    return alt.Axis(values=list(distinct), format=".4~g") if len(distinct) == 1 else alt.Axis(**usual)
+    return alt.Axis(values=list(distinct), format=NUMBER) if len(distinct) == 1 else alt.Axis(**usual)
 
 
 def _line(points: Sequence[Mapping[str, Any]], by: str | None = None) -> dict[str, Any]:
@@ -97,8 +97,8 @@ def _noise_scales(series: dict[str, list[NoiseWindow]]) -> Any:
     x, by = _observations_axis(), colour("series", list(series), alone=False)
     bottom, middle = (log_axis(alt.Y, field, "noise scale (observations)", domain) for field in ("from", "value"))
     about = [alt.Tooltip("series:N", title="head"), alt.Tooltip("observations:Q", format=",.0f"), "updates:Q", "blocks:Q"]
-    numbers = [alt.Tooltip(f"{name}:Q", format=",.3~g") for name in ("value", "low", "high")]
-    bound = alt.Tooltip("bound:Q", title="not resolved, above", format=",.3~g")
+    numbers = [alt.Tooltip(f"{name}:Q", format=",.3~r") for name in ("value", "low", "high")]
+    bound = alt.Tooltip("bound:Q", title="not resolved, above", format=",.3~r")
     band = {"x": x, "y": bottom, "y2": "to:Q", "color": by}
     line = {"x": x, "y": middle, "color": by, "detail": "stretch:N", "tooltip": [*about, *numbers]}
     triangle = {"x": x, "y": bottom, "color": by, "tooltip": [*about, bound]}
@@ -133,7 +133,7 @@ def diagnostic_chart(name: str, points: list[dict[str, float]]) -> Any:
         .encode(
             x=_observations_axis(),
             y=alt.Y("value:Q", title=name, scale=alt.Scale(zero=False), axis=_axis((p["value"] for p in points), tickCount=4)),
-            tooltip=[alt.Tooltip("observations:Q", format=","), alt.Tooltip("value:Q", title=name, format=".4~g")],
+            tooltip=[alt.Tooltip("observations:Q", format=","), alt.Tooltip("value:Q", title=name, format=NUMBER)],
         )
     )
     return finish(line, 110)

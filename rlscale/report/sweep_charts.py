@@ -14,6 +14,7 @@ from ..analysis.comparison import ComparedSweep
 from ..analysis.rows import NOISE_STAGES
 from .chart_style import (
     GREY,
+    NUMBER,
     PALETTE,
     Figure,
     clip,
@@ -171,7 +172,7 @@ def return_figure(sweep: ComparedSweep) -> Figure:
     for data, size, rule, shift in groups:
         tooltip = [
             alt.Tooltip("series:N", title="what"),
-            alt.Tooltip("return:Q", title=score, format=".4~g"),
+            alt.Tooltip("return:Q", title=score, format=NUMBER),
             alt.Tooltip("text:N", title="observations"),
         ]
         resolved = [p for p in data if p["mark"] == "resolved"]
