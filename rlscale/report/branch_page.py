@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import altair as alt
 
@@ -19,7 +19,8 @@ from .page import add_chart, command, section, table, write_page
 
 __all__ = ["BranchPage", "branch_chart", "branch_figure", "write_branch_page"]
 
-_HIGHEST = 1.6  # of small batches' gain, that the chart shows
+_HIGHEST = 1.6  # of small batches' gain, that the chart shows at least
+_BELOW = 1.2  # times the largest loss, that a chart with losses reaches down to
 _POINTS = 61  # of the curve
 _ROOM = (1.5, 2.0)  # left of the smallest size and right of the largest
 
@@ -80,10 +81,12 @@ def branch_figure(frontier: LocalFrontier, observations: Sequence[float], noise:
         return Figure("branches", title, "", message("the branches gained nothing that could be drawn"))
     beside = " and of the noise scale of the joint loss on the policy's parameters in Adam's metric" if noise else ""
     curve = "" if frontier.b_local.value is None else "Curve: the fit; at B_local it is at one half. "
+    pointed = any(_beyond(estimate, _sizes_shown(frontier)) for estimate in (frontier.b_local, noise))
+    beyond = "; a triangle points to one that lies beyond it" if pointed else ""
     note = (
         "Points: medians over seeds and rates with two standard errors, each branch moved to the best rate by the fitted curve, "
         f"as a share of what small batches gain from as many observations. {curve}Bars at the top: 95% intervals of "
-        f"B_local{beside}, as far as the chart reaches."
+        f"B_local{beside}, as far as the chart reaches{beyond}."
     )
     return Figure("branches", title, note, finish(chart))
 
@@ -93,13 +96,15 @@ def branch_chart(frontier: LocalFrontier, observations: Sequence[float], noise: 
     if not (math.isfinite(frontier.progress) and frontier.progress > 0):
         return None
     wholes = [frontier.progress * learned for learned in observations]  # what small batches gain from as many
-    domain = frontier.sizes[0] / _ROOM[0], frontier.sizes[-1] * _ROOM[1]
+    domain = _sizes_shown(frontier)
+    shares = [gain / whole for (gain, _), whole in zip(frontier.gains, wholes, strict=True) if math.isfinite(gain)]
+    ends = min([0.0, *(_BELOW * share for share in shares)]), max([_HIGHEST, *shares])
     points = [
         {
             "batch": size,
             "share": gain / whole,
-            "low": clip((gain - 2 * error) / whole, (0.0, _HIGHEST)),
-            "high": clip((gain + 2 * error) / whole, (0.0, _HIGHEST)),
+            "low": clip((gain - 2 * error) / whole, ends),
+            "high": clip((gain + 2 * error) / whole, ends),
             "gain": gain,
         }
         for size, (gain, error), whole in zip(frontier.sizes, frontier.gains, wholes, strict=True)
@@ -114,7 +119,7 @@ def branch_chart(frontier: LocalFrontier, observations: Sequence[float], noise: 
     y = alt.Y(
         "share:Q",
         title="gain, share of small batches'",
-        scale=alt.Scale(domain=[0, _HIGHEST], clamp=True),
+        scale=alt.Scale(domain=list(ends), nice=False),
         axis=alt.Axis(format="%"),
     )
     about = numbers(batch="batch size", share="share", gain="return gained")
@@ -128,12 +133,33 @@ def branch_chart(frontier: LocalFrontier, observations: Sequence[float], noise: 
     return alt.layer(*layers)
 
 
+def _sizes_shown(frontier: LocalFrontier) -> tuple[float, float]:
+    """Ends of the axis of batch sizes."""
+    return frontier.sizes[0] / _ROOM[0], frontier.sizes[-1] * _ROOM[1]
+
+
+def _beyond(estimate: Estimate | None, domain: tuple[float, float]) -> Literal["left", "right"] | None:
+    """The side of the chart on which the whole interval lies; None where some of it is within, or there is none."""
+    if estimate is None or estimate.interval is None:
+        return None
+    low, high = estimate.interval
+    return "left" if high <= domain[0] else "right" if low >= domain[1] else None
+
+
 def _interval(name: str, estimate: Estimate | None, domain: tuple[float, float], *, height: int, colour: str) -> list[Any]:
-    """A bar as wide as the interval, so many pixels below the top, with its name under it; nothing where there is none."""
+    """A bar as wide as the interval, so many pixels below the top, with its name under it; nothing where there is none.
+
+    Of an interval beyond the chart a triangle at its edge, which points there.
+    """
     if estimate is None or estimate.interval is None:
         return []
     low, high = (clip(end, domain) for end in estimate.interval)
     bar = draw([{"low": low, "high": high, "name": name, "middle": math.sqrt(low * high)}])
+    if side := _beyond(estimate, domain):
+        triangle = bar.mark_point(shape=f"triangle-{side}", size=90, filled=True, opacity=1, color=colour)
+        text = bar.mark_text(fontSize=13, color=colour, align=side)
+        x = "middle:Q"
+        return [triangle.encode(x=x, y=alt.value(height)), text.encode(x=x, y=alt.value(height + 14), text="name:N")]
     return [
         bar.mark_rule(strokeWidth=6, color=colour).encode(x="low:Q", x2="high:Q", y=alt.value(height)),
         bar.mark_text(fontSize=13, color=colour).encode(x="middle:Q", y=alt.value(height + 14), text="name:N"),

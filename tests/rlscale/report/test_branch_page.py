@@ -60,6 +60,26 @@ def test_intervals_end_where_the_chart_does():
     assert (bars["noise scale"]["low"], bars["noise scale"]["high"]) == pytest.approx((100 / 1.5, 3200.0))
 
 
+def test_a_loss_is_drawn_as_one_and_the_axis_reaches_down_to_it():
+    """At 1,600 observations the branches lost 1.6, half of the 3.2 that small batches gain from as many."""
+    lost = replace(FRONTIER, gains=((1.6, 0.1), (1.0, 0.2), (-1.6, 0.2)))
+    for frontier, share, lowest in ((FRONTIER, 0.5, 0), (lost, -0.5, -0.6)):
+        chart = branch_chart(frontier, LEARNED, None)
+        assert data_of(chart)["batch", "gain", "high", "low", "share"][-1]["share"] == pytest.approx(share)
+        scale = chart.to_dict()["layer"][0]["encoding"]["y"]["scale"]
+        assert scale["domain"] == pytest.approx([lowest, 1.6])
+        assert not scale.get("clamp")
+
+
+@pytest.mark.parametrize(("interval", "shape"), [((5000.0, 9000.0), "triangle-right"), ((2.0, 8.0), "triangle-left")])
+def test_a_triangle_points_to_an_interval_beyond_the_chart(interval, shape):
+    noise = Estimate(math.sqrt(interval[0] * interval[1]), interval)
+    shapes = [part["mark"].get("shape") for part in branch_chart(FRONTIER, LEARNED, noise).to_dict()["layer"]]
+    assert shape in shapes
+    assert "a triangle points to one that lies beyond it" in branch_figure(FRONTIER, LEARNED, noise).note
+    assert "triangle" not in branch_figure(FRONTIER, LEARNED, NOISE).note
+
+
 @pytest.mark.parametrize("progress", [math.nan, 0.0, -0.1])
 def test_branches_that_gained_nothing_are_not_drawn(progress):
     lost = LocalFrontier(Estimate(None, None, "no gain"), progress, 0.1, (100.0,), (0.1,), ((math.nan, math.nan),))
