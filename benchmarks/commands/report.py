@@ -1,5 +1,6 @@
 """`rlscale report`: writes a page that shows one or more runs, from their records alone."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +56,10 @@ def write_page(folders: Sequence[str], out: str | None = None) -> None:
     """
     runs: list[RunRecord] = []
     errors: list[UsageError] = []
+    places: dict[str, str] = {}
     for folder in folders:
+        places.setdefault(os.path.realpath(folder), folder)  # a run that is named twice is one
+    for folder in places.values():
         try:
             run = read_run(Path(folder))
             if not run.rows:

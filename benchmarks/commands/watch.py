@@ -108,7 +108,7 @@ class _Pages:
             script = _SCRIPT.replace("@STATE@", self._made).replace("@EVERY@", str(_EVERY))
             head, _, tail = self._page.read_text(encoding="utf-8").rpartition("</body>")
             left_out = "".join(f"<p class='note'>{html.escape(sentence)}.</p>" for sentence in self._left_out)
-            return (head + left_out + script + tail).encode()
+            return (head + left_out + script + tail).encode(errors="replace")  # a folder's name need not be UTF-8
 
     def _records(self) -> str:
         """Of the records as they are: the state of each run, and of each file its name, its length and when it was written."""
@@ -120,7 +120,7 @@ class _Pages:
                 for path in sorted(folder.iterdir()):
                     if os.path.realpath(path) != os.path.realpath(self._page) and path.is_file():
                         about = path.stat()
-                        found.update(f"{path} {about.st_size} {about.st_mtime_ns}\n".encode())
+                        found.update(os.fsencode(f"{path} {about.st_size} {about.st_mtime_ns}\n"))
         return found.hexdigest()
 
     def _write(self) -> None:

@@ -171,6 +171,15 @@ def test_a_run_that_is_not_there_or_damaged_is_named_beside_those_that_are_shown
     assert "left out" not in pages.text().decode()
 
 
+def test_names_need_not_be_utf_8(tmp_path):
+    """Neither that of a file in the run's folder nor that of a folder that is left out."""
+    run = make_run(tmp_path / "run")
+    (run.folder / os.fsdecode(b"notes-\xff")).touch()
+    page = watch._Pages([run.folder, tmp_path / os.fsdecode(b"later-\xff")], tmp_path / "page.html").text().decode()
+    assert "atari/pong" in page
+    assert re.search(r"later-\? [^<]* left out", page)
+
+
 def test_a_run_that_is_killed_is_something_new(tmp_path):
     """Its process writes nothing more."""
     run = make_run(tmp_path / "run")

@@ -9,6 +9,7 @@ import vl_convert
 from run_records import add_joint, charts_of, make_run
 
 from rlscale.analysis.summary import diagnostics, final_value, noise_of_sums, noise_over_run, noise_windows, returns, time_shares
+from rlscale.benchmarks.commands.report import write_page
 from rlscale.errors import UsageError
 from rlscale.noise import pool
 from rlscale.records.run import read_run
@@ -95,6 +96,14 @@ def test_of_several_runs_every_answer_names_its_own(tmp_path):
     runs = [make_run(tmp_path / name) for name in ("first", "second")]
     said = write_report(runs, tmp_path / "page.html")
     assert [sentence.split(": ")[0] for sentence in said] == ["atari/pong (run first)", "atari/pong (run second)"]
+
+
+def test_a_run_that_is_named_twice_is_shown_once(tmp_path, capsys):
+    folder = make_run(tmp_path / "run").folder
+    (tmp_path / "link").symlink_to(folder)
+    write_page([str(folder), f"{folder}/", str(tmp_path / "link")])
+    assert capsys.readouterr().out.count("atari/pong: a mean return") == 1
+    assert "<title>atari/pong: run" in (folder / "report.html").read_text()
 
 
 @pytest.mark.parametrize(("values", "label"), [([0.686], "0.686"), ([-0.0105, -0.0105], "−0.0105")])
