@@ -4,7 +4,7 @@ The estimators are in `rlscale.noise`; how figures are drawn is in `rlscale.repo
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ __all__ = [
     "noise_windows",
     "recent_return",
     "returns",
+    "step_batches",
     "time_shares",
 ]
 
@@ -89,13 +90,8 @@ def noise_over_run(run: RunRecord, head: str, kind: str, metric: str = "plain") 
     stand as far apart as the last ones do.
     """
     measured = evenly_measured(run, head, kind, metric)
-    # An adaptive batch grows by orders of magnitude on the way, and with it the part of a full-batch step that a step makes.
-    is_adaptive = run.manifest["config"].get("rollout", {}).get("batch_size") == "adaptive"
-    batch: float | list[float] = mean_batch(run)
-    if is_adaptive:
-        steps = float(np.mean([row["batch_observations"] for row in run.rows])) / mean_batch(run)  # an iteration, by its epochs
-        batch = [row["batch_observations"] / steps for row, _ in measured]
-    return run_average([statistics for _, statistics in measured], batch) if measured else None
+    batches = step_batches(run, [row for row, _ in measured])
+    return run_average([statistics for _, statistics in measured], batches) if measured else None
 
 
 def noise_of_sums(run: RunRecord, head: str, kind: str) -> NoiseEstimate | None:
@@ -145,6 +141,15 @@ def mean_batch(run: RunRecord) -> float:
     if first["observations"] > first["batch_observations"] and steps > first["optimizer_steps"]:
         observations, steps = observations - int(first["observations"]), steps - int(first["optimizer_steps"])
     return observations / max(steps, 1)
+
+
+def step_batches(run: RunRecord, rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Observations collected for each optimizer step of these rows: β, or, where the batch is adaptive, each row's own."""
+    # An adaptive batch grows by orders of magnitude on the way, and with it the part of a full-batch step that a step makes.
+    if run.manifest["config"].get("rollout", {}).get("batch_size") != "adaptive":
+        return [mean_batch(run)] * len(rows)
+    steps = float(np.mean([row["batch_observations"] for row in run.rows])) / mean_batch(run)  # an iteration, by its epochs
+    return [row["batch_observations"] / steps for row in rows]
 
 
 def returns(run: RunRecord) -> list[dict[str, Any]]:

@@ -16,14 +16,15 @@ from ..analysis.summary import (
     NoiseWindow,
     diagnostics,
     distinct_names,
+    evenly_measured,
     final_value,
     head_kinds,
     lost_actors,
-    mean_batch,
     noise_of_sums,
     noise_over_run,
     noise_windows,
     recent_return,
+    step_batches,
 )
 from ..errors import UsageError
 from ..noise import NoiseEstimate
@@ -191,9 +192,13 @@ def _noise_table(run: RunRecord, row: Row) -> str:
         if (head, kind) == (ADVISED[0], "rollout") and (sums := noise_of_sums(run, head, kind)) is not None:
             mark = ": the suggestion" if suggested == ADVISED else ""
             rows.append([f"the same as a ratio of sums{mark}", *_noise_cells(windows, sums)])
+    averaged = [row for head, kind in head_kinds(run) for row, _ in evenly_measured(run, head, kind)]
+    batches = step_batches(run, averaged or run.rows)
+    at, most = format_quantity(min(batches)), format_quantity(max(batches))
+    collected = f"{at} observations collected for each" if at == most else f"the observations collected for it, {at} to {most}"
     note = (
         "Whole run: the mean over the run (paper, D.1), in which a step counts by how far it comes at "
-        f"{format_quantity(mean_batch(run))} observations collected for each. "
+        f"{collected}. "
         "Ratio of sums: the sum of the noise by the sum of the signal, which gives the early updates more weight. "
         "Noisiest tenth: share of the noise that the noisiest tenth of the blocks carries; far above 10% means heavy tails."
     )

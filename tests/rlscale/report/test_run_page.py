@@ -260,6 +260,22 @@ def test_the_mean_over_a_run_weighs_a_dense_beginning_no_more_than_the_rest(tmp_
     assert whole == noise_over_run(even, "policy", "rollout")
 
 
+@pytest.mark.parametrize(
+    ("batch_size", "said"),
+    [(None, "at 144 observations collected for each."), ("adaptive", "at the observations collected for it, 32.0 to 256.")],
+)
+def test_the_batches_by_which_the_steps_of_a_run_count_are_named(tmp_path, batch_size, said):
+    """Of two epochs: twenty iterations of 64 observations and twenty of 512."""
+    run = make_run(tmp_path / "run")
+    run.manifest["config"]["rollout"]["batch_size"] = batch_size
+    observations = 0
+    for i, row in enumerate(run.rows):
+        observations += 64 if i < 20 else 512
+        row |= {"batch_observations": 64 if i < 20 else 512, "observations": observations, "optimizer_steps": 2 * (i + 1)}
+    write_report([run], tmp_path / "page.html")
+    assert f"a step counts by how far it comes {said}" in (tmp_path / "page.html").read_text()
+
+
 @pytest.mark.parametrize(("iterations", "pointed"), [(1, True), (6, False)])
 def test_one_point_is_a_point(tmp_path, iterations, pointed):
     """A line through one point is not drawn."""
