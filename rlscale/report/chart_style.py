@@ -116,7 +116,7 @@ def shown(estimate: Estimate) -> dict[str, Any]:
         mark = "resolved"
     elif low > 0:
         mark, value = "above", low
-    elif math.isfinite(high):
+    elif 0 < high < math.inf:  # of what was not seen at all no axis of logarithms has the place
         mark, value = "below", high
     return {"mark": mark, "value": value, **ends, "text": estimate.say()}
 

@@ -72,9 +72,13 @@ def head_label(head: str, kind: str) -> str:
 
 
 def _noise_scales(series: dict[str, list[NoiseWindow]]) -> Any:
-    """Lines and bands where resolved, a triangle with a line upwards where only a lower bound is known; log axis."""
+    """Lines and bands where resolved, a triangle with a line upwards where only a lower bound is known; log axis.
+
+    Where only an upper bound is known the triangle points down. Windows in which no noise was seen are left out.
+    """
     resolved: list[dict[str, Any]] = []
-    unresolved: list[dict[str, Any]] = []
+    above: list[dict[str, Any]] = []
+    below: list[dict[str, Any]] = []
     for name, windows in series.items():
         stretch = 0
         for w in windows:
@@ -88,29 +92,37 @@ def _noise_scales(series: dict[str, list[NoiseWindow]]) -> Any:
             low, high = w.noise.interval
             if w.noise.b_simple is not None:
                 resolved.append({**point, "value": w.noise.b_simple, "low": low, "high": high})
-            else:
-                stretch += 1  # a line is not drawn across a window that is not resolved
-                unresolved.append({**point, "low": low, "bound": low or None})
-    domain = log_domain([p["value"] for p in resolved] + [p["low"] for p in unresolved], padding=3)
-    for p in (*resolved, *unresolved):
+                continue
+            stretch += 1  # a line is not drawn across a window that is not resolved
+            if math.isinf(high):
+                above.append({**point, "low": low, "bound": low or None})
+            elif high > 0:
+                below.append({**point, "low": low, "high": high})
+    ends = [p["value"] for p in resolved] + [p["low"] for p in above] + [p["high"] for p in below]
+    domain = log_domain(ends, padding=3)
+    for p in (*resolved, *above, *below):
         p["from"], p["to"] = clip(p["low"], domain), clip(p.get("high", math.inf), domain)
     x, by = _observations_axis(), colour("series", list(series), alone=False)
-    bottom, middle = (log_axis(alt.Y, field, "noise scale (observations)", domain) for field in ("from", "value"))
+    bottom, middle, top = (log_axis(alt.Y, field, "noise scale (observations)", domain) for field in ("from", "value", "to"))
     about = [alt.Tooltip("series:N", title="head"), alt.Tooltip("observations:Q", format=",.0f"), "updates:Q", "blocks:Q"]
     numbers = [alt.Tooltip(f"{name}:Q", format=",.3~r") for name in ("value", "low", "high")]
     bound = alt.Tooltip("bound:Q", title="not resolved, above", format=",.3~r")
+    limit = alt.Tooltip("high:Q", title="not resolved, below", format=",.3~r")
     band = {"x": x, "y": bottom, "y2": "to:Q", "color": by}
     line = {"x": x, "y": middle, "color": by, "detail": "stretch:N", "tooltip": [*about, *numbers]}
-    triangle = {"x": x, "y": bottom, "color": by, "tooltip": [*about, bound]}
+    lowest = {"x": x, "y": bottom, "color": by, "tooltip": [*about, bound]}
+    highest = {"x": x, "y": top, "color": by, "tooltip": [*about, limit]}
+    hollow = {"size": 40, "filled": False}
     chart = alt.layer(
         *layer(resolved, "area", {**band, "detail": "stretch:N"}, opacity=0.18),
         # A window alone between others that are not resolved has no band; every window shows its own interval.
         *layer(resolved, "rule", band, opacity=0.5),
         *layer(resolved, "line", line, strokeWidth=2, point=alt.OverlayMarkDef(size=22)),
-        *layer(unresolved, "rule", band, opacity=0.15),
-        *layer(unresolved, "point", triangle, shape="triangle-up", size=40, filled=False),
+        *layer([*above, *below], "rule", band, opacity=0.15),
+        *layer(above, "point", lowest, shape="triangle-up", **hollow),
+        *layer(below, "point", highest, shape="triangle-down", **hollow),
     )
-    return finish(chart, 320) if resolved or unresolved else message("not measured")
+    return finish(chart, 320) if resolved or above or below else message("none seen" if any(series.values()) else "not measured")
 
 
 def noise_chart(run: RunRecord) -> Any:

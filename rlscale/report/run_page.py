@@ -72,9 +72,9 @@ _RETURN_NOTE = (
 _NOISE_NOTE = (
     "tr Σ / |G|² in observations, pooled over windows of updates; band: 95% interval, as far as the chart reaches. A triangle "
     "on a vertical line means <em>not resolved</em>: the signal does not stand out from the noise, and only a lower bound is "
-    "known, or none where it stands at the chart's edge. Blocks are sets of "
-    "environments unless marked <em>mini-batch</em> (shuffled transitions, which cannot see that the steps of one environment "
-    "are alike)."
+    "known, or none where it stands at the chart's edge; one that points down: no noise stands out, and only an upper bound is "
+    "known. Where none was seen at all nothing is drawn. Blocks are sets of environments unless marked <em>mini-batch</em> "
+    "(shuffled transitions, which cannot see that the steps of one environment are alike)."
 )
 _SPEED_NOTE = (
     "Observations per second, mean of up to 150 stretches of the run. End to end counts sampling, transfer and learning."

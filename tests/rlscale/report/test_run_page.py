@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,11 @@ from run_records import add_joint, charts_of, make_run
 from rlscale.analysis.summary import diagnostics, final_value, noise_of_sums, noise_over_run, noise_windows, returns, time_shares
 from rlscale.benchmarks.commands.report import write_page
 from rlscale.errors import UsageError
+from rlscale.estimate import Estimate
 from rlscale.noise import pool
 from rlscale.records.run import read_run
+from rlscale.report import run_charts
+from rlscale.report.chart_style import shown
 from rlscale.report.run_charts import diagnostic_chart, noise_chart, return_chart, speed_chart
 from rlscale.report.run_page import write_report
 
@@ -53,6 +57,25 @@ def test_resolved_and_not_resolved_are_drawn_differently(tmp_path):
         assert marks == ({"area", "line", "rule"} if resolved else {"rule", "point"})
         assert '"type": "log"' in json.dumps(noise)
         assert ("not resolved" in page.read_text().split("<script>")[0].split("class='note'")[0]) != resolved
+
+
+def test_of_noise_that_does_not_stand_out_an_upper_bound_is_drawn_and_of_none_seen_nothing(tmp_path, monkeypatch):
+    measured = noise_windows(make_run(tmp_path / "run"), "policy", "rollout")
+    nothing = Estimate(None, (0.0, 0.0), "tr Σ is not above zero")
+    assert shown(nothing)["mark"] == "nothing"
+    intervals = [(0.0, 0.0), (0.0, 40.0), (0.0, 0.0)]
+    lost = [
+        replace(w, noise=replace(w.noise, b_simple=None, interval=i, reason=""))
+        for w, i in zip(measured, intervals, strict=False)
+    ]
+    monkeypatch.setattr(run_charts, "noise_windows", lambda *about: [*lost, *measured[3:]])
+    layers = noise_chart(read_run(tmp_path / "run")).to_dict()["layer"]
+    (triangle,) = [part for part in layers if part["mark"]["type"] == "point"]
+    assert triangle["mark"]["shape"] == "triangle-down"
+    assert [point["to"] for point in triangle["data"]["values"]] == [40.0]
+    assert sorted({p["observations"] for part in layers for p in part["data"]["values"]}) == [
+        w.observations for w in (lost[1], *measured[3:])
+    ]
 
 
 def test_axes_are_labelled_number_by_number(tmp_path):
