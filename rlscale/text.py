@@ -70,7 +70,7 @@ def format_bytes(count: float) -> str:
     """Three significant digits and a binary unit: 6.94 GiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
-            return f"{count:.3g} {unit}" if count < 1000 else f"{count:.0f} {unit}"
+            return f"{count:.3g} {unit}" if count < 999.5 else f"{count:.0f} {unit}"
         count /= 1024
     return f"{count:.3g} TiB"
 

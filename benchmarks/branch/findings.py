@@ -94,7 +94,7 @@ def say(record: dict[str, Any], frontier: LocalFrontier) -> list[str]:
             "use more --rates, or another --rate-exponent, with another --out."
         )
     if lost := len(record["branches"]) - len(_ended(record)):
-        lines.append(f"{lost} branches diverged and are left out.")
+        lines.append(f"Branches that diverged and are left out: {lost}.")
     spent = sum(row["observations"] for row in record["branches"]) + (record["noise"] or {}).get("observations", 0)
     what = f"{len(record['branches'])} branches" + " and the noise" * bool(record["noise"])
     lines.append(f"{what} took {spent:,} observations, beside evaluations and the steps that environments played on before.")

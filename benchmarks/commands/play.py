@@ -93,7 +93,7 @@ def run(arguments: list[str]) -> int:
     print(f"{task.id} after {progress['observations']:,} observations: {_say(returns)}, over {options.episodes} episodes")
     print(f"of {format_quantity(lengths.mean())} steps in the mean, {lengths.min():,} to {lengths.max():,}")
     if unfinished := int(moment.going_on.sum()):
-        print(f"note: {unfinished} were cut off at {lengths.max():,} steps and count with their return so far")
+        print(f"note: episodes that were cut off at {lengths.max():,} steps and count with their return so far: {unfinished}")
     if options.video:
         print(f"wrote {options.video}, the first episode: a return of {returns[0]:g} in {lengths[0]:,} steps")
     return 0

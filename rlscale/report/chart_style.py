@@ -130,14 +130,18 @@ def log_domain(values: Iterable[float], *, padding: float = 1.5) -> tuple[float,
 def log_axis(channel: Any, field: str, title: str, domain: tuple[float, float]) -> Any:
     """A logarithmic position channel (`alt.X` or `alt.Y`) of that field, with a label at every decade.
 
-    Where fewer than three decades are in sight, 2 and 5 are labelled too.
+    Where fewer than three decades are in sight, 2 and 5 are labelled too; where none of these is, all whole multiples.
     """
     first, last = math.floor(math.log10(domain[0])), math.ceil(math.log10(domain[1]))
     exponents = range(first, last + 1)
+
+    def inside(multiples: Iterable[int]) -> list[float]:
+        return [m * 10.0**e for e in exponents for m in multiples if domain[0] <= m * 10.0**e <= domain[1]]
+
     step = 1 if len(exponents) <= 8 else 2
     ticks = [10.0**e for e in exponents if e % step == 0 and domain[0] <= 10.0**e <= domain[1]]
     if len(ticks) < 3:
-        ticks = [m * 10.0**e for e in exponents for m in (1, 2, 5) if domain[0] <= m * 10.0**e <= domain[1]]
+        ticks = inside((1, 2, 5)) or inside(range(1, 10))
     axis = alt.Axis(values=ticks, labelExpr=SI_LABEL, labelOverlap="greedy", labelSeparation=6)
     return channel(f"{field}:Q", title=title, axis=axis, scale=alt.Scale(type="log", domain=list(domain), nice=False))
 

@@ -65,7 +65,7 @@ def frontier_figure(sweep: ComparedSweep) -> Figure:
     as_made = "with the steps that it took"
     corrected = "whose steps are corrected by the fitted surface to the best learning rate of its batch size"
     if unfitted:
-        corrected += f"; to {', '.join(unfitted)}, which has no surface, {as_made}"
+        corrected += f"; to {', '.join(unfitted)}, which {'has' if len(unfitted) == 1 else 'have'} no surface, {as_made}"
     drawn = "Curves: (S/S_min - 1)(E/E_min - 1) = 1, fitted. Diamond: the critical batch size, where both are twice their least. "
     note = (
         f"Each point is one run, {as_made if len(unfitted) == len(sweep.rows) else corrected}; "
@@ -141,8 +141,9 @@ def return_figure(sweep: ComparedSweep) -> Figure:
     title = f"{sweep.name}: critical batch size and noise scale against {score}"
     count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
     along = f"{count} at batch size {batch:,.0f}" if batch else "the runs"
+    diamonds = "Black diamonds: B_crit measured at each goal, with its 95% interval. "
     note = (
-        "Black diamonds: B_crit measured at each goal, with its 95% interval. Squares, drawn a little to the right: the noise "
+        f"{diamonds if any(p['mark'] == 'resolved' for p in measured) else ''}Squares, drawn a little to the right: the noise "
         "scale of a loss, averaged from the start to that goal, which is what B_crit means too. Intervals are drawn as far as "
         "the chart reaches. Small dots of the same colour: "
         f"that loss's momentary noise scale along {along}. Hollow triangle upwards: not resolved, above this; downwards: "
@@ -218,9 +219,8 @@ def rate_figure(sweep: ComparedSweep) -> Figure:
     title = f"{sweep.name}: learning rate against batch size"
     note = (
         f"Every rate that was tried. Colour: {counted} to the last goal that was reached at that batch size, relative to "
-        "the fastest rate there (geometric mean over the runs that reached it). Cross: none did. "
-        "Line: the best rate of the response surface "
-        "that is fitted to all of these runs."
+        "the fastest rate there (geometric mean over the runs that reached it). Cross: none did."
+        f"{' Line: the best rate of the response surface that is fitted to all of these runs.' if best else ''}"
     )
     name = slug("rates", sweep.name)
     x_domain = log_domain((p["batch"] for p in (*tried, *lost)), padding=1.6)

@@ -92,7 +92,14 @@ def test_what_is_no_amount_of_memory(text):
 
 
 def test_bytes_for_people():
-    assert [format_bytes(x) for x in (12, 1000, 2048, 7.4e9)] == ["12 B", "1000 B", "2 KiB", "6.89 GiB"]
+    assert [format_bytes(x) for x in (12, 999.7, 1000, 2048, 999.8 * 2**20, 7.4e9)] == [
+        "12 B",
+        "1000 B",
+        "1000 B",
+        "2 KiB",
+        "1000 MiB",
+        "6.89 GiB",
+    ]
 
 
 def test_times():

@@ -532,7 +532,11 @@ def test_a_diverged_branch_is_left_out():
     record = gaining()
     whole = fit(record)
     extra = {**record["branches"][0], "final_return": None, "return_error": None}
-    assert asdict(fit({**record, "branches": [*record["branches"], extra]}))["progress"] == whole.progress
+    record["branches"].append(extra)
+    assert asdict(fit(record))["progress"] == whole.progress
+    plan = {"sizes": (32, 128, 512), "rates": [[0.001 * size**0.5, 0.002 * size**0.5] for size in (32, 128, 512)]}
+    said = say({**record, "task": "t", "observations": 2048, "noise": None, "plan": plan}, whole)
+    assert "Branches that diverged and are left out: 1." in said
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the charts share: how their tooltips write numbers."""
+"""What the charts share: how they write numbers, and the labels of their axes."""
 
 import re
 
@@ -6,7 +6,7 @@ import altair as alt
 import pytest
 import vl_convert
 
-from rlscale.report.chart_style import draw, numbers
+from rlscale.report.chart_style import draw, log_axis, numbers
 
 
 def written(tooltip, value):
@@ -31,3 +31,11 @@ def written(tooltip, value):
 def test_tooltips_write_counts_whole_and_no_number_with_an_exponent(field, value, text):
     (line,) = numbers(**{field: "title"})
     assert written(line, value) == text
+
+
+@pytest.mark.parametrize(
+    ("domain", "labels"),
+    [((2.1, 4.7), [3, 4]), ((210, 470), [300, 400]), ((1.5, 8), [2, 5]), ((0.8, 300), [1, 10, 100])],
+)
+def test_a_logarithmic_axis_has_labels_however_little_it_spans(domain, labels):
+    assert log_axis(alt.X, "steps", "steps", domain).to_dict()["axis"]["values"] == labels

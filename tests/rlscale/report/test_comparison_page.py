@@ -189,6 +189,19 @@ def test_the_frontier_shows_every_run_and_marks_the_missed(tmp_path):
     assert "iterations to the goal, S" in str(figure.chart.to_dict())
 
 
+def test_captions_name_only_what_is_drawn(tmp_path):
+    (sweep,) = compare([write_sweep(tmp_path / "s", Planted(), plan=make_plan(seeds=1, goals=(100.0, 200.0)))], []).sweeps
+    lost = [replace(row, frontier=None, measured=Estimate(None, None, "unknown")) for row in sweep.rows]
+    for rows, is_fitted in ((sweep.rows, True), (tuple(lost), False)):
+        assert ("Black diamonds" in return_figure(replace(sweep, rows=rows)).note) is is_fitted
+        assert ("Line: the best rate" in rate_figure(replace(sweep, rows=rows)).note) is is_fitted
+    for rows, said in (
+        ((lost[0], sweep.rows[1]), "to 100, which has no surface, with"),
+        ((*lost, sweep.rows[1]), "to 100, 200, which have no surface, with"),
+    ):
+        assert said in frontier_figure(replace(sweep, rows=rows)).note
+
+
 def test_the_interval_of_a_measured_figure_is_drawn_whole(tmp_path):
     """The axis of return ends near what is measured, and cut the interval of B_crit at its edge; an open end stays there."""
     (sweep,) = compare([write_sweep(tmp_path / "s", Planted(scatter=0.1), plan=make_plan(seeds=1))], []).sweeps
