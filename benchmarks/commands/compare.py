@@ -4,6 +4,7 @@ What is compared is in `rlscale.analysis.comparison`; how the page looks, in `rl
 """
 
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +24,17 @@ from rlscale.records import RunRecord, SweepRecord, is_run, is_sweep, read_run, 
 from rlscale.records.files import refuse_record
 from rlscale.report.answers import answers
 from rlscale.report.ranking import say_answers
-from rlscale.report.words import flags, range_of, remarks, say_conclusion, say_next, say_prediction, say_predictor, warnings
+from rlscale.report.words import (
+    flags,
+    range_of,
+    remarks,
+    say_conclusion,
+    say_measured,
+    say_next,
+    say_prediction,
+    say_predictor,
+    warnings,
+)
 
 from ..console import plain_console, say, terminal_width
 from ..options import parse
@@ -166,7 +177,7 @@ def _without_record(folder: Path) -> UsageError:
 
 
 def terminal_tables(comparison: Comparison) -> list[Table]:
-    """What was measured, and what was predicted; a row per goal, intervals below their values, so that 80 columns suffice.
+    """What was measured, and what was predicted; a row per goal, intervals and units below their values, so that 80 columns suffice.
 
     An exclamation mark stands where one of `warnings` applies.
     """
@@ -177,13 +188,12 @@ def terminal_tables(comparison: Comparison) -> list[Table]:
     for row in rows:
         name = f"{row.name}\n  {row.goal_label if row.goal is None else f'goal {row.goal_label}'}"
         if row.goal is not None and not row.quick:
-            b_crit = row.measured.say("not identifiable")
-            figures = (b_crit, row.s_min.say("unknown"), row.e_min.say("unknown"))
+            figures = (*say_measured(row), row.e_min.say("unknown"))
             mark, rates = (
                 "! " if flags(row) or row.measured.value is None else "",
                 range_of(row.learning_rates).replace(" … ", " …\n"),
             )
-            cells = [_two_lines(figure) for figure in figures]
+            cells = [re.sub(" (an )?(?=iteration)", r"\n\1", _two_lines(figure)) for figure in figures]
             measured.add_row(name, mark + cells[0], *cells[1:], rates)
         scales = [say_prediction(row, head, "cumulative") for head in _HEADS]
         predicted.add_row(name, *map(_two_lines, (say_predictor(row), row.ratio(*row.predictor).say("–"), *scales)))

@@ -87,7 +87,13 @@ def _columns() -> list[tuple[str, str, Callable[[Row], Any]]]:
             columns.append((f"{name}_resolved", "int64", _of_prediction(head, quantity, lambda p: p.resolved)))
             columns.append((f"{name}_runs", "int64", _of_prediction(head, quantity, lambda p: p.runs)))
         columns.append((f"{head}_gain", "double", _of_prediction(head, "cumulative", lambda p: p.gain)))
-    columns.append(("notes", "string", lambda row: "; ".join(row.notes)))
+    columns += [
+        ("notes", "string", lambda row: "; ".join(row.notes)),
+        ("quick", "bool", lambda row: row.quick),
+        ("inner_steps", "int64", lambda row: None if row.goal is None else row.inner_steps),
+        ("clones", "int64", lambda row: row.clones),
+        ("reward_noise", "double", lambda row: row.reward_noise),
+    ]
     return columns
 
 

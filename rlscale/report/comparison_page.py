@@ -37,6 +37,7 @@ from .words import (
     remarks,
     say_all_agreements,
     say_conclusion,
+    say_measured,
     say_next,
     say_prediction,
     say_predictor,
@@ -241,7 +242,7 @@ def _main_table(rows: Sequence[Row]) -> str:
                 _measured(row),
                 say_predictor(row),
                 row.ratio(*row.predictor).say("–"),
-                "–" if row.goal is None or row.quick else row.s_min.say("unknown"),
+                "–" if row.goal is None or row.quick else say_measured(row)[1],
                 "–" if row.goal is None or row.quick else row.e_min.say("unknown"),
                 range_of(row.learning_rates),
             ]
@@ -254,7 +255,7 @@ def _measured(row: Row) -> str:
     """B_crit with what must not be overlooked about it; a dash where nothing was to be measured."""
     if row.goal is None or row.quick:
         return "–"
-    return row.measured.say("⚠ not identifiable") + (f" ⚠ {flags(row)}" if flags(row) else "")
+    return say_measured(row, "⚠ not identifiable")[0] + (f" ⚠ {flags(row)}" if flags(row) else "")
 
 
 def _prediction_table(rows: Sequence[Row]) -> str:

@@ -25,6 +25,7 @@ __all__ = [
     "say_conclusion",
     "say_gain",
     "say_limit",
+    "say_measured",
     "say_next",
     "say_prediction",
     "say_predictor",
@@ -150,6 +151,20 @@ def warnings(rows: Sequence[Row]) -> list[str]:
 def say_next(sweep: ComparedSweep) -> str | None:
     """The command that would sharpen a sweep; None where there is none."""
     return f"next: {shlex.join(sweep.next_words)}" if sweep.next_words else None
+
+
+def say_measured(row: Row, missing: str = "not identifiable") -> tuple[str, str]:
+    """B_crit and S_min of a goal; what they count is said where a step is an iteration of several optimizer steps.
+
+    Args:
+        row: of the goal.
+        missing: said of a B_crit without a value.
+    """
+    b_crit, s_min = row.measured.say(missing), row.s_min.say("unknown")
+    if row.inner_steps > 1:
+        b_crit += " an iteration" * (b_crit != missing)
+        s_min += f" {row.steps_name}" * (s_min != "unknown")
+    return b_crit, s_min
 
 
 def remarks(rows: Sequence[Row]) -> list[str]:

@@ -25,7 +25,15 @@ from rlscale.records import SweepRecord, read_sweep
 from rlscale.records.files import dump_json
 from rlscale.report.ladder_charts import tasks_figure, verdict_figure
 from rlscale.report.pictures import write_figures
-from rlscale.report.words import QUANTITY_LABELS, head_name, say_aim, say_prediction, say_verdict, say_verdict_details
+from rlscale.report.words import (
+    QUANTITY_LABELS,
+    head_name,
+    say_aim,
+    say_measured,
+    say_prediction,
+    say_verdict,
+    say_verdict_details,
+)
 from rlscale.text import format_quantity
 
 from ..learning.noise_without_sweep import table
@@ -211,11 +219,8 @@ def _counts(rung: Rung) -> bool:
 
 
 def _figures(row: Row) -> list[str]:
-    measured, s_min = row.measured.say("not identifiable"), row.s_min.say("unknown")
-    if row.inner_steps > 1 and row.s_min.value is not None:
-        measured, s_min = f"{measured} an iteration", f"{s_min} {row.steps_name}"
     times = ratio(row.predicted(*PRIMARY), row.measured)
-    return [measured, s_min, say_prediction(row, *PRIMARY), times.say("–")]
+    return [*say_measured(row), say_prediction(row, *PRIMARY), times.say("–")]
 
 
 def _finished(comparison: Comparison) -> list[ComparedSweep]:

@@ -46,6 +46,10 @@ def test_columns_hold_what_they_are_named_after(exported):
         "task": "classic/cartpole",
         "source": row.source,
         "goal": "200.0",
+        "quick": "False",
+        "inner_steps": "1",
+        "clones": "1",
+        "reward_noise": "0.0",
         "b_crit_reason": "",
         "residual": str(surface.residual),
         "b_crit_without_a_size_low": str(min(without)),
@@ -68,6 +72,16 @@ def test_columns_hold_what_they_are_named_after(exported):
     }
     assert {name: line[name] for name in expected} == expected
     assert surface.best_rate(32) < surface.best_rate(32768)
+
+
+def test_what_a_step_counts_and_what_was_done_to_the_environments_is_exported(exported, tmp_path):
+    """B_crit of 12 steps, or of clones, is another quantity than that of one step on the task as it is."""
+    row = replace(exported[0], inner_steps=12, clones=4, reward_noise=0.5, quick=True)
+    to_csv([row, replace(row, goal=None)], tmp_path / "table.csv")
+    several, single = csv.DictReader((tmp_path / "table.csv").read_text().splitlines())
+    names = ("quick", "inner_steps", "clones", "reward_noise")
+    assert [several[name] for name in names] == ["True", "12", "4", "0.5"]
+    assert [single[name] for name in names] == ["True", "", "4", "0.5"], "a run of how many steps is not known"
 
 
 def test_columns_of_an_estimate_hold_its_value_and_its_ends(exported):

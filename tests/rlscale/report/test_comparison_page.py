@@ -20,14 +20,14 @@ from rlscale.analysis.paper import PAPER
 from rlscale.analysis.predictions import PRIMARY, Prediction
 from rlscale.analysis.rungs import rungs_of
 from rlscale.analysis.summary import noise_of_sums
-from rlscale.benchmarks.commands.compare import CompareOptions, read_folders, run_compare
+from rlscale.benchmarks.commands.compare import CompareOptions, read_folders, run_compare, terminal_tables
 from rlscale.errors import UsageError
 from rlscale.estimate import Estimate
 from rlscale.records import read_sweep
-from rlscale.report.comparison_page import _cost_table, write_comparison
+from rlscale.report.comparison_page import _cost_table, _main_table, write_comparison
 from rlscale.report.ladder_charts import _place_labels, ladder_figure
 from rlscale.report.sweep_charts import frontier_figure, rate_figure, return_figure
-from rlscale.report.words import say_conclusion, warnings
+from rlscale.report.words import say_conclusion, say_measured, warnings
 
 
 @pytest.fixture(scope="module")
@@ -215,6 +215,22 @@ def test_the_interval_of_a_measured_figure_is_drawn_whole(tmp_path):
         ]
         assert {point["from"] for point in drawn} == {0.28}
         assert ({point["to"] for point in drawn} == {90_000.0}) is whole
+
+
+def test_tables_say_what_is_counted_where_a_step_is_an_iteration(whole):
+    comparison, *_ = whole
+    row = replace(comparison.sweeps[0].rows[-1], measured=Estimate(812.0, (410.0, 1480.0)), s_min=Estimate(11.6, (7.99, 16.1)))
+    several = replace(row, inner_steps=12)
+    assert say_measured(row) == ("812 [410, 1,480]", "11.6 [7.99, 16.1]")
+    assert say_measured(several) == ("812 [410, 1,480] an iteration", "11.6 [7.99, 16.1] iterations")
+    nothing = Estimate(None, None, "no frontier")
+    assert say_measured(replace(several, measured=nothing, s_min=nothing)) == ("not identifiable", "unknown")
+    page = _main_table([several]).replace("\N{NO-BREAK SPACE}", " ")
+    assert ">812 [410, 1,480] an iteration" in page
+    assert ">11.6 [7.99, 16.1] iterations<" in page
+    measured = terminal_tables(replace(comparison, rows=(several,)))[0]
+    b_crit, s_min = (next(iter(column.cells)).removeprefix("! ") for column in measured.columns[1:3])
+    assert (b_crit, s_min) == ("812\n[410, 1,480]\nan iteration", "11.6\n[7.99, 16.1]\niterations")
 
 
 def test_learning_rates_are_shown_over_the_observations_of_what_is_counted(tmp_path):
