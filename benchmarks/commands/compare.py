@@ -177,7 +177,7 @@ def _without_record(folder: Path) -> UsageError:
 
 
 def terminal_tables(comparison: Comparison) -> list[Table]:
-    """What was measured, and what was predicted; a row per goal, intervals and units below their values, so that 80 columns suffice.
+    """What was measured, and what was predicted; a row per goal, intervals and units below values, so that 80 columns suffice.
 
     An exclamation mark stands where one of `warnings` applies.
     """
