@@ -7,6 +7,7 @@ import sys
 from rlscale import __version__
 from rlscale.errors import UsageError
 from rlscale.records.files import is_full
+from rlscale.text import first_line
 
 from .commands import COMMANDS
 
@@ -53,6 +54,13 @@ def main(arguments: list[str] | None = None) -> int:
         if not isinstance(error, LostWorkerError):
             raise
         said, code = [str(error), *_notes(error)], 2 if isinstance(error, LostHeadError) else 1
+    except Exception as error:
+        from rlscale.agents.cluster.processes import kind_of_loss
+
+        if type(error).__module__ != "ray.exceptions" or kind_of_loss(error) != "no room":
+            raise
+        mend = "Use fewer environments, or start Ray with a larger --object-store-memory"
+        said, code = [f"no room in Ray's object store: {first_line(error)}", mend, *_notes(error)], 1
     print(f"rlscale: {'. '.join([*(sentence.removesuffix('.') for sentence in said[:-1]), said[-1]])}", file=sys.stderr)
     return code
 

@@ -334,7 +334,7 @@ class SweepPlan(ABC):
         if not self.interval_ratio < factor <= WIDE or stages[-1:] == ["noise"] or self.is_spent(results):
             return None
         hours = [r.hours(self.jobs) for r in results.values() if r.stage != "noise"]
-        noise = sum(hours) / len(hours) * (self.noise_runs - stages.count("noise"))
+        noise = sum(hours) / len(hours) * max(0, self.noise_runs - stages.count("noise"))
         return hours_more(sum(hours), factor, self.interval_ratio) + noise
 
     def is_spent(self, results: Results) -> bool:

@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
+import ray
 
 from rlscale.benchmarks.cli import main
-from rlscale.benchmarks.commands import watch
+from rlscale.benchmarks.commands import watch, workers
 from rlscale.benchmarks.options import parse_train
 
 ROOT = Path(__file__).parents[2]
@@ -160,6 +161,21 @@ def test_links_in_a_circle_are_one_line(tmp_path, monkeypatch, capsys):
     assert (
         "loop cannot be read: Too many levels of symbolic links" in watch._Pages([Path("loop")], Path("p.html")).text().decode()
     )
+
+
+def test_an_object_store_without_room_is_one_line(monkeypatch, capsys):
+    """As where a policy no longer fits; a run says the same with where it can be resumed."""
+
+    def full(arguments):
+        raise ray.exceptions.ObjectStoreFullError("Failed to put object 00ff of 80 MB\nmore")
+
+    monkeypatch.setattr(workers, "run", full)
+    assert main(["workers"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "rlscale: no room in Ray's object store: Failed to put object 00ff of 80 MB. Use fewer environments"
+    ), said
+    assert said.count("\n") == 1
 
 
 def test_a_terminal_that_takes_ascii_alone_gets_question_marks(monkeypatch):

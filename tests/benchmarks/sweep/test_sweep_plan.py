@@ -280,6 +280,8 @@ def test_three_times_the_width_that_is_wanted_takes_twice_the_hours_again_and_th
     wider = replace(SEQUENTIAL, hours=1.5 * spent)
     assert wider.hours_left(extended) == pytest.approx(0.5 * spent), "noise runs take nothing of it"
     assert wider.hours_to_go(extended, 8.0) is not None
+    fewer = replace(SEQUENTIAL, noise_runs=1)
+    assert fewer.hours_to_go(extended, 2.0**3) == pytest.approx(2 * spent), "three were made before, when three were wanted"
 
 
 def test_evaluations_count_in_a_budget_of_observations():
