@@ -64,7 +64,7 @@ class Outcome:
 @interrupted_by_sigterm()
 def train(
     config: TrainConfig,
-    folder: Path,
+    folder: Path | str,
     *,
     command: list[str],
     on_start: Callable[[], None] = lambda: None,
@@ -105,7 +105,7 @@ def train(
                 check_adaptive(config)
         setup = prepare(config, task, None if checkpoint is None else kept_environments(checkpoint, config))
         manifest = setup.manifest(command)
-        run = run or Run.create(folder, {**manifest, "segments": []})
+        run = run or Run.create(Path(folder), {**manifest, "segments": []})
         if config.rays:
             connect(config.rollout.ray_address, setup.cpus, setup.memory.store_bytes, learner_cpus=setup.learner_cpus)
             require_room(setup.reservations(), setup.remote_learners)

@@ -60,7 +60,7 @@ def science(rows):
 def test_the_same_seed_gives_the_same_run(tmp_path):
     for name in ("a", "b"):
         train(small(), tmp_path / name, command=[])
-    train(replace(small(observations=500), seed=1), tmp_path / "c", command=[])
+    train(replace(small(observations=500), seed=1), str(tmp_path / "c"), command=[])
     a, b, c = (science(read_run(tmp_path / name).rows) for name in "abc")
     assert a == b
     assert all(one != other for one, other in zip(a, c, strict=False))
