@@ -21,6 +21,13 @@ def pytest_xdist_make_scheduler(config, log):
     return ByFile(config, log)
 
 
+def pytest_collection_modifyitems(config, items):
+    if config.pluginmanager.hasplugin("xdist"):
+        from scheduling import longest_first
+
+        longest_first(items)
+
+
 @pytest.fixture(autouse=True)
 def one_thread():
     """Every test begins with one thread, whatever the test before has set."""

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -37,6 +38,19 @@ def test_a_file_is_timed_that_marks_a_test_and_not_one_that_writes_of_it(text, t
 
     (tmp_path / "test_it.py").write_text(text)
     assert is_timed(tmp_path / "test_it.py") is timed
+
+
+def test_timed_files_and_the_longest_begin_first(tmp_path):
+    pytest.importorskip("xdist")
+    from scheduling import LONGEST, longest_first
+
+    assert all((ROOT / file).exists() for file in LONGEST)
+    (tmp_path / "test_kills.py").write_text("@pytest.mark.timed\n")
+    (tmp_path / "test_light.py").touch()
+    files = [tmp_path / "test_light.py", ROOT / LONGEST[1], tmp_path / "test_kills.py", ROOT / LONGEST[0]]
+    items = [SimpleNamespace(path=file, number=number) for file in files for number in (1, 2)]
+    longest_first(items)
+    assert [(item.path, item.number) for item in items] == [(files[k], n) for k in (1, 2, 3, 0) for n in (1, 2)]
 
 
 @pytest.mark.long

@@ -33,13 +33,12 @@ class Regression:
         self.steps = 0
 
     def advance(self):
-        x = self.rng.standard_normal((REPLICAS, self.distinct, DIMENSIONS))
-        gradients = x * np.einsum("rbd,rd->rb", x, self.delta)[:, :, None]
+        measures = self.blocks and self.distinct >= 2 * self.blocks
+        gradients = mean_gradients(self.rng, self.delta, self.distinct, self.blocks if measures else 1)
         noise = []
-        if self.blocks and self.distinct >= 2 * self.blocks:
-            rows = gradients[0].reshape(self.blocks, -1, DIMENSIONS).mean(axis=1)
+        if measures:
             sizes = np.full(self.blocks, self.distinct * self.clones // self.blocks)
-            statistics = block_statistics(rows, sizes)
+            statistics = block_statistics(gradients[0], sizes)
             noise += [NoiseRecord(head, "rollout", self.steps, statistics) for head in ("policy", "joint")]
         self.delta = self.delta - self.rate * gradients.mean(axis=1)
         self.steps += 1
@@ -54,6 +53,30 @@ class Regression:
 
     def close(self, state, reason):
         pass
+
+
+def mean_gradients(rng, delta, observations, blocks):
+    """Mean gradients x (x·δ) of equal blocks of a batch, drawn by their law, which takes the same time for every batch size.
+
+    With z = x·δ/|δ|, what x has along δ, they are |δ|/b (Σz² along δ + Σzx⊥ across it) for b observations. Σz² is χ² with b
+    degrees of freedom, and given the z, Σzx⊥ is normal with variance Σz² in every direction across δ.
+
+    Args:
+        rng: what draws.
+        delta: θ - w* of every replica, (replicas, dimensions).
+        observations: of the batch, a multiple of `blocks`.
+        blocks: how many.
+
+    Returns:
+        (replicas, blocks, dimensions)
+    """
+    each = observations // blocks
+    length = np.linalg.norm(delta, axis=1)[:, None, None]
+    along = delta[:, None, :] / length
+    across = rng.standard_normal((len(delta), blocks, delta.shape[1]))
+    across -= (across * along).sum(axis=2, keepdims=True) * along
+    squares = rng.chisquare(each, (len(delta), blocks, 1))
+    return length / each * (squares * along + np.sqrt(squares) * across)
 
 
 def planted_course(config, **settings):

@@ -1,12 +1,15 @@
-"""Which tests share a process when several run side by side."""
+"""Which tests share a process when several run side by side, and which begin first."""
 
 import re
 from functools import cache
 from pathlib import Path
 
+import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 TIMED = re.compile(r"^(?:\s*@|pytestmark = .*)pytest\.mark\.timed\b", re.MULTILINE)  # over a test, or over all of a file
+# What takes longest of the files that are not timed; these have by far the most to do of `make test-long`.
+LONGEST = ("tests/benchmarks/sweep/test_planted_command.py", "tests/benchmarks/sweep/test_sweep.py")
 
 
 class ByFile(LoadScopeScheduling):
@@ -22,6 +25,11 @@ class ByFile(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.split("::", 1)[0]
         return "timed" if is_timed(Path(self.config.rootpath, path)) else path
+
+
+def longest_first(items: list[pytest.Item]) -> None:
+    """Move timed files and `LONGEST` to the beginning, so that no process has one of them for itself at the end."""
+    items.sort(key=lambda item: not (is_timed(item.path) or item.path.as_posix().endswith(LONGEST)))
 
 
 @cache

@@ -8,9 +8,11 @@ one, which would reach the goal in one step; so there a rate x times those above
 the best. Everything is the command's own but the trainer: options, plan, trials, goals, record, surface, prediction.
 """
 
+import numpy as np
 import pytest
-from regressions import NOISE_SCALE, planted_course, tuned_course
+from regressions import DIMENSIONS, NOISE_SCALE, mean_gradients, planted_course, tuned_course
 from rich.console import Console
+from scipy.stats import ks_2samp
 
 from rlscale.analysis.comparison import compare
 from rlscale.benchmarks.sweep import kinds
@@ -47,6 +49,22 @@ def test_intervals_of_b_crit_and_of_the_noise_hold_in_eighteen_of_twenty_sweeps(
     assert sum(low <= NOISE_SCALE <= high for low, high in noise) >= 18, noise
     assert all(high / low < 3 for low, high in critical), "the intervals say something"
     assert all(high / low < 3 for low, high in noise), "the intervals say something"
+
+
+@pytest.mark.parametrize("observations", [1, 3, 32])
+def test_the_task_s_gradients_are_those_of_its_observations(observations):
+    """Drawn by their law or made from observations, they have one distribution: along δ, across it, and in length."""
+    rng = np.random.default_rng(0)
+    delta = rng.standard_normal((1, DIMENSIONS))
+    by_law = mean_gradients(rng, np.repeat(delta, 2000, axis=0), 2 * observations, 2).reshape(-1, DIMENSIONS)
+    x = rng.standard_normal((4000, observations, DIMENSIONS))
+    made = (x * (x @ delta[0])[:, :, None]).mean(axis=1)
+    across = np.eye(DIMENSIONS)[0] - delta[0] * delta[0, 0] / (delta @ delta.T)
+    for view in (lambda g: g @ delta[0], lambda g: g @ across[0], lambda g: (g**2).sum(axis=1)):
+        assert ks_2samp(view(by_law), view(made)).pvalue > 0.001
+    square = (delta**2).sum()
+    assert by_law.var(axis=0).sum() * observations == pytest.approx(NOISE_SCALE * square, rel=0.05)
+    assert by_law.mean(axis=0) == pytest.approx(delta[0], abs=0.1 * np.sqrt(square))
 
 
 def test_one_grid_of_a_known_task_through_the_whole_command(tmp_path, monkeypatch):
