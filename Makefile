@@ -8,7 +8,7 @@ LADDER_STAMP := .venv/installed-ladder
 
 # So many processes side by side; tests/support/scheduling.py says what stays in one of them.
 PROCESSES ?= 2
-PYTEST = .venv/bin/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
+PYTEST := .venv/bin/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-long lint types unit site bench peers ladder ladder-status clean
@@ -53,8 +53,6 @@ unit: $(STAMP)
 	@echo "== pytest"
 	$(PYTEST) -m "not long"
 
-# Long tests wait more than they compute, so another process shares the cores.
-test-long: PROCESSES = 3
 test-long: $(STAMP)
 	@echo "== pytest, the long tests"
 	$(PYTEST) -m long

@@ -274,8 +274,9 @@ def test_a_head_that_dies_ends_the_run_in_one_line(tmp_path, dead):
     record = read_run(tmp_path / "mine")
     assert record.state == "failed"
     before = record.rows[-1]["iteration"]
-    resumed = ["classic/cartpole", "--resume", "mine", "--ray-address", "None", "--actors", "0", "--observations", "None"]
-    done = run(tmp_path, *COMMAND, *resumed, "--seconds", "1", PYTHONPATH=str(ROOT))
+    further = record.rows[-1]["observations"] + 1
+    resumed = ["classic/cartpole", "--resume", "mine", "--ray-address", "None", "--actors", "0", "--observations", str(further)]
+    done = run(tmp_path, *COMMAND, *resumed, "--seconds", "None", PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr
     after = read_run(tmp_path / "mine")
     first = after.manifest["segments"][-1]["first_iteration"]
