@@ -107,9 +107,8 @@ def tables(record: dict[str, Any], frontier: LocalFrontier) -> list[Cells]:
     columns = frontier.sizes, frontier.best_rates, frontier.gains, _learned(record)
     for size, rate, (gain, error), learned in zip(*columns, strict=True):
         share = f"{gain / (frontier.progress * learned):.0%}" if math.isfinite(frontier.progress) else "–"
-        scatter = (
-            f" ± {format_return(error, 2)}" if math.isfinite(error) else ""
-        )  # of one branch near the best rate nothing is known
+        # Of one branch near the best rate no scatter is known.
+        scatter = f" ± {format_return(error, 2)}" if math.isfinite(error) else ""
         known = (f"{format_return(gain, 3)}{scatter}", share) if math.isfinite(gain) else ("rates too far off", "")
         gains.append([f"{size:,.0f}", f"{rate:.3g}", *known])
     title = f"Return gained, from {format_return(record['start']['return'], 3)}"
