@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlscale.noise import BlockStatistics
-from rlscale.records.run import pack_statistics
+from rlscale.records.noise import pack_statistics
 
 __all__ = ["NoiseRecord", "UpdateResult"]
 

@@ -16,7 +16,7 @@ from ..errors import UsageError
 from ..noise import BlockStatistics, pool, usable
 from ..text import first_line
 from .files import append_when_there_is_room
-from .run import unpack_statistics
+from .noise import unpack_statistics
 
 __all__ = ["TensorBoard", "WeightsAndBiases"]
 

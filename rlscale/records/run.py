@@ -17,9 +17,8 @@ import math
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -44,22 +43,20 @@ from .files import (
     write_atomically,
     writing,
 )
+from .noise import fault_of_noise, metric_prefix, unpack_statistics
 
 __all__ = [
     "SCHEMA",
     "Run",
     "RunRecord",
     "is_run",
-    "pack_statistics",
     "read_checkpoint",
     "read_run",
     "read_run_manifest",
-    "unpack_statistics",
 ]
 
 SCHEMA = 1
 _MANIFEST, _ROWS, _CHECKPOINT = "manifest.json", "iterations.jsonl", "checkpoint.pt"
-_METRICS = {"plain": "", "adam": "adam_"}  # prefix of the fields
 _CHECKPOINT_MAGIC = b"rlscale checkpoint 1\n"
 # What pages, listings and a resumed run take from a record without asking whether it is there, for `fault_of`.
 _FIGURE = (int, float, type(None))
@@ -134,12 +131,16 @@ class RunRecord:
             head: which loss.
             kind: keeps one kind of blocks.
             metric: `plain` or `adam`; a measurement that was not made in Adam's metric is left out.
+
+        Raises:
+            UsageError: there is no such metric.
         """
+        square = f"{metric_prefix(metric)}square"
         return [
             (row, unpack_statistics(entry, metric))
             for row in self.rows
             for entry in row.get("noise", ())
-            if entry["head"] == head and (kind is None or entry["kind"] == kind) and f"{_METRICS[metric]}square" in entry
+            if entry["head"] == head and (kind is None or entry["kind"] == kind) and square in entry
         ]
 
 
@@ -343,7 +344,7 @@ def read_run(folder: Path | str, field: str = "RUN") -> RunRecord:
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
-            fault = fault_of(row, _NEEDED_IN_ROW) or _fault_of_noise(row["noise"])
+            fault = fault_of(row, _NEEDED_IN_ROW) or fault_of_noise(row["noise"])
         except ValueError:
             if line.endswith(TORN):  # a torn line that a resumed run has closed off
                 continue
@@ -356,41 +357,3 @@ def read_run(folder: Path | str, field: str = "RUN") -> RunRecord:
             rows.pop()
         rows.append(row)
     return RunRecord(folder, manifest, rows)
-
-
-def _fault_of_noise(entries: Sequence[Mapping[str, Any]]) -> str | None:
-    """What is wrong with the measurements of a row, for people; None if each has one number a block."""
-    for entry in entries:
-        vectors = [entry[name] for name in ("size", "square", "dot", "block", "adam_square", "adam_dot") if name in entry]
-        if len(set(map(len, vectors))) > 1 or not set(map(type, chain.from_iterable(vectors))) <= {int, float}:
-            return f"noise of the {entry['head']} loss is not one number a block"
-    return None
-
-
-def pack_statistics(statistics: BlockStatistics, adam: BlockStatistics | None = None) -> dict[str, list[float]]:
-    """Block statistics as JSON lists with nine significant digits, more than float32 gradients carry.
-
-    Args:
-        statistics: plain ones.
-        adam: of the same blocks in Adam's metric.
-    """
-
-    def short(values: np.ndarray) -> list[float]:
-        return [float(f"{value:.9g}") for value in values]
-
-    packed: dict[str, list[float]] = {
-        "size": statistics.size.astype(int).tolist(),
-        "square": short(statistics.square),
-        "dot": short(statistics.dot),
-    }
-    if (statistics.block != np.arange(len(statistics.block))).any():
-        packed["block"] = statistics.block.tolist()
-    if adam is not None:
-        packed |= {"adam_square": short(adam.square), "adam_dot": short(adam.dot)}
-    return packed
-
-
-def unpack_statistics(packed: Mapping[str, Sequence[float]], metric: str = "plain") -> BlockStatistics:
-    """The inverse of `pack_statistics` for one metric, `plain` or `adam`."""
-    prefix = _METRICS[metric]
-    return BlockStatistics(packed["size"], packed[f"{prefix}square"], packed[f"{prefix}dot"], packed.get("block"))

@@ -12,7 +12,8 @@ from commands import COMMAND, SMALL, rows_of, start, wait_for
 
 from rlscale.benchmarks.cli import main
 from rlscale.noise import pool
-from rlscale.records.run import read_run, unpack_statistics
+from rlscale.records.noise import unpack_statistics
+from rlscale.records.run import read_run
 
 wandb = pytest.importorskip("wandb")
 TASK = ["classic/cartpole", *SMALL]

@@ -33,7 +33,8 @@ from rlscale.benchmarks.cli import main
 from rlscale.benchmarks.measurements.endurance import science_of
 from rlscale.envs import find_task
 from rlscale.errors import UsageError
-from rlscale.records.run import Run, read_checkpoint, read_run, unpack_statistics
+from rlscale.records.noise import unpack_statistics
+from rlscale.records.run import Run, read_checkpoint, read_run
 
 
 def small(task_id="classic/cartpole", *, observations=3000, recording=None, **update) -> TrainConfig:

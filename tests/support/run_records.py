@@ -7,7 +7,8 @@ import numpy as np
 from altair.vegalite.v6.schema.core import Root
 
 from rlscale.noise import BlockStatistics
-from rlscale.records.run import Run, pack_statistics, read_run
+from rlscale.records.noise import pack_statistics
+from rlscale.records.run import Run, read_run
 
 FACTS = {
     "task": {"id": "atari/pong", "preprocessing": "grey", "frame_skip": 4, "goals": [-19, 0]},

@@ -8,7 +8,8 @@ from statistics_by_hand import exact_statistics
 
 from rlscale.analysis.summary import mean_batch, noise_of_sums, noise_over_run, noise_windows
 from rlscale.noise import BlockStatistics, run_average
-from rlscale.records.run import RunRecord, pack_statistics
+from rlscale.records.noise import pack_statistics
+from rlscale.records.run import RunRecord
 
 
 def statistics(signal, seed, blocks=8):

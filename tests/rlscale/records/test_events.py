@@ -10,7 +10,7 @@ import pytest
 
 from rlscale.noise import BlockStatistics, pool
 from rlscale.records.events import TensorBoard, WeightsAndBiases, _figures
-from rlscale.records.run import pack_statistics
+from rlscale.records.noise import pack_statistics
 
 
 def row_of(*statistics):

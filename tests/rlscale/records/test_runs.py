@@ -20,7 +20,8 @@ from rlscale.errors import UsageError
 from rlscale.noise import BlockStatistics
 from rlscale.records import files
 from rlscale.records.files import dump_json, lock_folder, make_folder, read_lines, unpack
-from rlscale.records.run import Run, pack_statistics, read_checkpoint, read_run, unpack_statistics
+from rlscale.records.noise import pack_statistics, unpack_statistics
+from rlscale.records.run import Run, read_checkpoint, read_run
 
 
 @pytest.fixture
@@ -352,6 +353,15 @@ def test_noise_of_one_kind_of_blocks_is_not_that_of_another(tmp_path):
     for row in record.rows:
         row["noise"].append({**row["noise"][0], "kind": "mini-batch", "optimizer_step": 100})
     assert [len(record.noise("policy", kind)) for kind in ("rollout", "mini-batch", None)] == [3, 3, 6]
+
+
+def test_a_metric_that_nobody_knows_is_one_line(tmp_path):
+    """As the pages spell it, say, which would else be a KeyError, or nothing at all where there is no such head either."""
+    record = make_run(tmp_path / "run", iterations=2)
+    for head in ("policy", "nobody's"):
+        with pytest.raises(UsageError, match=r"^metric: there is no 'Adam'\. Choose one of plain, adam$"):
+            record.noise(head, metric="Adam")
+    assert record.noise("policy", metric="adam") == []
 
 
 @pytest.mark.parametrize("error", [errno.EACCES, errno.ENOSYS])

@@ -15,7 +15,7 @@ from rlscale.analysis.reading import read_noise
 from rlscale.analysis.rows import row_of_run
 from rlscale.estimate import Estimate
 from rlscale.noise import BlockStatistics
-from rlscale.records.run import pack_statistics
+from rlscale.records.noise import pack_statistics
 from rlscale.report.answers import answers, run_answer, say_suggestion
 from rlscale.report.ladder_charts import rank_figure
 from rlscale.report.words import warnings
