@@ -504,7 +504,7 @@ def test_what_the_docs_say_of_forecasts_is_what_their_record_says():
     moments = [Moment(**row) for row in json.loads((ROOT / "results" / "sweep-forecasts.json").read_text())["readings"]]
     said = " ".join((ROOT / "docs" / "frontier.md").read_text().split())
     rungs = len({moment.rung for moment in moments})
-    assert f"Put to the {rungs} sweeps of the ladder that had finished by 29 November ({len(moments)} moments" in said
+    assert f"Put to the {rungs} sweeps of the ladder that had finished by 1 December ({len(moments)} moments" in said
     assert f"between half and twice the true ones at {within(moments, 2):.0%} of the moments" in said
     assert f"between a third and three times at {within(moments, 3):.0%}" in said
     ratio = statistics.median(moment.took / moment.foretold for moment in moments)
