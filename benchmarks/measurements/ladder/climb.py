@@ -235,5 +235,6 @@ def main(arguments: list[str] | None = None) -> int:
     }
     code = actions[options.action]()
     if options.action == "climb":
-        print(f"stopped after {(time.monotonic() - started) / 3600:.1f} hours; records are in {RECORDS}, sweeps in {SWEEPS}")
+        how = "stopped" if _is_stopped(code) else "ended"
+        print(f"{how} after {(time.monotonic() - started) / 3600:.1f} hours; records are in {RECORDS}, sweeps in {SWEEPS}")
     return code

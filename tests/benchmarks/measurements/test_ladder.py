@@ -122,7 +122,9 @@ def test_a_rung_is_climbed_and_goes_on_from_its_compact_record(checkout, capfd):
 
     capfd.readouterr()
     assert ladder.main(["climb"]) == 0
-    assert "==" not in capfd.readouterr().out, "what is finished is not begun again"
+    out = capfd.readouterr().out
+    assert "==" not in out, "what is finished is not begun again"
+    assert "ended after 0.0 hours" in out
     assert ladder.main(["status"]) == 0
     assert "finished" in capfd.readouterr().out
 
@@ -245,6 +247,12 @@ def test_a_repetition_without_a_figure_is_neither_alike_nor_not(tmp_path, monkey
 def test_a_rung_that_nobody_knows_is_named(checkout):
     with pytest.raises(SystemExit, match=r"there is no rung big; rungs\.toml has tiny"):
         ladder.main(["climb", "big"])
+
+
+def test_a_ladder_that_was_stopped_says_so(checkout, monkeypatch, capsys):
+    monkeypatch.setattr(ladder, "climb", lambda rungs: 130)
+    assert ladder.main(["climb"]) == 130
+    assert capsys.readouterr().out.startswith("stopped after 0.0 hours")
 
 
 @pytest.mark.long
