@@ -8,6 +8,8 @@ from .answers import Answer
 
 __all__ = ["ranked_of", "say_answers", "say_ranking"]
 
+_MOST_NAMED = 8  # tasks with others that cannot be told from them; a longer list of pairs is not read
+
 
 def say_answers(found: list[Answer]) -> list[str]:
     """How the tasks rank, then each task's sentence; with more than two ranked tasks the sentences have the ranks as numbers."""
@@ -73,6 +75,12 @@ def _say_order(ranked: list[Answer]) -> str:
     if not apart:
         return f"{top}; all of them can be told apart (95%).{care}"
     top, care = (f"Which of {len(ranked)} measured sweeps can be parallelized furthest is open", "") if alike[1] else (top, care)
+    if len(apart) > _MOST_NAMED:
+        contenders = f", between {_joined([ranked[n - 1].name for n in (1, *alike[1])])}" if 0 < len(alike[1]) <= 2 else ""
+        ends = " to ".join(format_quantity(answer.row.measured.value or 0.0) for answer in (first, ranked[-1]))
+        pairs = math.comb(len(ranked), 2)
+        told = f"{pairs - sum(map(len, alike.values()))} of {pairs} pairs can be told apart (95%)"
+        return f"{top}{contenders}.{care} B_crit falls from {ends}, and {told}."
     return f"{top}. Numbered by B_crit, these cannot be told apart (95%): {'; '.join(apart)}.{care}"
 
 

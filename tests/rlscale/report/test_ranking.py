@@ -91,6 +91,23 @@ def test_of_several_the_pairs_that_are_alike_are_named_by_number(plain):
     )
 
 
+def test_of_many_the_pairs_that_are_told_apart_are_counted(plain):
+    """Twelve a factor of 1.2 apart, each known to 1.5 times: by a factor of 1.5^√2 = 1.77, four places on, they are apart."""
+    many = found(plain, *(about(v, v / 1.5, v * 1.5) for v in (12_000 / 1.2**n for n in range(12))))
+    assert say_ranking(many) == (
+        "Which of 12 measured sweeps can be parallelized furthest is open. "
+        "B_crit falls from 12,000 to 1,620, and 36 of 66 pairs can be told apart (95%)."
+    )
+    two = [about(50_000, 40_000, 60_000), about(45_000, 40_000, 50_000)]
+    first = say_ranking(found(plain, *two, *(about(v, v / 1.5, v * 1.5) for v in (12_000 / 1.2**n for n in range(12)))))
+    assert first.startswith(
+        "Which of 14 measured sweeps can be parallelized furthest is open, between A and B. B_crit falls from 50,000 to"
+    )
+    assert say_ranking(found(plain, two[0], *(a.row.measured for a in many))).startswith(
+        "Of 13 measured sweeps, A can be parallelized furthest. B_crit falls"
+    )
+
+
 def test_sentences_and_figure_have_the_same_numbers(plain):
     three = found(plain, *(about(v, v / 1.1, v * 1.1) for v in (8000, 4000, 2000)), Estimate(None, None, "open"))
     assert say_answers(three)[1:] == ["1. A!", "2. B!", "3. C!", "D!"]
