@@ -90,9 +90,10 @@ def _short(name: str) -> str:
 def _envpool() -> Any:
     try:
         return import_module("envpool")
-    except ImportError as error:
+    except (ImportError, OSError) as error:  # a file of its own may be missing, too, where its packages of assets are
         said = first_line(error).rstrip(".")
-        problem = "EnvPool is not installed" if error.name == "envpool" else f"EnvPool cannot be imported: {said}"
+        missing = getattr(error, "name", None) == "envpool"
+        problem = "EnvPool is not installed" if missing else f"EnvPool cannot be imported: {said}"
         raise UsageError("TASK", problem, "Install it: pip install 'rlscale[envpool]'") from error
 
 

@@ -261,6 +261,22 @@ def test_without_envpool_the_mend_is_its_installation(monkeypatch, use):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [ImportError("No module named 'dm_env'", name="dm_env"), FileNotFoundError("could not find tasks.json\nin two places")],
+)
+def test_an_envpool_that_is_not_whole_says_what_it_lacks(monkeypatch, error):
+    """Without a package that it needs it has no module, without one of its assets no file."""
+
+    def broken(_):
+        raise error
+
+    monkeypatch.setattr(envpool_module, "import_module", broken)
+    said = str(error).splitlines()[0]
+    with pytest.raises(UsageError, match=f"^TASK: EnvPool cannot be imported: {said}. Install it: pip install"):
+        spaces_of("CartPole-v1")
+
+
 @pytest.mark.parametrize("name", ["pool/CartPole-v1", "pool/football/1_vs_1_easy"])
 def test_a_task_of_that_name_is_found_and_sampled(name):
     pytest.importorskip("envpool")
