@@ -142,7 +142,7 @@ def fit_known(ended: Sequence[RunSoFar]) -> Known | None:
     columns = zip(*((r.batch_size, r.optimizer_steps, r.observations, r.learning_rate) for r in ended), strict=True)
     sizes, steps, observations, rates = columns
     points = check_runs(sizes, steps, observations, None)
-    best = Response(points, np.array(rates)).best(tries=1)
+    best = Response(points, np.array(rates)).best(quickly=True)
     return Known(best, allowed_rise(points, STOPPED_CONFIDENCE))
 
 

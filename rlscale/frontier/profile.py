@@ -119,11 +119,10 @@ def reach(
     runs = best.runs
     start = float(along @ best.theta)
     most = abs(edges[sign > 0] - start)
-    # All combinations of the free parameters that leave the sum as it is, scaled to a loss about a unit sphere.
-    keep = null_space(along[free][None])
-    values, vectors = np.linalg.eigh(keep.T @ runs.curvature(best.theta)[np.ix_(free, free)] @ keep)
-    directions = np.zeros((len(along), keep.shape[1]))
-    directions[free] = keep @ (vectors / np.sqrt(np.maximum(np.abs(values), 0.1)))
+    # All combinations of the free parameters that leave the sum as it is.
+    allowed = np.zeros((len(along), len(free) - 1))
+    allowed[free] = null_space(along[free][None])
+    directions = runs.directions(best.theta, allowed)
     outwards = along / along.sum()
     theta = best.theta
     # Beyond the sizes only S_min · B_crit, or S_min, is known. Were S_min left behind, all runs would be taken for stuck.

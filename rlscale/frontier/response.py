@@ -43,6 +43,7 @@ _STUCK_NOISE = 0.3  # standard deviation of its normal part
 _NEVER = 0.3  # share of stuck runs that never arrive
 _BRINK_WIDTH = 0.2  # in ln of the rate
 _LEAST_SIGMA = 0.02
+_LEAST_CURVATURE = 0.1  # along a direction of a search: a step of one moves no parameter by more than three
 
 
 @dataclass(frozen=True)
@@ -101,13 +102,27 @@ class Response:
 
     def loss(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         """Negative logarithm of the posterior density at θ, and its gradient."""
-        values: list[float] = theta.tolist()
-        _, c, _, _, _, _, log_sigma, stuck, stuck_ends, brink, log_alpha = values[:OFFSETS]
+        total, slopes = self._by_run(theta)
+        loss, gradient = -float(np.log(total).sum()), np.zeros_like(theta)
+        gradient[:OFFSETS] = slopes.sum(axis=1)
+        for index, (mean, deviation) in self.priors:
+            apart = (float(theta[index]) - mean) / deviation
+            loss += 0.5 * apart * apart
+            gradient[index] += apart / deviation
+        if self.offsets:
+            offsets = theta[OFFSETS:] / self.offset_sd
+            loss += 0.5 * float(offsets @ offsets)
+            gradient[OFFSETS:] = np.bincount(self.group, slopes[A], self.offsets) + offsets / self.offset_sd
+        return loss, gradient
+
+    def _by_run(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(N,) the density of each run at θ, and (OFFSETS, N) slopes of its negative logarithm; those of an offset are a's."""
+        a, c, _, _, _, _, log_sigma, stuck, stuck_ends, brink, log_alpha = theta.tolist()[:OFFSETS]
         alpha, sigma = math.exp(log_alpha), self.sigma(theta)
         u, k = self._off_rate(theta)
         lift = k * u * u
         bend_at = alpha * (c - self.x)
-        e = self.y - values[A] - np.logaddexp(0.0, bend_at) - lift
+        e = self.y - a - np.logaddexp(0.0, bend_at) - lift
         if self.offsets:
             e = e - theta[OFFSETS:][self.group]
         usual = expit(stuck + stuck_ends * self.ends)
@@ -129,35 +144,46 @@ class Response:
         running = 1 - share
         total = np.maximum(running * normal + share * held, 1e-300)
         by_e = (running * normal_slope + share * held_slope) / total
-        by_sigma = running * normal_by_sigma / total
         by_share = (held - normal) / total
-        by_beyond = by_share * unusual * beyond * below_brink
-        by_u = -by_e * 2 * k * u + by_beyond / _BRINK_WIDTH
+        by_beyond = by_share * unusual * beyond * below_brink / _BRINK_WIDTH
+        by_u = by_beyond - by_e * 2 * k * u
         by_usual = by_share * below_brink * usual * unusual
         slope = expit(bend_at)
 
-        gradient = np.zeros_like(theta)
-        gradient[A] = by_e.sum()
-        gradient[C] = alpha * (by_e @ slope)
-        gradient[P] = by_u.sum()
-        gradient[Q] = by_u @ self.z
-        gradient[CURVATURE] = by_e @ lift
-        gradient[ASYMMETRY] = by_e @ np.where(u > 0, lift, -lift)
-        gradient[SIGMA] = -by_sigma.sum() * math.exp(log_sigma)
-        gradient[STUCK] = -by_usual.sum()
-        gradient[STUCK_ENDS] = -(by_usual @ self.ends)
-        gradient[BRINK] = by_beyond.sum() / _BRINK_WIDTH
-        gradient[ALPHA] = by_e @ (slope * bend_at)
-        loss = -float(np.log(total).sum())
-        for index, (mean, deviation) in self.priors:
-            apart = (values[index] - mean) / deviation
-            loss += 0.5 * apart * apart
-            gradient[index] += apart / deviation
+        slopes = np.empty((OFFSETS, len(e)))
+        slopes[A] = by_e
+        slopes[C] = alpha * by_e * slope
+        slopes[P] = by_u
+        slopes[Q] = by_u * self.z
+        slopes[CURVATURE] = by_e * lift
+        slopes[ASYMMETRY] = np.where(u > 0, slopes[CURVATURE], -slopes[CURVATURE])
+        slopes[SIGMA] = running * normal_by_sigma / total * -math.exp(log_sigma)
+        slopes[STUCK] = -by_usual
+        slopes[STUCK_ENDS] = -by_usual * self.ends
+        slopes[BRINK] = by_beyond
+        slopes[ALPHA] = by_e * slope * bend_at
+        return total, slopes
+
+    def directions(self, theta: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+        """(parameters, n) combinations of the allowed moves along which the loss is about a unit sphere near θ.
+
+        Its curvature is taken for the sum of squares of the runs' slopes (Berndt, Hall, Hall and Hausman 1974) and that of the
+        priors, which costs one evaluation.
+
+        Args:
+            theta: the parameters.
+            allowed: (parameters, n) orthogonal unit vectors.
+        """
+        _, slopes = self._by_run(theta)
         if self.offsets:
-            offsets = theta[OFFSETS:] / self.offset_sd
-            loss += 0.5 * float(offsets @ offsets)
-            gradient[OFFSETS:] = np.bincount(self.group, by_e, self.offsets) + offsets / self.offset_sd
-        return loss, gradient
+            slopes = np.vstack([slopes, (np.arange(self.offsets)[:, None] == self.group) * slopes[A]])
+        curvature = slopes @ slopes.T
+        for index, (_, deviation) in self.priors:
+            curvature[index, index] += 1 / deviation**2
+        offsets = np.arange(OFFSETS, len(theta))
+        curvature[offsets, offsets] += 1 / self.offset_sd**2 if self.offsets else 0.0
+        values, vectors = np.linalg.eigh(allowed.T @ curvature @ allowed)
+        return allowed @ (vectors / np.sqrt(np.maximum(values, _LEAST_CURVATURE)))
 
     def _off_rate(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """u, the distance of each run's rate from the best one, and the curvature k on its side."""
@@ -184,19 +210,9 @@ class Response:
 
     def minimize(self, start: np.ndarray, fixed: Sequence[int] = (ALPHA,), *, roughly: bool = False) -> Fitted:
         """The least loss, to 1e-10 of it or roughly, with some parameters kept as they are in `start`."""
-        free = np.setdiff1d(np.arange(len(start)), fixed)
-        theta = start.copy()
-
-        def loss(part: np.ndarray) -> tuple[float, np.ndarray]:
-            theta[free] = part
-            value, gradient = self.loss(theta)
-            return value, gradient[free]
-
-        bounds = [self.bounds[min(index, OFFSETS)] for index in free]
-        options = {"maxcor": 30, "ftol": 1e-4 if roughly else 1e-10, "gtol": 1e-3 if roughly else 1e-5}
-        found = minimize(loss, start[free], jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-        loss(found.x)
-        return Fitted(theta.copy(), float(found.fun), self)
+        allowed = np.delete(np.eye(len(start)), fixed, axis=1)
+        precision = (1e-4, 1e-3) if roughly else (1e-10, 1e-5)
+        return self.minimize_along(start, self.directions(start, allowed), precision)
 
     def curvature(self, theta: np.ndarray) -> np.ndarray:
         """The matrix of second derivatives of the loss, from differences of the gradient."""
@@ -204,12 +220,16 @@ class Response:
         rows = [(self.loss(theta + move)[1] - self.loss(theta - move)[1]) / (2 * step) for move in step * np.eye(len(theta))]
         return (np.array(rows) + np.array(rows).T) / 2
 
-    def minimize_along(self, start: np.ndarray, directions: np.ndarray) -> Fitted:
+    def minimize_along(self, start: np.ndarray, directions: np.ndarray, precision: tuple[float, float] = (1e-9, 1e-3)) -> Fitted:
         """The least loss over `start` plus any combination of the directions (parameters, n).
 
-        Along directions in which the loss is about a unit sphere this takes a third of the evaluations of `minimize`.
-        """
+        Along `directions` of this class it takes half to a third of the evaluations that it takes along the parameters.
 
+        Args:
+            start: where to begin.
+            directions: (parameters, n).
+            precision: of the loss, relative, and of its gradient.
+        """
         lowest, highest = np.array([self.bounds[min(index, OFFSETS)] for index in range(len(start))]).T
 
         def loss(part: np.ndarray) -> tuple[float, np.ndarray]:
@@ -219,7 +239,7 @@ class Response:
             beyond = theta - within
             return value + 0.5 * float(beyond @ beyond), (np.where(beyond == 0, gradient, 0.0) + beyond) @ directions
 
-        options = {"maxcor": 30, "ftol": 1e-9, "gtol": 1e-3}
+        options = {"maxcor": 30, "ftol": precision[0], "gtol": precision[1]}
         found = minimize(loss, np.zeros(directions.shape[1]), jac=True, method="L-BFGS-B", options=options)
         return Fitted(start + directions @ found.x, float(found.fun), self)
 
@@ -229,24 +249,25 @@ class Response:
         From too small a curvature a fit may end with all runs at one far rate taken for stuck.
         """
         found = []
-        for quantile in (0.25, 0.5, 0.75):
-            rates = np.quantile(self.r - 0.5 * self.z, (0.3, 0.7))
-            for p, curvature in itertools.product(rates, (0.15, 0.6)):
-                theta = np.zeros(OFFSETS + self.offsets)
-                for index, (mean, _) in _PRIORS.items():
-                    theta[index] = mean
-                theta[C] = np.quantile(np.unique(self.x), quantile)
-                theta[P], theta[CURVATURE] = p, math.log(curvature)
-                u = self.r - p - 0.5 * self.z
-                rest = self.y - np.logaddexp(0.0, theta[C] - self.x) - curvature * u * u
-                theta[A] = np.median(rest[~self.missed]) if not self.missed.all() else rest.max()
-                found.append(theta)
+        places, rates = np.quantile(np.unique(self.x), (0.25, 0.5, 0.75)), np.quantile(self.r - 0.5 * self.z, (0.3, 0.7))
+        for c, p, curvature in itertools.product(places, rates, (0.15, 0.6)):
+            theta = np.zeros(OFFSETS + self.offsets)
+            for index, (mean, _) in _PRIORS.items():
+                theta[index] = mean
+            theta[C], theta[P], theta[CURVATURE] = c, p, math.log(curvature)
+            u = self.r - p - 0.5 * self.z
+            rest = self.y - np.logaddexp(0.0, c - self.x) - curvature * u * u
+            theta[A] = np.median(rest[~self.missed]) if not self.missed.all() else rest.max()
+            found.append(theta)
         return found
 
-    def best(self, fixed: Sequence[int] = (ALPHA,), tries: int = 4) -> Fitted:
-        """The least loss from the best starts."""
-        starts = sorted(self.starts(), key=lambda theta: self.loss(theta)[0])[:tries]
-        return min((self.minimize(theta, fixed) for theta in starts), key=lambda fitted: fitted.loss)
+    def best(self, fixed: Sequence[int] = (ALPHA,), *, quickly: bool = False) -> Fitted:
+        """The least loss from all starts, or quickly from the likeliest of them alone."""
+        starts = sorted(self.starts(), key=lambda theta: self.loss(theta)[0])
+        if quickly:
+            return self.minimize(starts[0], fixed)
+        found = min((self.minimize(theta, fixed, roughly=True) for theta in starts), key=lambda fitted: fitted.loss)
+        return self.minimize(found.theta, fixed)
 
 
 def prior_deviation(index: int) -> float:

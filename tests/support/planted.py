@@ -1,6 +1,7 @@
 """Sweeps with a planted frontier, written through the sweep's own plan and record: what a finished sweep folder looks like.
 
-And fleets of `rlscale workers` that follow a planted law, with a frontier to plan with.
+Runs of a response surface, without noise or with rates that fail. And fleets of `rlscale workers` that follow a planted
+law, with a frontier to plan with.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from rlscale.frontier import fit
 from rlscale.records.sweep import Sweep, SweepRecord, read_sweep
 from rlscale.records.trial import GoalCrossing, NoiseAtGoal, NoiseInWindow, Trial, TrialResult
 
+SIZES = np.repeat([32.0, 128.0, 512.0, 2048.0, 8192.0], 6)
+OFF = np.tile([-1.0, -0.5, 0.0, 0.3, 0.6, 0.9], 5)  # of `exact`: ln of each rate less that of the best one
 HEADS = {"policy": 1.0, "value": 0.1, "joint": 0.3, "policy_last_layer": 0.8}  # noise scale, relative to B_crit
 
 
@@ -197,13 +200,25 @@ def readings(cpus=4, contention=0.1, **changes):
     return [reading(s, 1 + contention * (s.actors - 1), **changes) for s in to_measure(PONG, cpus)]
 
 
-def failing_rates(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def exact(b_crit=500.0, s_min=80.0, below=0.2, above=0.4, exponent=0.4):
+    """Runs without noise at six rates of five sizes."""
+    best = 0.01 * (SIZES / 500) ** exponent
+    steps = s_min * (1 + b_crit / SIZES) * np.exp(np.where(OFF > 0, above, below) * OFF**2)
+    return SIZES, best * np.exp(OFF), steps
+
+
+def failing_rates(seed: int, highest: float = 0.5) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Batch sizes, rates, steps and observations of runs whose steps fall as 1/rate up to a rate beyond which all fail.
 
     By the fastest of each size B_crit is 100. No parabola in the rate passes through them, and its vertex may lie far off.
+
+    Args:
+        seed: of the scatter.
+        highest: rate that is tried, in octaves from the highest one with which runs reach the goal.
     """
     rng = np.random.default_rng(seed)
     octaves = np.array([-3, -2.25, -1.5, -1, -0.5, 0, 0.5])
+    octaves = octaves[octaves <= highest]
     sizes, off = (v.ravel() for v in np.meshgrid(10.0 * 2 ** np.arange(9), octaves, indexing="ij"))
     rates = 0.005 * (sizes / 160) ** 0.35 * 2**off
     steps = 200 * (1 + 100 / sizes) * 2**-off * np.exp(0.2 * rng.standard_t(4, sizes.size))
