@@ -20,7 +20,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from rlscale.agents.checks import divisors_of
-from rlscale.agents.cluster import spilled_files
+from rlscale.agents.cluster import BusyClusterError, spilled_files
 from rlscale.agents.cluster.processes import LostWorkerError, enter_user_folder, pickle_settings
 from rlscale.agents.compute import Compute
 from rlscale.agents.config import TrainConfig
@@ -121,7 +121,7 @@ def measure_fleet(config: TrainConfig, task: Task, compute: Compute, shape: Shap
     """Start that fleet, let it sample for so many seconds (four rounds at least, and one before that is not counted), end it.
 
     Raises:
-        UsageError: it does not start.
+        BusyClusterError: it does not start.
         LostWorkerError: an actor died.
     """
     settings = fleet_settings(config, task, compute, shape, measured_steps(config))
@@ -130,7 +130,7 @@ def measure_fleet(config: TrainConfig, task: Task, compute: Compute, shape: Shap
     fragments: list[tuple[float, ...]] = []
     valid: list[int] = []
     written = set(spilled_files())
-    with closing(RayFleet(settings, 2 * shape.actors, ahead=shape.actors)) as fleet:
+    with closing(_start_fleet(settings, shape.actors)) as fleet:
         begin = time.perf_counter()
         while len(rounds) <= LEAST_ROUNDS or time.perf_counter() - begin < seconds:
             started = time.perf_counter()
@@ -152,6 +152,14 @@ def measure_fleet(config: TrainConfig, task: Task, compute: Compute, shape: Shap
     steps = shape.actors * shape.environments * settings.rollout_length
     share = statistics.fmean(valid[1:]) / steps
     return FleetReading(shape, settings.rollout_length, tuple(rounds[1:]), tuple(fragments[1:]), size, share)
+
+
+def _start_fleet(settings: WorkerSettings, actors: int) -> RayFleet:
+    try:
+        return RayFleet(settings, 2 * actors, ahead=actors)
+    except BusyClusterError as error:  # it names --actors, which no command that measures fleets has
+        mend = "Give fewer, or wait until they are free ('ray status' shows them)"
+        raise BusyClusterError("--cpus", error.problem, mend) from error
 
 
 def measured_steps(config: TrainConfig) -> int:

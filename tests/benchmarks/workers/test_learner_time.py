@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from rlscale.agents.cluster import BusyClusterError
 from rlscale.agents.compute import resolve_compute
 from rlscale.agents.config import default_config
 from rlscale.benchmarks.console import plain_console
@@ -111,3 +112,17 @@ def test_fleets_are_measured_in_fragments_no_longer_than_the_run_s(monkeypatch, 
     reading = measure_fleet(config, TASK, resolve_compute(config), Shape(1, 1, 8), 0.0)
     assert asked == [measured]
     assert reading.rollout_length == measured
+
+
+def test_a_fleet_that_does_not_start_names_the_option_that_is_there(monkeypatch):
+    """`rlscale workers`, `bench` and `advise` have no --actors."""
+
+    def busy(*_, **__):
+        raise BusyClusterError(
+            "--actors", "1 of 2 rollout actors did not start within 120 s; the cluster may be busy", "Use fewer actors"
+        )
+
+    monkeypatch.setattr(calibration, "RayFleet", busy)
+    config = default_config(TASK)
+    with pytest.raises(BusyClusterError, match=r"^--cpus: 1 of 2 rollout actors did not start .* Give fewer, or wait"):
+        measure_fleet(config, TASK, resolve_compute(config), Shape(2, 1, 8), 0.0)
