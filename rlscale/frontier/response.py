@@ -267,7 +267,9 @@ class Response:
         if quickly:
             return self.minimize(starts[0], fixed)
         found = min((self.minimize(theta, fixed, roughly=True) for theta in starts), key=lambda fitted: fitted.loss)
-        return self.minimize(found.theta, fixed)
+        even = found.theta.copy()
+        even[ASYMMETRY] = 0.0  # the side of a run's rate may be the other one in a likelier place beside this one
+        return min((self.minimize(theta, fixed) for theta in (found.theta, even)), key=lambda fitted: fitted.loss)
 
 
 def prior_deviation(index: int) -> float:

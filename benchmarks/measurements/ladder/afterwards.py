@@ -78,7 +78,7 @@ def beside_the_paper(comparison: Comparison, rungs: Sequence[Rung]) -> str:
         if one is not None
     ]
     rows = [[f"{task.name} (paper)", *_of_paper(task)] for task in PAPER]
-    shown = [rung for rung in rungs if rung.left_out is None and rung.role != "intervention" and rung.row.inner_steps == 1]
+    shown = [rung for rung in rungs if rung.left_out is None and not rung.row.is_altered and rung.row.inner_steps == 1]
     rows += [_of_ladder(comparison, rung) for rung in shown]
     return "\n\n".join(
         [
