@@ -85,10 +85,10 @@ def ends(
         end = reach(best, rise, along, sign, edges, free, exactly=exactly)
         if inside:
             outermost = max(inside, key=lambda one: sign * float(along @ one.theta))
-            at = float(along @ outermost.theta)
-            if sign * end < sign * at < sign * edge:
-                left = rise - 2 * (outermost.loss - best.loss)
-                end = reach(outermost, left, along, sign, edges, free, exactly=exactly)
+            left, at = rise - 2 * (outermost.loss - best.loss), float(along @ outermost.theta)
+            if sign * at < sign * edge and math.isfinite(end):
+                known = end if sign * at < sign * end else None  # beyond it the way out from there may lead further
+                end = reach(outermost, left, along, sign, edges, free, known, exactly=exactly)
         found.append(end)
     return found[0], found[1]
 
@@ -100,6 +100,7 @@ def reach(
     sign: int,
     edges: tuple[float, float],
     free: np.ndarray,
+    known: float | None = None,
     *,
     exactly: bool = True,
 ) -> float:
@@ -114,6 +115,7 @@ def reach(
         sign: -1 for the lower end, 1 for the upper one.
         edges: the range in which it is sought.
         free: parameters that are fitted.
+        known: an end, which is given back if the likelihood has fallen too far there.
         exactly: False where it matters only whether there is an end: then it may be given too far out.
     """
     runs = best.runs
@@ -141,9 +143,11 @@ def reach(
 
     inside, outside = 0.0, math.inf
     at_inside, at_outside = -math.sqrt(rise), math.inf
-    distance = min(0.3, most)
+    distance = min(0.3, most) if known is None else sign * (known - start)
     for _ in range(40):
         value = root(distance)
+        if known is not None and inside == 0.0 and value > -0.01:
+            return known
         if abs(value) < 0.01 or (value > 0 and not exactly):
             break
         if value < 0:

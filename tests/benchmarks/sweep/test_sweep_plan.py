@@ -171,7 +171,7 @@ def decisions(results):
 
 
 def test_with_one_job_the_same_sweep_makes_the_same_runs():
-    plan = replace(SEQUENTIAL, jobs=1, interval_ratio=4.0)
+    plan = replace(SEQUENTIAL, jobs=1, interval_ratio=3.0)
     finished = [decisions(complete(plan, planted(), order)) for order in range(2)]
     assert finished[0] == finished[1]
     stages = [stage for stage, *_ in dict(sorted(finished[0].items())).values()]
