@@ -3,6 +3,8 @@
 x ~ N(0, I₅₀), y = w*·x, SGD. The noise scale is 51 at every step, so B_crit is known for every step size.
 """
 
+import math
+
 import numpy as np
 
 from rlscale.agents.learning.results import NoiseRecord
@@ -85,10 +87,9 @@ def planted_course(config, **settings):
 
 
 def tuned_course(config, **settings):
-    """The same, in which the rates 0.03/(1 + 51/B) are the best: x times them has the effect of 2/(x + 1/x) times."""
-    best = 0.03 / (1 + NOISE_SCALE / config.batch)
-    times = config.update.learning_rate / best
-    return _course(config, best * 2 / (times + 1 / times))
+    """The same, in which the rates 0.015 √(B/51) are the best: e^u times them takes e^(0.4 u²) times as many steps."""
+    u = math.log(config.update.learning_rate / 0.015) - 0.5 * math.log(config.batch / NOISE_SCALE)
+    return _course(config, 0.03 / (1 + NOISE_SCALE / config.batch) * math.exp(-0.4 * u * u))
 
 
 def _course(config, learning_rate):
