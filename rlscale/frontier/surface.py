@@ -108,7 +108,7 @@ class Surface(Frontier):
     def warning(self) -> str | None:
         """Why B_crit should not be trusted to its interval; None where the surface fits.
 
-        The runs are compared with the free exponent's surface. At a true exponent of 1 it warns in 1 to 9% of simulated sweeps.
+        The runs are compared with the free exponent's surface. At a true exponent of 1 it warns in 1 to 6% of simulated sweeps.
         """
         if self.fitted is None or self.b_crit.value is None:
             return None
@@ -147,7 +147,7 @@ def fit_surface(
     The interval is that of the profile likelihood: twice its logarithm may fall by t² n/(n - 8), with n the runs that reached
     the goal and t of n - 8 degrees of freedom. Where the runs of a seed share an offset, the intervals of S_min and E_min are
     wider, since few seeds say little of how far all offsets lie from their mean: t has Satterthwaite's degrees of freedom then.
-    Coverage, bias and warnings over planted sweeps are in results/sweep-designs.json.
+    Coverage, bias and warnings over planted sweeps are in results/README.md, Simulated sweeps.
 
     Args:
         batch_size: (N,) B of every run, observations per optimizer step; exactly the same number for runs meant as one size.
