@@ -261,15 +261,15 @@ class Response:
             found.append(theta)
         return found
 
-    def best(self, fixed: Sequence[int] = (ALPHA,), *, quickly: bool = False) -> Fitted:
+    def best(self, *, quickly: bool = False) -> Fitted:
         """The least loss from all starts, or quickly from the likeliest of them alone."""
         starts = sorted(self.starts(), key=lambda theta: self.loss(theta)[0])
         if quickly:
-            return self.minimize(starts[0], fixed)
-        found = min((self.minimize(theta, fixed, roughly=True) for theta in starts), key=lambda fitted: fitted.loss)
+            return self.minimize(starts[0])
+        found = min((self.minimize(theta, roughly=True) for theta in starts), key=lambda fitted: fitted.loss)
         even = found.theta.copy()
         even[ASYMMETRY] = 0.0  # the side of a run's rate may be the other one in a likelier place beside this one
-        return min((self.minimize(theta, fixed) for theta in (found.theta, even)), key=lambda fitted: fitted.loss)
+        return min((self.minimize(theta) for theta in (found.theta, even)), key=lambda fitted: fitted.loss)
 
 
 def prior_deviation(index: int) -> float:
