@@ -2,13 +2,14 @@
 
     python -m rlscale.benchmarks.measurements.learning.adaptive RUNG [--seeds N] [--out FILE]
 
-An optimizer step is worth r observations, with r the B_crit that the rung measured: there a fixed batch of B_crit costs as much
-in steps as in observations, and an adaptive batch can gain most. A run costs r S + E to the rung's last goal. Every run has the
-rung's settings; its learning rate is ε √(B / B_crit). The *fixed* batch is B_crit, its half or its double. An adaptive one has
-B = √(r 𝓑) and takes turns among 512 environments, eight at a time; 𝓑 is the noise scale of the policy's last layer, of the joint
-loss, or of the joint loss in Adam's metric. The size of the fixed batch, and ε of every kind, are those with the lowest mean cost
-on a few seeds; what is compared are fresh seeds. Predicted: on the fitted frontier an adaptive batch costs S_min r + E_min +
-2 √(γ S_min r E_min), the best fixed one the same with γ = 1 (McCandlish et al. 2018, appendix D); γ is of the rung's noise runs.
+An optimizer step is worth r observations, with r the B_crit that the rung measured: there a fixed batch of B_crit costs as
+much in steps as in observations, and an adaptive batch can gain most. A run costs r S + E to the rung's last goal. Every run
+has the rung's settings; its learning rate is ε √(B / B_crit). The *fixed* batch is B_crit, its half or its double. An adaptive
+one has B = √(r 𝓑) and takes turns among 512 environments, eight at a time; 𝓑 is the noise scale of the policy's last layer, of
+the joint loss, or of the joint loss in Adam's metric. The size of the fixed batch, and ε of every kind, are those with the
+lowest mean cost on a few seeds; what is compared are fresh seeds. Runs are kept as they end, in a file beside the record, and
+the same command goes on from there. Predicted: on the fitted frontier an adaptive batch costs S_min r + E_min + 2 √(γ S_min r
+E_min), the best fixed one the same with γ = 1 (McCandlish et al. 2018, appendix D); γ is of the rung's noise runs together.
 """
 
 import json
@@ -26,6 +27,7 @@ from scipy.stats import gmean
 
 from rlscale.agents.config import TrainConfig
 from rlscale.analysis.points import fit_points, surface_points
+from rlscale.analysis.predictions import HEADS, at_crossings, pooled_gain
 from rlscale.records import read_run, read_sweep
 
 from ...options import parse
@@ -68,7 +70,7 @@ class Measured:
         b_crit: r, in valid observations; S_min and E_min are the surface's too.
         steps_each: steps of environments per valid observation: more than 1 where many of them are resets.
         rate: the best learning rate at B_crit.
-        gains: γ, by loss.
+        gains: γ, by loss, where the noise runs together show it.
     """
 
     rung: str
@@ -99,16 +101,18 @@ def main(rung: str, /, seeds: int = 48, tries: int = 4, out: Path = Path("result
         return
     cases = [Case(None, size, rate) for size in SIZES for rate in RATES]
     cases += [Case(followed, 1.0, rate) for followed in FOLLOWED for rate in RATES]  # type: ignore[arg-type]
-    tried = make(known, [(case, seed) for case in cases for seed in range(tries)])
+    kept = out.with_suffix(f".{rung}.jsonl")
+    tried = make(known, [(case, seed) for case in cases for seed in range(tries)], kept)
     best = [
         min((c for c in cases if kind_of(asdict(c)) == kind), key=lambda c: mean_of(tried, c)) for kind in ("fixed", *FOLLOWED)
     ]
-    final = make(known, [(case, 1000 + seed) for seed in range(seeds) for case in best])
+    final = make(known, [(case, 1000 + seed) for seed in range(seeds) for case in best], kept)
     readings[rung] = {
         **{"seeds": seeds, "tries": tries, "measured": asdict(known), "tried": tried, "final": final},
         **made_here(),
     }
     write_result(out, readings)
+    kept.unlink()
     show(known, final)
 
 
@@ -119,22 +123,31 @@ def read_rung(rung: str) -> Measured:
     runs = list(record.results.values())
     surface = fit_points(surface_points(runs, goal), stopped=True)
     b_crit, s_min, e_min = (one.known for one in (surface.b_crit, surface.s_min, surface.e_min))
-    gains: dict[str, list[float]] = {}
-    for one in (noise for run in runs for noise in run.noise if noise.goal == goal and noise.gain is not None):
-        gains.setdefault(one.head, []).append(one.gain)  # type: ignore[arg-type]
-    medians = {head: statistics.median(values) for head, values in gains.items()}
+    noise_runs, ends = at_crossings([run for run in runs if run.noise_sums], goal)
+    gains = {head: gain for head in HEADS if (gain := pooled_gain(noise_runs, ends, head)) is not None}
     steps_each = statistics.median(run.batch_size * run.optimizer_steps / run.observations for run in runs if run.observations)
-    return Measured(rung, goal, b_crit, steps_each, s_min, e_min, surface.best_rate(b_crit), medians)
+    return Measured(rung, goal, b_crit, steps_each, s_min, e_min, surface.best_rate(b_crit), gains)
 
 
-def make(known: Measured, jobs: Sequence[tuple[Case, int]]) -> list[dict[str, Any]]:
-    """The runs of these cases and seeds, each said when it has ended."""
-    done = []
-    for number, result in enumerate(map_in_processes(run, [(known, case, seed) for case, seed in jobs]), 1):
-        done.append(result)
-        reached = f"cost {result['cost']:,.0f}" + ("" if result["reached"] else ", missed")
-        print(f"{number} of {len(jobs)}: {result['followed'] or result['size']} x{result['rate']:g} {reached}", flush=True)
-    return done
+def make(known: Measured, jobs: Sequence[tuple[Case, int]], kept: Path) -> list[dict[str, Any]]:
+    """The runs of these cases and seeds: those that are kept, and the others, each kept and said when it has ended."""
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    lines = kept.read_text(encoding="utf-8").splitlines() if kept.exists() else []
+    done = {job_of(result): result for result in map(json.loads, lines)}
+    missing = [(case, seed) for case, seed in jobs if (case, seed) not in done]
+    with kept.open("a", encoding="utf-8") as file:
+        for number, result in enumerate(map_in_processes(run, [(known, case, seed) for case, seed in missing]), 1):
+            done[job_of(result)] = result
+            file.write(json.dumps(result) + "\n")
+            file.flush()
+            reached = f"cost {result['cost']:,.0f}" + ("" if result["reached"] else ", missed")
+            print(f"{number} of {len(missing)}: {result['followed'] or result['size']} x{result['rate']:g} {reached}", flush=True)
+    return [done[job] for job in jobs]
+
+
+def job_of(done: Mapping[str, Any]) -> tuple[Case, int]:
+    """The case and the seed of a run that ended."""
+    return Case(done["followed"], done["size"], done["rate"]), done["seed"]
 
 
 def plan_of(rung: str) -> TrainingPlan:

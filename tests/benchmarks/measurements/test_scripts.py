@@ -1,6 +1,7 @@
 """Measurements that take hours: their commands are those that `rlscale train` takes, and their records are not mixed up."""
 
 import json
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from rlscale.agents.checks import check_config
 from rlscale.benchmarks.measurements import peers, studies
-from rlscale.benchmarks.measurements.learning import advised, beside
+from rlscale.benchmarks.measurements.learning import adaptive, advised, beside
 from rlscale.benchmarks.options import parse_train
 
 ROOT = Path(__file__).parents[3]
@@ -111,3 +112,30 @@ def test_a_study_s_run_holds_the_noise_of_every_head_by_window():
     (window,) = made["windows"]
     assert set(window["noise"]) == set(studies.HEADS)
     assert window["observations"] > 0
+
+
+def test_runs_with_an_adaptive_batch_are_gone_on_with_where_they_were_stopped(tmp_path, monkeypatch):
+    """Stopped after its second run, the measurement makes the other two; what it returns is in the order that was asked for."""
+    known = adaptive.read_rung("blackjack")
+    jobs = [(adaptive.Case(followed, 1.0, rate), seed) for seed in (0, 1) for followed, rate in ((None, 2.0), ("joint", 0.5))]
+    made, most = [], 2
+
+    def run_in_turn(_function, arguments):
+        for _, case, seed in arguments:
+            if len(made) == most:
+                raise KeyboardInterrupt
+            made.append((case, seed))
+            cost = 10 * case.rate + seed
+            yield {**vars(case), "seed": seed, "reached": True, "cost": cost, "batches": [cost]}
+
+    monkeypatch.setattr(adaptive, "map_in_processes", run_in_turn)
+    kept = tmp_path / "new" / "record.blackjack.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        adaptive.make(known, jobs, kept)
+    assert made == jobs[:2]
+    most = 4
+    assert [one["cost"] for one in adaptive.make(known, jobs, kept)] == [20, 5, 21, 6]
+    assert made == jobs
+    assert [one["cost"] for one in adaptive.make(known, jobs[::-1], kept)] == [6, 21, 5, 20]
+    assert made == jobs
+    assert adaptive.mean_of(list(map(json.loads, kept.read_text().splitlines())), jobs[0][0]) == pytest.approx(math.log(420) / 2)
