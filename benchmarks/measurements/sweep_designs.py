@@ -3,9 +3,9 @@
     python -m rlscale.benchmarks.measurements.sweep_designs [--grids N] [--sequential N] [--cells NAME ...] [--out FILE]
 
 A planted task has B_crit 1,000, S_min 300, and runs whose ln S scatters about the surface as a cell says. Two designs measure
-it: *grid*, eleven sizes, four rates and two seeds; and *sequential*, the sweep's own `next_run`, two runs side by side, until
-the interval's ends are a factor of two apart. No plan knows the truth: grids and pilots are centred on it with errors. A third
-design of the records, *search*, was the plan of this project's first sweeps.
+it: *grid*, eleven sizes, four rates and two seeds, in some cells four; and *sequential*, the sweep's own `next_run`, two runs
+side by side, until the interval's ends are a factor of two apart. No plan knows the truth: grids and pilots are centred on it
+with errors. A third design of the records, *search*, was the plan of this project's first sweeps.
 
 Costs are in E_min. The sequential design's holds the pilot, eight noise runs and `EVALUATION` for every run.
 """
@@ -49,6 +49,7 @@ class Cell:
         curvature: of ln S in ln rate, below and above the best one.
         exponent: α of S = S_min (1 + (B_crit/B)^α).
         shared: part of the seeds' variance that all runs of one seed share; only grids use a seed more than once.
+        seeds: of a grid, at each size and rate.
     """
 
     sd: float = 0.4
@@ -59,6 +60,12 @@ class Cell:
     curvature: tuple[float, float] = (0.2, 0.2)
     exponent: float = 1.0
     shared: float = 0.0
+    seeds: int = 2
+
+    @property
+    def is_of_grids(self) -> bool:
+        """Whether it differs from other cells in grids alone: the sequential design uses every seed once."""
+        return self.shared > 0 or self.seeds != Cell.seeds
 
 
 CELLS = {
@@ -76,6 +83,9 @@ CELLS = {
     "exponent 1.2": Cell(exponent=1.2),
     "exponent 0.8, sd 0.25": Cell(exponent=0.8, sd=0.25),
     "exponent 1.2, sd 0.25": Cell(exponent=1.2, sd=0.25),
+    "four seeds": Cell(seeds=4),
+    "exponent 0.8, four seeds": Cell(exponent=0.8, seeds=4),
+    "exponent 1.2, four seeds": Cell(exponent=1.2, seeds=4),
 }
 
 
@@ -114,7 +124,7 @@ def _fitted(runs: Sequence[RunSoFar], confidence: float = 0.95) -> Surface:
 
 
 def _grid(cell: Cell, rng: np.random.Generator) -> tuple[Surface, float]:
-    """Eleven sizes, four rates an octave apart, two seeds; the sizes miss their centre by e^0.4, the rates by e^0.35."""
+    """Eleven sizes, four rates an octave apart, two seeds or more; the sizes miss their centre by e^0.4, the rates by e^0.35."""
     centre, miss = B_CRIT * math.exp(0.4 * rng.standard_normal()), 0.35 * rng.standard_normal()
     sizes = np.round(np.geomspace(centre / 16, 8 * centre, 11))
     task = _Task(cell, rng, (sizes[0] + 1, sizes[-1] - 1))
@@ -122,7 +132,7 @@ def _grid(cell: Cell, rng: np.random.Generator) -> tuple[Surface, float]:
     for size in sizes:
         for k in (-1.5, -0.5, 0.5, 1.5):
             rate = math.sqrt(size / B_CRIT) * math.exp(miss) * 2**k
-            runs += [task.run(size, rate, seed, 4 * S_MIN * (1 + B_CRIT / size)) for seed in range(2)]
+            runs += [task.run(size, rate, seed, 4 * S_MIN * (1 + B_CRIT / size)) for seed in range(cell.seeds)]
     return _fitted(runs), task.cost
 
 
@@ -214,8 +224,8 @@ def main(
     readings = []
     for design in designs:
         for cell in cells:
-            if design == "sequential" and CELLS[cell].shared:
-                continue  # it uses every seed once
+            if design == "sequential" and CELLS[cell].is_of_grids:
+                continue
             number = sequential if design == "sequential" else grids
             found = list(map_in_processes(planted_sweep, [(design, cell, i) for i in range(number)]))
             readings.append({"design": design, "cell": cell, "truth": asdict(CELLS[cell]), **_summary(found)})
