@@ -40,11 +40,13 @@ FEWEST_RUNS = 3  # at each size of the span
 FEWEST_SIZES = 3  # with a run that reached the goal, without which there is no surface
 OFFSETS = (-4, -3, -2, -1, 0, 1, 2, 3)  # rates to choose from, in half octaves from the best
 STEP_COST = 256  # observations that an optimizer step costs beside its own: on a CPU so many take as long as the step itself
-PATIENCE = 4.0  # a run is given up after so many times the steps that are expected of it
+# A run is given up after so many times the steps that are expected of it. The pilot's are expected to take what its fastest run
+# took, and a noise run that is given up measures nothing; of the others a limit says nearly as much as a crossing.
+PATIENCE = {"pilot": 4.0, "span": 2.5, "sharpen": 2.5, "noise": 4.0}
 SCATTER_ROOM = 1.5  # a run that reaches the goal may take so many times the observations that are expected of it
 DRAWS = 12  # of the surface's parameters
 EXPONENT_ERROR = 0.095  # standard error of ln α that goes with an interval of B_crit of a factor of e, if α is left free
-SHAPE_RUNS = 90  # of a sweep at ratio 2, after which it does not go on for the sake of the exponent alone
+SHAPE_RUNS = 90  # of a sweep at ratio 2, after which no run is made for the sake of the exponent
 BLIND_RUNS = 6  # at each size of the span, after which a sweep ends if at fewer than three sizes a run has reached the goal
 OPEN_RUNS = 60  # after which a sweep ends whose frontier bends beyond the sizes that it can afford
 _KNOWN = [response.A, response.C, response.P, response.Q, response.CURVATURE, response.ASYMMETRY]
@@ -119,7 +121,7 @@ class Known:
     def cheapest_rate(self, size: float) -> float:
         """With the fewest expected steps of a run, those of runs that fail counted; below the best rate where a brink is near."""
         rates = self.best_rate(size) * 2 ** (np.arange(-12, 5) / 8)
-        expected = _slopes(self.theta, np.log([(size, rate) for rate in rates]), self)[2]
+        expected = _slopes(self.theta, np.log([(size, rate) for rate in rates]), self, PATIENCE["noise"])[2]
         return float(rates[expected.argmin()])
 
     @property
@@ -173,7 +175,7 @@ def next_run(
         ended = [run for run in runs if not run.pending]
         reached = [run.optimizer_steps for run in ended if math.isfinite(run.optimizer_steps)]
         rate = rounded(pilot_rate * 2 ** (PILOT_OFFSETS[len(runs)] / 2))
-        return Candidate("pilot", pilot_size, rate, PATIENCE * min(reached, default=math.inf))
+        return Candidate("pilot", pilot_size, rate, PATIENCE["pilot"] * min(reached, default=math.inf))
     ended = [run for run in runs if not run.pending]
     known = fit_known(ended)
     tried = [run.batch_size for run in runs]
@@ -199,13 +201,13 @@ def next_run(
         rate = _rate_for(known, runs, size)
         if known and counts[size] % 2:  # an octave off tells where the best rate is; too high a rate fails, so not always above
             rate *= 2.0 if span.index(size) % 2 else 0.5
-        return Candidate("span", size, rounded(rate), PATIENCE * _expected(known, ended, size))
+        return Candidate("span", size, rounded(rate), PATIENCE["span"] * _expected(known, ended, size))
     if _is_sharp(known, ended, ratio, len(counts)) or _stays_open(known, ended, sizes[-1]):
         return None
     low, high = centre * SPAN[0] / 1.5, centre * SPAN[-1] * 1.5
     wide = [size for size in sizes if low <= size <= high] or span
     size, rate = _sharpest(known, runs, wide, ratio)
-    return Candidate("sharpen", size, rounded(rate), PATIENCE * _expected(known, ended, size))
+    return Candidate("sharpen", size, rounded(rate), PATIENCE["sharpen"] * _expected(known, ended, size))
 
 
 def noise_run(known: Known | None, pilot: Sequence[RunSoFar], size: int) -> Candidate:
@@ -216,7 +218,7 @@ def noise_run(known: Known | None, pilot: Sequence[RunSoFar], size: int) -> Cand
         pilot: its runs, all of which have ended; looked at where there is no surface.
         size: batch size of the noise run.
     """
-    return Candidate("noise", size, rounded(_rate_for(known, pilot, size)), PATIENCE * _expected(known, pilot, size))
+    return Candidate("noise", size, rounded(_rate_for(known, pilot, size)), PATIENCE["noise"] * _expected(known, pilot, size))
 
 
 def nearest_size(sizes: Sequence[int], wanted: float) -> int:
@@ -248,7 +250,7 @@ def _cheapest_rate(runs: Sequence[RunSoFar]) -> float:
             smaller = pilot[0].batch_size / run.batch_size
             if abs(math.log(run.learning_rate / rate) + 0.5 * math.log(smaller)) < math.log(2):
                 arrived = math.isfinite(run.optimizer_steps)
-                spent += run.optimizer_steps / fastest / max(smaller, 1.0) if arrived else PATIENCE
+                spent += run.optimizer_steps / fastest / max(smaller, 1.0) if arrived else PATIENCE["pilot"]
                 reached += arrived
         if reached:
             costs[rate] = spent / reached
@@ -279,18 +281,23 @@ def _affordable(known: Known | None, ended: Sequence[RunSoFar], sizes: Sequence[
 
 
 def _sharpest(known: Known, runs: Sequence[RunSoFar], sizes: Sequence[int], ratio: float) -> tuple[int, float]:
-    """The size and rate with the largest fall of var(ln B_crit) and var(ln α) per observation, relative to what is wanted."""
+    """The size and rate with the largest fall of var(ln B_crit) and, as long as that is wanted, of var(ln α) per observation.
+
+    Each is counted in the variance that is small enough.
+    """
     theta, made = known.theta, _logs(runs)
     grid = np.array([(size, known.best_rate(size) * 2 ** (k / 2)) for size in sizes for k in OFFSETS])
     log_grid = np.log(grid)
     lower = np.linalg.cholesky(np.linalg.inv(_information(theta, made, known, _KNOWN)))
-    wanted = (math.log(ratio) / 4) ** 2, (EXPONENT_ERROR * math.log(ratio)) ** 2
+    wanted = [(_KNOWN, _C, (math.log(ratio) / 4) ** 2)]
+    if _shape_is_wanted(len(runs), ratio):
+        wanted.append((_BENT, _ALPHA, (EXPONENT_ERROR * math.log(ratio)) ** 2))
     gain = np.zeros(len(grid))
     for draw in np.random.default_rng(0).standard_normal((DRAWS, len(_KNOWN))):
         moved = theta.copy()
         moved[_KNOWN] += lower @ np.clip(draw, -2.0, 2.0)
         slopes, weight, cost = _slopes(moved, log_grid, known)
-        for indices, place, enough in ((_KNOWN, _C, wanted[0]), (_BENT, _ALPHA, wanted[1])):
+        for indices, place, enough in wanted:
             inverse = np.linalg.inv(_information(moved, made, known, indices))
             mine = slopes[:, : len(indices)]
             along = mine @ inverse
@@ -301,6 +308,11 @@ def _sharpest(known: Known, runs: Sequence[RunSoFar], sizes: Sequence[int], rati
     return int(grid[best, 0]), float(grid[best, 1])
 
 
+def _shape_is_wanted(runs: int, ratio: float) -> bool:
+    """Whether a sweep of so many runs is still to tell the free exponent."""
+    return runs < SHAPE_RUNS * (math.log(2) / math.log(ratio)) ** 2
+
+
 def _is_sharp(known: Known, ended: Sequence[RunSoFar], ratio: float, spanned: int) -> bool:
     """Whether B_crit's interval is sharp enough, and the exponent known well enough, from as many sizes as are to be spanned."""
     if len({run.batch_size for run in ended if math.isfinite(run.optimizer_steps)}) < spanned:
@@ -308,7 +320,7 @@ def _is_sharp(known: Known, ended: Sequence[RunSoFar], ratio: float, spanned: in
     made = _logs(ended)
     variance = float(np.linalg.inv(_information(known.theta, made, known, _KNOWN))[_C, _C])
     of_exponent = float(np.linalg.inv(_information(known.theta, made, known, _BENT))[_ALPHA, _ALPHA])
-    if len(ended) < SHAPE_RUNS * (math.log(2) / math.log(ratio)) ** 2 and of_exponent > (EXPONENT_ERROR * math.log(ratio)) ** 2:
+    if _shape_is_wanted(len(ended), ratio) and of_exponent > (EXPONENT_ERROR * math.log(ratio)) ** 2:
         return False
     if 2 * math.sqrt(known.rise * variance) > math.log(ratio):
         return False  # the profile takes a while, and is wider still
@@ -333,7 +345,9 @@ def _logs(runs: Sequence[RunSoFar]) -> np.ndarray:
     return np.log([[run.batch_size, run.learning_rate] for run in runs])
 
 
-def _slopes(theta: np.ndarray, made: np.ndarray, known: Known) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _slopes(
+    theta: np.ndarray, made: np.ndarray, known: Known, patience: float = PATIENCE["sharpen"]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """For runs at (ln B, ln rate): slopes of the expected ln S in the parameters `_BENT`, information, and expected cost."""
     x, middle = made[:, 0], known.middle
     u = made[:, 1] - theta[response.P] - theta[response.Q] * (x - middle)
@@ -347,9 +361,9 @@ def _slopes(theta: np.ndarray, made: np.ndarray, known: Known) -> tuple[np.ndarr
     stuck = response.stuck_share(theta, u, np.minimum(known.best.runs.nearness_to_ends(x), 2.0))
     sigma = math.exp(theta[response.SIGMA])
     steps = np.exp(theta[response.A] + np.logaddexp(0.0, bend_at))
-    cost = (np.exp(x) + STEP_COST) * steps * ((1 - stuck) * np.exp(np.minimum(lift, math.log(PATIENCE))) + stuck * PATIENCE)
+    cost = (np.exp(x) + STEP_COST) * steps * ((1 - stuck) * np.exp(np.minimum(lift, math.log(patience))) + stuck * patience)
     # A t₄ distribution of scale σ has the information 5/(7σ²) on its place; a run given up has hardly any.
-    return slopes, 5 / 7 * (1 - stuck) * (lift < math.log(PATIENCE)) / sigma**2, cost
+    return slopes, 5 / 7 * (1 - stuck) * (lift < math.log(patience)) / sigma**2, cost
 
 
 def _information(theta: np.ndarray, made: np.ndarray, known: Known, indices: Sequence[int]) -> np.ndarray:

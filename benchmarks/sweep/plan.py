@@ -210,7 +210,7 @@ class SweepPlan(ABC):
         )
         if candidate is None:
             return None
-        most, limit = _limit(candidate.most_steps)
+        most, limit = _limit(candidate)
         return Trial(
             id=_name(len(trials)),
             stage=candidate.stage,
@@ -243,7 +243,7 @@ class SweepPlan(ABC):
             found = self._noise_run(results, goal)
             if found is None:
                 return []
-            most, limit = _limit(found.most_steps)
+            most, limit = _limit(found)
             like = Trial("", found.stage, found.batch_size, None, found.learning_rate, 0, most, limit, True, goal)
         first = self.config.seed + NOISE_SEEDS
         settings = {name: getattr(like, name) for name in Trial.__dataclass_fields__}
@@ -386,11 +386,11 @@ def run_so_far(trial: Trial, result: TrialResult | None, goal: float) -> RunSoFa
     return RunSoFar(trial.batch_size, trial.learning_rate, steps, observations, trial.seed)
 
 
-def _limit(most_steps: float) -> tuple[int | None, str | None]:
+def _limit(run: design.Candidate) -> tuple[int | None, str | None]:
     """The steps after which a run is given up, and what that limit was derived from."""
-    if math.isinf(most_steps):
+    if math.isinf(run.most_steps):
         return None, None
-    most = math.ceil(most_steps)
+    most = math.ceil(run.most_steps)
     if most < FEWEST_STEPS:
         return FEWEST_STEPS, f"not there after {FEWEST_STEPS:,} steps, the fewest after which a run is given up"
-    return most, f"not there after {most:,} steps, {design.PATIENCE:g} times those expected"
+    return most, f"not there after {most:,} steps, {design.PATIENCE[run.stage]:g} times those expected"

@@ -240,7 +240,7 @@ def test_it_ends_when_the_interval_is_sharp_enough_and_holds_the_truth():
 
 def test_a_smaller_ratio_goes_on_from_what_is_there():
     results = complete(replace(SEQUENTIAL, interval_ratio=6.0), planted(3))
-    sharper = replace(SEQUENTIAL, interval_ratio=4.0)
+    sharper = replace(SEQUENTIAL, interval_ratio=3.0)
     more = dict(results)
     while waiting := sharper.next_trials(more):
         more[waiting[0].id] = planted(3)(sharper, waiting[0])
@@ -248,7 +248,7 @@ def test_a_smaller_ratio_goes_on_from_what_is_there():
     assert {name: more[name] for name in results} == results
     known = sharper.known({name: r for name, r in more.items() if r.stage != "noise"})
     low, high = known.interval()
-    assert high - low <= math.log(4)
+    assert high - low <= math.log(3)
 
 
 @pytest.mark.parametrize("budget", [{"total_observations": 20_000_000}, {"hours": 20 * 20 / 3600 / 2}])
